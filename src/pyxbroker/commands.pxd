@@ -1,0 +1,111 @@
+# Hot commands, decoded in place and built in place; everything else goes through protobuf.
+#
+# Decoders read protobuf (proto2) fields from data[0:size] and nothing beyond. They return 0, or
+# DECODE_MALFORMED when the bytes are not a message of that type or a required field is missing.
+# Unknown fields are passed over, as protobuf does.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    DECODE_OK = 0
+    DECODE_MALFORMED = -1
+
+# BaseCommand.Type; the field number of the message in BaseCommand is the same number.
+cdef enum CommandType:
+    CMD_CONNECT = 2
+    CMD_CONNECTED = 3
+    CMD_SUBSCRIBE = 4
+    CMD_PRODUCER = 5
+    CMD_SEND = 6
+    CMD_SEND_RECEIPT = 7
+    CMD_SEND_ERROR = 8
+    CMD_MESSAGE = 9
+    CMD_ACK = 10
+    CMD_FLOW = 11
+    CMD_PING = 18
+    CMD_PONG = 19
+
+cdef struct SendCommand:
+    uint64_t producer_id
+    uint64_t sequence_id
+    uint64_t highest_sequence_id    # 0: not given
+    int32_t num_messages            # 1 unless a batch
+    uint64_t txnid_least_bits
+    uint64_t txnid_most_bits
+    bint has_txn
+    bint is_chunk
+    bint marker
+
+cdef struct FlowCommand:
+    uint64_t consumer_id
+    uint32_t permits
+
+# One MessageIdData of an ACK. ack_set stays protobuf bytes: it is read only for batch-index acks.
+cdef struct AckedId:
+    int64_t ledger_id
+    int64_t entry_id
+    int32_t batch_index             # -1: not given
+    int32_t batch_size              # 0: not given
+    uint32_t ack_set_words          # words of the ack set, 0: the whole entry
+    const uint8_t *message          # the MessageIdData itself, for the ack set
+    uint32_t message_size
+
+cdef struct AckCommand:
+    uint64_t consumer_id
+    uint64_t request_id
+    uint64_t txnid_least_bits
+    uint64_t txnid_most_bits
+    uint32_t ids                    # message ids in it
+    bint has_request_id
+    bint has_txn
+    bint cumulative
+    bint has_validation_error
+
+# What the broker wants to know of MessageMetadata.
+cdef struct MetadataPeek:
+    uint64_t sequence_id
+    uint64_t publish_time           # ms since the epoch
+    int64_t deliver_at_time         # ms since the epoch, 0: at once
+    int32_t num_messages            # in the batch; 1 for a single message
+    int32_t marker_type             # -1: not a marker
+    bint is_batch
+    const uint8_t *partition_key
+    uint32_t partition_key_size
+    bint partition_key_b64
+    const uint8_t *ordering_key
+    uint32_t ordering_key_size
+    const uint8_t *producer_name
+    uint32_t producer_name_size
+
+# The type of a BaseCommand and the bytes of its message when it has the shape every client writes
+# (type first, message second, nothing after); DECODE_MALFORMED otherwise (then protobuf decides).
+cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
+                     const uint8_t **message, uint32_t *message_size) noexcept nogil
+
+cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexcept nogil
+cdef int decode_flow(const uint8_t *data, uint32_t size, FlowCommand *out) noexcept nogil
+cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcept nogil
+# Steps through the ids of an ACK: at is an offset that starts at 0; returns 1 with out filled, 0 at
+# the end, DECODE_MALFORMED.
+cdef int decode_ack_next(const uint8_t *data, uint32_t size, uint32_t *at,
+                         AckedId *out) noexcept nogil
+# Copies up to words_max words of the ack set of one id; returns the words copied or an error.
+cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil
+cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil
+
+cdef enum:
+    RECEIPT_BYTES_MAX = 80          # a whole SEND_RECEIPT frame
+    MESSAGE_HEADER_BYTES_MAX = 112  # a MESSAGE frame without ack set, up to the stored bytes
+
+# Build a whole SEND_RECEIPT frame at out (RECEIPT_BYTES_MAX bytes); returns its size.
+cdef uint32_t build_receipt(uint8_t *out, uint64_t producer_id, uint64_t sequence_id,
+                            uint64_t highest_sequence_id, uint64_t ledger_id,
+                            uint64_t entry_id) noexcept nogil
+
+# Build the start of a MESSAGE frame at out (MESSAGE_HEADER_BYTES_MAX + 10 * ack_set_words bytes),
+# so that payload_size stored bytes complete the frame; returns its size. partition -1 and
+# consumer_epoch 0 are left out.
+cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t ledger_id,
+                                   uint64_t entry_id, int32_t partition,
+                                   uint32_t redelivery_count, const int64_t *ack_set,
+                                   uint32_t ack_set_words, uint64_t consumer_epoch,
+                                   uint32_t payload_size) noexcept nogil

@@ -1,0 +1,460 @@
+"""Hot commands of the binary protocol, decoded and built in place; see commands.pxd."""
+from libc.string cimport memcpy, memset
+
+from pyxbroker.frames cimport write_u32
+
+cdef enum:
+    WIRE_VARINT = 0
+    WIRE_FIXED64 = 1
+    WIRE_BYTES = 2
+    WIRE_FIXED32 = 5
+
+
+# One protobuf field: its number, wire type, and value or bytes.
+cdef struct Field:
+    uint32_t number
+    uint32_t wire
+    uint64_t value
+    const uint8_t *data
+    uint32_t size
+
+
+cdef inline int _parse_varint(const uint8_t *data, uint32_t size, uint32_t *at,
+                              uint64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef uint32_t shift = 0
+    cdef uint32_t i = at[0]
+    cdef uint8_t byte
+    while i < size and shift < 70:
+        byte = data[i]
+        i += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            at[0] = i
+            out[0] = value
+            return DECODE_OK
+        shift += 7
+    return DECODE_MALFORMED
+
+
+cdef inline int _parse_field(const uint8_t *data, uint32_t size, uint32_t *at,
+                             Field *out) noexcept nogil:
+    cdef uint64_t key, length
+    if _parse_varint(data, size, at, &key) != 0:
+        return DECODE_MALFORMED
+    out.number = <uint32_t>(key >> 3)
+    out.wire = key & 7
+    if out.number == 0 or key > 0xffffffff:
+        return DECODE_MALFORMED
+    if out.wire == WIRE_VARINT:
+        return _parse_varint(data, size, at, &out.value)
+    if out.wire == WIRE_BYTES:
+        if _parse_varint(data, size, at, &length) != 0 or length > size - at[0]:
+            return DECODE_MALFORMED
+    elif out.wire == WIRE_FIXED64:
+        length = 8
+    elif out.wire == WIRE_FIXED32:
+        length = 4
+    else:
+        return DECODE_MALFORMED
+    if length > size - at[0]:
+        return DECODE_MALFORMED
+    out.data = data + at[0]
+    out.size = <uint32_t>length
+    at[0] += <uint32_t>length
+    return DECODE_OK
+
+
+cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
+                     const uint8_t **message, uint32_t *message_size) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef Field field
+    if _parse_field(data, size, &at, &field) != 0:
+        return DECODE_MALFORMED
+    if field.number != 1 or field.wire != WIRE_VARINT or field.value > 0xffff:
+        return DECODE_MALFORMED
+    type_out[0] = <uint32_t>field.value
+    if _parse_field(data, size, &at, &field) != 0:
+        return DECODE_MALFORMED
+    if field.number != type_out[0] or field.wire != WIRE_BYTES or at != size:
+        return DECODE_MALFORMED
+    message[0] = field.data
+    message_size[0] = field.size
+    return DECODE_OK
+
+
+cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t seen = 0
+    cdef Field field
+    memset(out, 0, sizeof(SendCommand))
+    out.num_messages = 1
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.wire != WIRE_VARINT:
+            continue
+        if field.number == 1:
+            out.producer_id = field.value
+            seen |= 1
+        elif field.number == 2:
+            out.sequence_id = field.value
+            seen |= 2
+        elif field.number == 3:
+            out.num_messages = <int32_t>field.value
+        elif field.number == 4:
+            out.txnid_least_bits = field.value
+            out.has_txn = True
+        elif field.number == 5:
+            out.txnid_most_bits = field.value
+            out.has_txn = True
+        elif field.number == 6:
+            out.highest_sequence_id = field.value
+        elif field.number == 7:
+            out.is_chunk = field.value != 0
+        elif field.number == 8:
+            out.marker = field.value != 0
+    return DECODE_OK if seen == 3 else DECODE_MALFORMED
+
+
+cdef int decode_flow(const uint8_t *data, uint32_t size, FlowCommand *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t seen = 0
+    cdef Field field
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.wire != WIRE_VARINT:
+            continue
+        if field.number == 1:
+            out.consumer_id = field.value
+            seen |= 1
+        elif field.number == 2:
+            out.permits = <uint32_t>field.value
+            seen |= 2
+    return DECODE_OK if seen == 3 else DECODE_MALFORMED
+
+
+cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t seen = 0
+    cdef Field field
+    memset(out, 0, sizeof(AckCommand))
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.number == 3 and field.wire == WIRE_BYTES:
+            out.ids += 1
+        elif field.wire != WIRE_VARINT:
+            continue
+        elif field.number == 1:
+            out.consumer_id = field.value
+            seen |= 1
+        elif field.number == 2:
+            if field.value > 1:
+                return DECODE_MALFORMED
+            out.cumulative = field.value == 1
+            seen |= 2
+        elif field.number == 4:
+            out.has_validation_error = True
+        elif field.number == 6:
+            out.txnid_least_bits = field.value
+            out.has_txn = True
+        elif field.number == 7:
+            out.txnid_most_bits = field.value
+            out.has_txn = True
+        elif field.number == 8:
+            out.request_id = field.value
+            out.has_request_id = True
+    return DECODE_OK if seen == 3 else DECODE_MALFORMED
+
+
+cdef int decode_ack_next(const uint8_t *data, uint32_t size, uint32_t *at,
+                         AckedId *out) noexcept nogil:
+    cdef Field field
+    while at[0] < size:
+        if _parse_field(data, size, at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.number == 3 and field.wire == WIRE_BYTES:
+            return 1 if _decode_acked_id(field.data, field.size, out) == 0 else DECODE_MALFORMED
+    return 0
+
+
+cdef int _decode_acked_id(const uint8_t *data, uint32_t size, AckedId *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t seen = 0
+    cdef uint32_t packed_at
+    cdef uint64_t word
+    cdef Field field
+    out.batch_index = -1
+    out.batch_size = 0
+    out.ack_set_words = 0
+    out.message = data
+    out.message_size = size
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.number == 5 and field.wire == WIRE_BYTES:
+            packed_at = 0
+            while packed_at < field.size:
+                if _parse_varint(field.data, field.size, &packed_at, &word) != 0:
+                    return DECODE_MALFORMED
+                out.ack_set_words += 1
+        elif field.wire != WIRE_VARINT:
+            continue
+        elif field.number == 1:
+            out.ledger_id = <int64_t>field.value
+            seen |= 1
+        elif field.number == 2:
+            out.entry_id = <int64_t>field.value
+            seen |= 2
+        elif field.number == 4:
+            out.batch_index = <int32_t>field.value
+        elif field.number == 5:
+            out.ack_set_words += 1
+        elif field.number == 6:
+            out.batch_size = <int32_t>field.value
+    return DECODE_OK if seen == 3 else DECODE_MALFORMED
+
+
+cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t packed_at
+    cdef uint32_t n = 0
+    cdef uint64_t word
+    cdef Field field
+    while at < id.message_size:
+        if _parse_field(id.message, id.message_size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.number != 5:
+            continue
+        if field.wire == WIRE_VARINT:
+            if n == words_max:
+                return DECODE_MALFORMED
+            words[n] = <int64_t>field.value
+            n += 1
+        elif field.wire == WIRE_BYTES:
+            packed_at = 0
+            while packed_at < field.size:
+                if n == words_max or _parse_varint(field.data, field.size, &packed_at, &word) != 0:
+                    return DECODE_MALFORMED
+                words[n] = <int64_t>word
+                n += 1
+    return <int>n
+
+
+cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint32_t seen = 0
+    cdef Field field
+    memset(out, 0, sizeof(MetadataPeek))
+    out.num_messages = 1
+    out.marker_type = -1
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.wire == WIRE_VARINT:
+            if field.number == 2:
+                out.sequence_id = field.value
+                seen |= 2
+            elif field.number == 3:
+                out.publish_time = field.value
+                seen |= 4
+            elif field.number == 11:
+                out.num_messages = <int32_t>field.value
+                out.is_batch = True
+            elif field.number == 17:
+                out.partition_key_b64 = field.value != 0
+            elif field.number == 19:
+                out.deliver_at_time = <int64_t>field.value
+            elif field.number == 20:
+                out.marker_type = <int32_t>field.value
+        elif field.wire == WIRE_BYTES:
+            if field.number == 1:
+                out.producer_name = field.data
+                out.producer_name_size = field.size
+                seen |= 1
+            elif field.number == 6:
+                out.partition_key = field.data
+                out.partition_key_size = field.size
+            elif field.number == 18:
+                out.ordering_key = field.data
+                out.ordering_key_size = field.size
+    return DECODE_OK if seen == 7 else DECODE_MALFORMED
+
+
+cdef inline uint8_t *_build_varint(uint8_t *p, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        p[0] = <uint8_t>(value & 0x7f) | 0x80
+        p += 1
+        value >>= 7
+    p[0] = <uint8_t>value
+    return p + 1
+
+
+cdef inline uint8_t *_build_uint(uint8_t *p, uint32_t number, uint64_t value) noexcept nogil:
+    return _build_varint(_build_varint(p, number << 3), value)
+
+
+# Writes a message of at most 127 bytes as field number: its body is built behind a gap and moved.
+cdef inline uint8_t *_build_sub(uint8_t *p, uint32_t number, const uint8_t *body,
+                                uint32_t size) noexcept nogil:
+    p = _build_varint(p, (number << 3) | WIRE_BYTES)
+    p = _build_varint(p, size)
+    memcpy(p, body, size)
+    return p + size
+
+
+cdef uint32_t build_receipt(uint8_t *out, uint64_t producer_id, uint64_t sequence_id,
+                            uint64_t highest_sequence_id, uint64_t ledger_id,
+                            uint64_t entry_id) noexcept nogil:
+    cdef uint8_t message_id[24]
+    cdef uint8_t body[72]
+    cdef uint8_t *end
+    cdef uint8_t *p
+    end = _build_uint(_build_uint(message_id, 1, ledger_id), 2, entry_id)
+    p = _build_uint(_build_uint(body, 1, producer_id), 2, sequence_id)
+    p = _build_sub(p, 3, message_id, <uint32_t>(end - message_id))
+    if highest_sequence_id:
+        p = _build_uint(p, 4, highest_sequence_id)
+    end = _build_sub(_build_uint(out + 8, 1, CMD_SEND_RECEIPT), CMD_SEND_RECEIPT, body,
+                     <uint32_t>(p - body))
+    write_u32(out, <uint32_t>(end - out) - 4)
+    write_u32(out + 4, <uint32_t>(end - out) - 8)
+    return <uint32_t>(end - out)
+
+
+cdef uint32_t _build_message_body(uint8_t *body, uint64_t consumer_id, uint64_t ledger_id,
+                                  uint64_t entry_id, int32_t partition,
+                                  uint32_t redelivery_count) noexcept nogil:
+    cdef uint8_t message_id[40]
+    cdef uint8_t *end
+    cdef uint8_t *p
+    end = _build_uint(_build_uint(message_id, 1, ledger_id), 2, entry_id)
+    if partition >= 0:
+        end = _build_uint(end, 3, <uint64_t>partition)
+    p = _build_sub(_build_uint(body, 1, consumer_id), 2, message_id, <uint32_t>(end - message_id))
+    if redelivery_count:
+        p = _build_uint(p, 3, redelivery_count)
+    return <uint32_t>(p - body)
+
+
+cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t ledger_id,
+                                   uint64_t entry_id, int32_t partition,
+                                   uint32_t redelivery_count, const int64_t *ack_set,
+                                   uint32_t ack_set_words, uint64_t consumer_epoch,
+                                   uint32_t payload_size) noexcept nogil:
+    cdef uint8_t body[96]
+    cdef uint8_t word[12]
+    cdef uint32_t i
+    cdef uint32_t fixed = _build_message_body(body, consumer_id, ledger_id, entry_id, partition,
+                                              redelivery_count)
+    cdef uint32_t size = fixed
+    cdef uint8_t *p
+    for i in range(ack_set_words):
+        size += 1 + <uint32_t>(_build_varint(word, <uint64_t>ack_set[i]) - word)
+    if consumer_epoch:
+        size += 1 + <uint32_t>(_build_varint(word, consumer_epoch) - word)
+    p = _build_uint(out + 8, 1, CMD_MESSAGE)
+    p = _build_varint(p, (CMD_MESSAGE << 3) | WIRE_BYTES)
+    p = _build_varint(p, size)
+    memcpy(p, body, fixed)
+    p += fixed
+    for i in range(ack_set_words):
+        p = _build_uint(p, 4, <uint64_t>ack_set[i])
+    if consumer_epoch:
+        p = _build_uint(p, 5, consumer_epoch)
+    write_u32(out, <uint32_t>(p - out) - 4 + payload_size)
+    write_u32(out + 4, <uint32_t>(p - out) - 8)
+    return <uint32_t>(p - out)
+
+
+# What Python sees: tests hold these against slow decoders.
+
+cdef const uint8_t *_start(const uint8_t[::1] data) noexcept:
+    return &data[0] if data.shape[0] > 0 else <const uint8_t *>b""
+
+
+def decode_base_py(const uint8_t[::1] data not None):
+    """(type, message bytes) of a BaseCommand of the usual shape, or None."""
+    cdef uint32_t kind, size
+    cdef const uint8_t *message
+    if decode_base(_start(data), <uint32_t>data.shape[0], &kind, &message, &size) != 0:
+        return None
+    return kind, message[:size]
+
+
+def decode_send_py(const uint8_t[::1] data not None):
+    """CommandSend as a dict, or None when malformed."""
+    cdef SendCommand out
+    if decode_send(_start(data), <uint32_t>data.shape[0], &out) != 0:
+        return None
+    return out
+
+
+def decode_flow_py(const uint8_t[::1] data not None):
+    """CommandFlow as a dict, or None when malformed."""
+    cdef FlowCommand out
+    if decode_flow(_start(data), <uint32_t>data.shape[0], &out) != 0:
+        return None
+    return out
+
+
+def decode_ack_py(const uint8_t[::1] data not None):
+    """(CommandAck as a dict, [(ledger, entry, batch_index, batch_size, [words])]), or None."""
+    cdef AckCommand out
+    cdef AckedId id
+    cdef uint32_t at = 0
+    cdef int64_t words[1024]
+    cdef int n, i, got
+    cdef const uint8_t *start = _start(data)
+    if decode_ack(start, <uint32_t>data.shape[0], &out) != 0:
+        return None
+    ids = []
+    while True:
+        got = decode_ack_next(start, <uint32_t>data.shape[0], &at, &id)
+        if got == 0:
+            return out, ids
+        n = decode_ack_set(&id, words, 1024) if got == 1 else DECODE_MALFORMED
+        if n < 0:
+            return None
+        ids.append((id.ledger_id, id.entry_id, id.batch_index, id.batch_size,
+                    [words[i] for i in range(n)]))
+
+
+def peek_metadata_py(const uint8_t[::1] data not None):
+    """What the broker reads of MessageMetadata, as a dict, or None when malformed."""
+    cdef MetadataPeek out
+    if peek_metadata(_start(data), <uint32_t>data.shape[0], &out) != 0:
+        return None
+    return {
+        "sequence_id": out.sequence_id, "publish_time": out.publish_time,
+        "deliver_at_time": out.deliver_at_time, "num_messages": out.num_messages,
+        "marker_type": out.marker_type, "is_batch": bool(out.is_batch),
+        "partition_key": out.partition_key[:out.partition_key_size],
+        "partition_key_b64": bool(out.partition_key_b64),
+        "ordering_key": out.ordering_key[:out.ordering_key_size],
+        "producer_name": out.producer_name[:out.producer_name_size],
+    }
+
+
+def build_receipt_py(producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id):
+    """A whole SEND_RECEIPT frame as bytes."""
+    cdef uint8_t out[RECEIPT_BYTES_MAX]
+    n = build_receipt(out, producer_id, sequence_id, highest_sequence_id, ledger_id, entry_id)
+    return out[:n]
+
+
+def build_message_header_py(consumer_id, ledger_id, entry_id, partition, redelivery_count,
+                            ack_set, consumer_epoch, payload_size):
+    """The start of a MESSAGE frame as bytes; ack_set is a list of at most 64 words."""
+    cdef uint8_t out[MESSAGE_HEADER_BYTES_MAX + 640]
+    cdef int64_t words[64]
+    if len(ack_set) > 64:
+        raise ValueError("at most 64 words")
+    for i, word in enumerate(ack_set):
+        words[i] = word
+    n = build_message_header(out, consumer_id, ledger_id, entry_id, partition, redelivery_count,
+                             words, <uint32_t>len(ack_set), consumer_epoch, payload_size)
+    return out[:n]

@@ -1,0 +1,67 @@
+# Frames of the binary protocol: where one ends, and whether its payload is whole.
+#
+# All integers are big-endian (shared protocol reference, section 1; Commands and PulsarDecoder in Pulsar):
+#
+#   0  4  total size: bytes that follow this field
+#   4  4  command size
+#   8  n  protobuf BaseCommand
+#   .. ..  SEND and MESSAGE only, the payload section. These are the bytes that are stored:
+#          2  0x0e01        checksum magic (optional)
+#          4  CRC32C        over all that follows, to the end of the frame
+#          4  metadata size
+#          m  protobuf MessageMetadata
+#          .. payload
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    FRAME_INCOMPLETE = 0
+    FRAME_TOO_LARGE = -1        # total size above the limit
+    FRAME_MALFORMED = -2        # command size does not fit into total size, or no command
+
+    PAYLOAD_OK = 0
+    PAYLOAD_CHECKSUM = -1       # CRC32C differs
+    PAYLOAD_MALFORMED = -2      # sizes run past the end of the frame
+
+    CHECKSUM_MAGIC = 0x0e01
+    FRAME_PADDING_BYTES = 10240     # a frame may be this much larger than maxMessageSize
+
+cdef struct Frame:
+    const uint8_t *command      # BaseCommand
+    uint32_t command_size
+    const uint8_t *payload      # the payload section, NULL-length for simple commands
+    uint32_t payload_size
+
+cdef struct Payload:
+    const uint8_t *metadata     # MessageMetadata
+    uint32_t metadata_size
+    uint32_t crc                # CRC32C of the whole payload section as stored
+
+# Finds the frame at data[0:size]. Returns its whole size (> 4), FRAME_INCOMPLETE or an error.
+cdef int64_t frame_next(const uint8_t *data, uint64_t size, uint32_t frame_bytes_max,
+                        Frame *out) noexcept nogil
+
+# Checks the payload section of a SEND: magic, CRC32C, metadata size.
+cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcept nogil
+
+# Finds the metadata of stored bytes without checking the checksum again. 0 or PAYLOAD_MALFORMED.
+cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **metadata,
+                          uint32_t *metadata_size) noexcept nogil
+
+cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, uint64_t size) noexcept nogil
+cdef uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b) noexcept nogil
+
+cdef inline uint32_t read_u32(const uint8_t *p) noexcept nogil:
+    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
+
+cdef inline void write_u32(uint8_t *p, uint32_t v) noexcept nogil:
+    p[0] = v >> 24
+    p[1] = (v >> 16) & 0xff
+    p[2] = (v >> 8) & 0xff
+    p[3] = v & 0xff
+
+cdef inline void write_u64(uint8_t *p, uint64_t v) noexcept nogil:
+    write_u32(p, <uint32_t>(v >> 32))
+    write_u32(p + 4, <uint32_t>(v & 0xffffffff))
+
+cdef inline uint64_t read_u64(const uint8_t *p) noexcept nogil:
+    return (<uint64_t>read_u32(p) << 32) | read_u32(p + 4)
