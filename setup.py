@@ -1,0 +1,196 @@
+"""Builds what is not plain Python: the protobuf descriptor set, `pyxbroker._native` (C11), and
+one extension module for each `src/pyxbroker/*.pyx`.
+
+Everything is incremental: only a module whose sources, headers or flags changed is compiled again.
+
+Environment:
+  PYXBROKER_SANITIZE=address,undefined   build with these sanitizers, frame pointers and -O1
+  PYXBROKER_WERROR=1                     warnings in our own C are errors
+  PYXBROKER_MODULES=_native,frames       build only these extension modules
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import IO
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+# setuptools hands paths on to the compiler as they are, so they stay relative to this folder.
+os.chdir(Path(__file__).resolve().parent)
+
+PACKAGE = Path("src/pyxbroker")
+NATIVE = Path("src/bookie_native")
+PROTO = Path("proto")
+BUILD = Path("build")
+DESCRIPTORS = PACKAGE / "proto" / "descriptors.bin"
+
+CYTHON_DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "embedsignature": True,
+    "binding": False,
+}
+
+
+def _fail(sentence: str) -> None:
+    """Ends the build with one sentence that says what to do, and no traceback."""
+    sys.stdout.flush()
+    raise SystemExit(f"pyxbroker: {sentence}")
+
+
+def _take_build_lock() -> IO[str]:
+    """Waits until no other build works in this tree; the lock lasts as long as this process."""
+    BUILD.mkdir(exist_ok=True)
+    lock = (BUILD / ".lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+def _write_if_changed(path: Path, text: str) -> str:
+    """Leaves the file's time alone when nothing changed, so that it can be a dependency."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return str(path)
+
+
+def compile_descriptors() -> None:
+    """Compiles proto/*.proto to one serialized FileDescriptorSet, unless it is up to date."""
+    sources = sorted(PROTO.glob("*.proto"))
+    if not sources:
+        return
+    names = " ".join(source.name for source in sources)
+    listing = _write_if_changed(BUILD / "proto-files.txt", names)
+    newest = max(Path(path).stat().st_mtime_ns for path in [*sources, listing])
+    if DESCRIPTORS.exists() and DESCRIPTORS.stat().st_mtime_ns >= newest:
+        return
+    DESCRIPTORS.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = BUILD / "descriptors.tmp"
+    command = [
+        *(sys.executable, "-m", "grpc_tools.protoc"),
+        f"--proto_path={PROTO}",
+        "--include_imports",
+        f"--descriptor_set_out={unfinished}",
+        *[source.name for source in sources],
+    ]
+    if subprocess.run(command, check=False).returncode != 0:
+        _fail("protoc could not compile proto/*.proto; its message is above.")
+    shutil.move(unfinished, DESCRIPTORS)
+
+
+def _flags() -> tuple[list[str], list[str]]:
+    """The compiler's and the linker's flags that every extension module shares."""
+    sanitizers = os.environ.get("PYXBROKER_SANITIZE", "")
+    if not sanitizers:
+        return ["-O3", "-g", "-fno-plt"], []
+    sanitize = f"-fsanitize={sanitizers}"
+    return ["-O1", "-g", "-fno-omit-frame-pointer", sanitize], [sanitize]
+
+
+def extension_modules() -> list[Extension]:
+    """The C module and one module for each .pyx that exists."""
+    compile_args, link_args = _flags()
+    wanted = [name for name in os.environ.get("PYXBROKER_MODULES", "").split(",") if name]
+    own_args = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    if os.environ.get("PYXBROKER_WERROR"):
+        own_args.append("-Werror")
+    native_sources = sorted(str(path) for path in NATIVE.glob("*.c"))
+    flags = " ".join([*compile_args, *own_args, *native_sources, sys.executable])
+    depends = [_write_if_changed(BUILD / "flags.txt", flags)]
+    depends += sorted(str(path) for path in NATIVE.glob("*.h"))
+    modules = []
+    if native_sources:
+        modules.append(
+            Extension(
+                "pyxbroker._native",
+                native_sources,
+                include_dirs=[str(NATIVE)],
+                extra_compile_args=compile_args + own_args,
+                extra_link_args=[*link_args, "-pthread"],
+                depends=depends,
+            )
+        )
+    for source in sorted(PACKAGE.glob("*.pyx")):
+        modules.append(
+            Extension(
+                f"pyxbroker.{source.stem}",
+                [str(source)],
+                include_dirs=[str(NATIVE), str(PACKAGE)],
+                extra_compile_args=[*compile_args, "-D_GNU_SOURCE", "-Wno-unused-function"],
+                extra_link_args=link_args,
+                depends=depends,
+            )
+        )
+    return [each for each in modules if not wanted or each.name.split(".")[-1] in wanted]
+
+
+class BuildExtensions(build_ext):
+    """Translates Cython to C under build/, then compiles what changed, two modules at a time."""
+
+    def finalize_options(self) -> None:
+        self._lock = _take_build_lock()
+        compile_descriptors()
+        self.distribution.ext_modules = self._translate(extension_modules())
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
+    def _translate(self, modules: list[Extension]) -> list[Extension]:
+        if not any(source.endswith(".pyx") for each in modules for source in each.sources):
+            return modules
+        try:
+            from Cython.Build import cythonize
+            from Cython.Compiler.Errors import CompileError
+        except ImportError:
+            _fail("Cython is needed to build; run `make build` or `pip install .`, which bring it.")
+        try:
+            return cythonize(
+                modules,
+                build_dir=str(BUILD / "cython"),
+                compiler_directives=CYTHON_DIRECTIVES,
+                include_path=["src"],
+                quiet=True,
+            )
+        except CompileError as error:
+            _fail(f"Cython refused a module ({error}); its messages are above.")
+            raise
+
+    def build_extensions(self) -> None:
+        compiler = self.compiler.compiler_so[0]
+        if shutil.which(compiler) is None:
+            _fail(
+                f"a C compiler is needed and {compiler!r} was not found; install one"
+                " (Debian, Ubuntu: apt-get install gcc libc6-dev; Fedora: dnf install gcc)."
+            )
+        header = Path(sysconfig.get_path("include")) / "Python.h"
+        if not header.exists():
+            _fail(
+                f"Python's C headers are needed and {header} does not exist; install them"
+                " (Debian, Ubuntu: apt-get install python3-dev)."
+            )
+        super().build_extensions()
+
+
+class BuildPython(build_py):
+    """The descriptor set is package data, so it has to exist before the package is collected."""
+
+    def run(self) -> None:
+        compile_descriptors()
+        super().run()
+
+
+setup(
+    ext_modules=[Extension("pyxbroker._native", ["src/bookie_native/module.c"])],
+    cmdclass={"build_ext": BuildExtensions, "build_py": BuildPython},
+)
