@@ -1,0 +1,212 @@
+/*
+ * crc32c.c - CRC-32C by the processor's own instruction, three lanes at a time, or by tables.
+ *
+ * Registers here are reflected: bit 31 of a 32-bit value is the coefficient of x^0. Appending n zero
+ * bytes to a message multiplies its remainder by x^(8n) mod P; that one operation ("shift") joins the
+ * three lanes and is all there is to crc32c_combine. The shift by any 64-bit length is a product of at
+ * most eight precomputed powers, one for each byte of the length.
+ */
+#include "crc32c.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define CRC32C_X86 1
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#define CRC32C_ARM 1
+#endif
+
+enum {
+    CRC32C_POLYNOMIAL_BITS = 32,
+    CRC32C_LANE_LONG = 4096, /* bytes of each of three lanes */
+    CRC32C_LANE_SHORT = 256
+};
+
+#define CRC32C_POLYNOMIAL 0x82f63b78u /* reflected */
+#define CRC32C_ONE 0x80000000u        /* x^0 */
+
+/* powers[d][v] is x^(8 * v * 256^d) mod P. */
+static uint32_t powers[8][256];
+static uint32_t slices[8][256];
+
+/* a * b mod P, bit by bit. */
+static uint32_t multiply_portable(uint32_t a, uint32_t b) {
+    uint32_t product = 0;
+    for (int bit = 0; bit < CRC32C_POLYNOMIAL_BITS; bit++) {
+        product ^= b & (0u - ((a >> 31) & 1u));
+        a <<= 1;
+        b = (b >> 1) ^ (CRC32C_POLYNOMIAL & (0u - (b & 1u)));
+    }
+    return product;
+}
+
+static uint32_t shift_portable(uint32_t crc, uint64_t bytes) {
+    for (int digit = 0; bytes != 0; digit++, bytes >>= 8)
+        if ((bytes & 255) != 0)
+            crc = multiply_portable(crc, powers[digit][bytes & 255]);
+    return crc;
+}
+
+uint32_t crc32c_combine_portable(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+    return shift_portable(crc_a, length_b) ^ crc_b;
+}
+
+uint32_t crc32c_portable(uint32_t crc, const uint8_t *data, size_t length) {
+    uint32_t state = ~crc;
+    while (length >= 8) {
+        state ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+                 (uint32_t)data[3] << 24;
+        state = slices[7][state & 255] ^ slices[6][(state >> 8) & 255] ^
+                slices[5][(state >> 16) & 255] ^ slices[4][state >> 24] ^ slices[3][data[4]] ^
+                slices[2][data[5]] ^ slices[1][data[6]] ^ slices[0][data[7]];
+        data += 8;
+        length -= 8;
+    }
+    while (length-- > 0)
+        state = (state >> 8) ^ slices[0][(state ^ *data++) & 255];
+    return ~state;
+}
+
+static uint32_t (*crc32c_chosen)(uint32_t, const uint8_t *, size_t) = crc32c_portable;
+static uint32_t (*combine_chosen)(uint32_t, uint32_t, uint64_t) = crc32c_combine_portable;
+static const char *variant = "portable";
+
+#if defined(CRC32C_X86)
+
+#define CRC32C_TARGET __attribute__((target("sse4.2,pclmul")))
+
+/* shifted[d][v] is x^(8 * v * 256^d - 33) mod P: the instruction pair below multiplies by x^33. */
+static uint32_t shifted[8][256];
+static uint32_t lane_long[2], lane_short[2]; /* shifts by one lane and by two */
+
+static inline uint64_t load64(const uint8_t *data) {
+    uint64_t word;
+    memcpy(&word, data, sizeof word);
+    return word;
+}
+
+/* a * b * x^33 mod P: the reflected 63-bit product stands one bit low (x), and the CRC instruction
+ * reduces while multiplying by x^32. */
+CRC32C_TARGET static inline uint32_t multiply_clmul(uint32_t a, uint32_t b) {
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)a),
+                                           _mm_cvtsi64_si128((long long)b), 0);
+    return (uint32_t)_mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
+}
+
+CRC32C_TARGET static uint32_t combine_clmul(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+    for (int digit = 0; length_b != 0; digit++, length_b >>= 8)
+        if ((length_b & 255) != 0)
+            crc_a = multiply_clmul(crc_a, shifted[digit][length_b & 255]);
+    return crc_a ^ crc_b;
+}
+
+/* Three lanes of the given size, because the instruction takes three cycles but starts each cycle. */
+CRC32C_TARGET static inline uint64_t three_lanes(uint64_t state, const uint8_t *data, size_t lane,
+                                                 const uint32_t shifts[2]) {
+    uint64_t first = state, second = 0, third = 0;
+    for (size_t at = 0; at < lane; at += 8) {
+        first = _mm_crc32_u64(first, load64(data + at));
+        second = _mm_crc32_u64(second, load64(data + lane + at));
+        third = _mm_crc32_u64(third, load64(data + 2 * lane + at));
+    }
+    return multiply_clmul((uint32_t)first, shifts[1]) ^
+           multiply_clmul((uint32_t)second, shifts[0]) ^ third;
+}
+
+CRC32C_TARGET static uint32_t crc32c_sse(uint32_t crc, const uint8_t *data, size_t length) {
+    uint64_t state = ~crc;
+    while (length >= 3 * CRC32C_LANE_LONG) {
+        state = three_lanes(state, data, CRC32C_LANE_LONG, lane_long);
+        data += 3 * CRC32C_LANE_LONG;
+        length -= 3 * CRC32C_LANE_LONG;
+    }
+    while (length >= 3 * CRC32C_LANE_SHORT) {
+        state = three_lanes(state, data, CRC32C_LANE_SHORT, lane_short);
+        data += 3 * CRC32C_LANE_SHORT;
+        length -= 3 * CRC32C_LANE_SHORT;
+    }
+    for (; length >= 8; data += 8, length -= 8)
+        state = _mm_crc32_u64(state, load64(data));
+    for (; length > 0; data++, length--)
+        state = _mm_crc32_u8((uint32_t)state, *data);
+    return ~(uint32_t)state;
+}
+
+static void choose_x86(void) {
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul"))
+        return;
+    /* x^-33 is (x^-1)^33, and x^-1 = (P + 1) / x. */
+    uint32_t inverse = CRC32C_POLYNOMIAL << 1 | 1u;
+    uint32_t minus33 = CRC32C_ONE;
+    for (int i = 0; i < 33; i++)
+        minus33 = multiply_portable(minus33, inverse);
+    for (int digit = 0; digit < 8; digit++)
+        for (int value = 0; value < 256; value++)
+            shifted[digit][value] = multiply_portable(powers[digit][value], minus33);
+    for (int lanes = 1; lanes <= 2; lanes++) {
+        lane_long[lanes - 1] = multiply_portable(
+            shift_portable(CRC32C_ONE, (uint64_t)lanes * CRC32C_LANE_LONG), minus33);
+        lane_short[lanes - 1] = multiply_portable(
+            shift_portable(CRC32C_ONE, (uint64_t)lanes * CRC32C_LANE_SHORT), minus33);
+    }
+    crc32c_chosen = crc32c_sse;
+    combine_chosen = combine_clmul;
+    variant = "sse4.2+pclmul";
+}
+
+#elif defined(CRC32C_ARM)
+
+static uint32_t crc32c_armv8(uint32_t crc, const uint8_t *data, size_t length) {
+    uint32_t state = ~crc;
+    for (; length >= 8; data += 8, length -= 8) {
+        uint64_t word;
+        memcpy(&word, data, sizeof word);
+        state = __crc32cd(state, word);
+    }
+    for (; length > 0; data++, length--)
+        state = __crc32cb(state, *data);
+    return ~state;
+}
+
+#endif
+
+__attribute__((constructor)) static void crc32c_prepare(void) {
+    for (uint32_t value = 0; value < 256; value++) {
+        uint32_t state = value;
+        for (int bit = 0; bit < 8; bit++)
+            state = (state >> 1) ^ (CRC32C_POLYNOMIAL & (0u - (state & 1u)));
+        slices[0][value] = state;
+    }
+    for (int slice = 1; slice < 8; slice++)
+        for (int value = 0; value < 256; value++)
+            slices[slice][value] =
+                (slices[slice - 1][value] >> 8) ^ slices[0][slices[slice - 1][value] & 255];
+    uint32_t unit = CRC32C_ONE >> 8; /* x^8: one byte */
+    for (int digit = 0; digit < 8; digit++) {
+        powers[digit][0] = CRC32C_ONE;
+        for (int value = 1; value < 256; value++)
+            powers[digit][value] = multiply_portable(powers[digit][value - 1], unit);
+        unit = multiply_portable(powers[digit][255], unit);
+    }
+#if defined(CRC32C_X86)
+    choose_x86();
+#elif defined(CRC32C_ARM)
+    crc32c_chosen = crc32c_armv8;
+    variant = "armv8";
+#endif
+}
+
+uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t length) {
+    return crc32c_chosen(crc, data, length);
+}
+
+uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t length_b) {
+    return combine_chosen(crc_a, crc_b, length_b);
+}
+
+const char *crc32c_variant(void) {
+    return variant;
+}
