@@ -18,7 +18,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -44,7 +44,7 @@ CYTHON_DIRECTIVES = {
 }
 
 
-def _fail(sentence: str) -> None:
+def _fail(sentence: str) -> NoReturn:
     """Ends the build with one sentence that says what to do, and no traceback."""
     sys.stdout.flush()
     raise SystemExit(f"pyxbroker: {sentence}")
@@ -136,26 +136,35 @@ def extension_modules() -> list[Extension]:
     return [each for each in modules if not wanted or each.name.split(".")[-1] in wanted]
 
 
+def _is_cython(module: Extension) -> bool:
+    return any(source.endswith(".pyx") for source in module.sources)
+
+
 class BuildExtensions(build_ext):
     """Translates Cython to C under build/, then compiles what changed, two modules at a time."""
 
     def finalize_options(self) -> None:
-        self._lock = _take_build_lock()
-        compile_descriptors()
-        self.distribution.ext_modules = self._translate(extension_modules())
+        self.distribution.ext_modules = extension_modules()
         super().finalize_options()
         self.parallel = self.parallel or os.cpu_count()
 
-    def _translate(self, modules: list[Extension]) -> list[Extension]:
-        if not any(source.endswith(".pyx") for each in modules for source in each.sources):
-            return modules
+    def run(self) -> None:
+        self._lock = _take_build_lock()
+        compile_descriptors()
+        self._translate([each for each in self.extensions if _is_cython(each)])
+        super().run()
+
+    def _translate(self, modules: list[Extension]) -> None:
+        """Replaces the .pyx among the modules' sources by the C that Cython makes of it."""
+        if not modules:
+            return
         try:
             from Cython.Build import cythonize
             from Cython.Compiler.Errors import CompileError
         except ImportError:
             _fail("Cython is needed to build; run `make build` or `pip install .`, which bring it.")
         try:
-            return cythonize(
+            translated = cythonize(
                 modules,
                 build_dir=str(BUILD / "cython"),
                 compiler_directives=CYTHON_DIRECTIVES,
@@ -164,7 +173,9 @@ class BuildExtensions(build_ext):
             )
         except CompileError as error:
             _fail(f"Cython refused a module ({error}); its messages are above.")
-            raise
+        sources = {each.name: each.sources for each in translated}
+        for each in modules:
+            each.sources = sources[each.name]
 
     def build_extensions(self) -> None:
         compiler = self.compiler.compiler_so[0]
