@@ -1,0 +1,252 @@
+"""Starts and stops the brokers that the tests and the benchmarks drive: ours and its peers.
+
+Each broker is one process group on free ports of 127.0.0.1 with its own data directory.  The kinds:
+
+``pyxbroker``    the command beside the running interpreter, or ``PYXBROKER_COMMAND``
+``pulsar-lite``  the program inside the ``pulsar-lite`` wheel
+``apache``       Apache Pulsar standalone through ``run.sh`` of the folder ``PYXBROKER_PEERS``
+                 (default: ``shared/peers`` beside the repository), with synced journal
+"""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+KINDS = ("pyxbroker", "pulsar-lite", "apache")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_HANDSHAKE = bytes.fromhex("000000110000000d08021209") + b"\x0a\x05tests\x20\x15"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now; they are held together so that all differ."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def peers_directory() -> Path:
+    """The folder with ``apache-pulsar/run.sh``."""
+    default = ROOT.parent / "shared" / "peers"
+    return Path(os.environ.get("PYXBROKER_PEERS", default)).resolve()
+
+
+class BrokerFailed(Exception):
+    """The process ended, or was not ready in time; the text holds the end of its output."""
+
+
+class Broker:
+    """One broker process; ``start`` may be called again after ``stop`` or ``kill``."""
+
+    def __init__(
+        self,
+        kind: str,
+        directory: Path,
+        *,
+        settings: dict[str, str] | None = None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        if kind not in KINDS:
+            raise ValueError(f"unknown broker {kind!r}; known are {', '.join(KINDS)}")
+        self.kind = kind
+        self.directory = directory
+        self.data = directory / "data"
+        self.settings = settings or {}
+        self.environment = environment or {}
+        self.port, self.web_port, self._bookie_port = free_ports(3)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.started_at = 0.0
+        directory.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def url(self) -> str:
+        """The binary service URL."""
+        return f"pulsar://127.0.0.1:{self.port}"
+
+    @property
+    def web_url(self) -> str:
+        """The HTTP service URL."""
+        return f"http://127.0.0.1:{self.web_port}"
+
+    def command(self) -> list[str]:
+        """The command line; writes the configuration file it names."""
+        if self.kind == "pulsar-lite":
+            return [_pulsar_lite(), "--addr", f"127.0.0.1:{self.port}", "--db-path", str(self.data)]
+        if self.kind == "apache":
+            return [
+                str(peers_directory() / "apache-pulsar" / "run.sh"),
+                "standalone",
+                str(self.data),
+                str(self._apache_configuration()),
+            ]
+        command = os.environ.get("PYXBROKER_COMMAND") or str(Path(sys.executable).parent / "pyxbroker")
+        line = [*command.split(), "standalone", "--data", str(self.data)]
+        line += ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
+        if self.settings:
+            line += ["--config", str(self._write_configuration(self.settings))]
+        return line
+
+    def _write_configuration(self, settings: dict[str, str]) -> Path:
+        path = self.directory / "standalone.conf"
+        path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        return path
+
+    def _apache_configuration(self) -> Path:
+        text = (peers_directory() / "apache-pulsar" / "standalone.conf").read_text()
+        lines = (line for line in text.splitlines() if "=" in line and not line.startswith("#"))
+        settings = dict(line.split("=", 1) for line in lines)
+        settings |= {
+            "brokerServicePort": str(self.port),
+            "webServicePort": str(self.web_port),
+            "bookiePort": str(self._bookie_port),
+        }
+        return self._write_configuration(settings | self.settings)
+
+    def spawn(self) -> None:
+        """Start the process and return at once."""
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        with (self.directory / "output.log").open("ab") as output:
+            self.started_at = time.monotonic()
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                cwd=self.directory,
+                env=os.environ | self.environment,
+                start_new_session=True,
+            )
+
+    def start(self, timeout_s: float | None = None) -> float:
+        """Start and wait until CONNECT is answered; returns the seconds that took."""
+        self.spawn()
+        self.wait_ready(timeout_s)
+        return time.monotonic() - self.started_at
+
+    def wait_ready(self, timeout_s: float | None = None) -> None:
+        """Wait for the answer to CONNECT; Apache Pulsar must also have its default namespace."""
+        limit = timeout_s or (90.0 if self.kind == "apache" else 20.0)
+        deadline = time.monotonic() + limit
+        while not self._answers():
+            self._check(deadline)
+            time.sleep(0.002 if self.kind != "apache" else 0.1)
+        if self.kind == "apache":
+            while self.http_status("/admin/v2/namespaces/public/default") != 200:
+                self._check(deadline)
+                time.sleep(0.1)
+
+    def _check(self, deadline: float) -> None:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise BrokerFailed(f"{self.kind} ended with {self.process.returncode}:\n{self.output()}")
+        if time.monotonic() > deadline:
+            output = self.output()
+            self.kill()
+            raise BrokerFailed(f"{self.kind} was not ready in time:\n{output}")
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
+                connection.sendall(_HANDSHAKE)
+                return len(connection.recv(64)) > 8
+        except OSError:
+            return False
+
+    def http_status(self, path: str) -> int:
+        """The status of a GET on the web port, or 0 when nobody answers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=10)
+        try:
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except (OSError, http.client.HTTPException):
+            return 0
+        finally:
+            connection.close()
+
+    def output(self, size: int = 4000) -> str:
+        """The end of what the process printed."""
+        return (self.directory / "output.log").read_bytes()[-size:].decode(errors="replace")
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """SIGTERM, then wait; returns the exit status."""
+        if self.process is None:
+            return 0
+        self.process.terminate()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"{self.kind} did not stop on SIGTERM") from None
+        finally:
+            self.process = None
+
+    def kill(self) -> None:
+        """SIGKILL to the whole process group, then wait."""
+        if self.process is not None:
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # It ended by itself, which is what is wanted here.
+            self.process.wait()
+            self.process = None
+
+    def close(self) -> None:
+        """Kill the process and remove everything it wrote."""
+        self.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def cpu_s(self) -> float:
+        """User and system seconds of the process group so far."""
+        assert self.process is not None
+        return sum(_cpu_ticks(pid) for pid in _group(self.process.pid)) / _TICKS_PER_S
+
+    def memory_kib(self, field: str = "VmRSS") -> int:
+        """A memory field of /proc/PID/status summed over the process group, in KiB."""
+        assert self.process is not None
+        return sum(_status_kib(pid, field) for pid in _group(self.process.pid))
+
+
+def _pulsar_lite() -> str:
+    spec = importlib.util.find_spec("pulsar_lite")
+    if spec is None or spec.origin is None:
+        raise BrokerFailed("pulsar-lite is not installed: pip install pulsar-lite")
+    return str(Path(spec.origin).parent / "bin" / "pulsar-lite")
+
+
+def _group(leader: int) -> list[int]:
+    pids = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                if os.getpgid(int(entry)) == leader:
+                    pids.append(int(entry))
+            except ProcessLookupError:
+                continue
+    return pids
+
+
+def _cpu_ticks(pid: int) -> int:
+    # utime, stime and those of the children waited for are the fields 14 to 17 of proc(5)'s stat.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(int(field) for field in fields[11:15])
+
+
+def _status_kib(pid: int, field: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    return 0

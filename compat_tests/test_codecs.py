@@ -1,0 +1,89 @@
+"""Many messages through each codec, batched and not, come back byte for byte and in order."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pulsar
+import pytest
+
+from compat_tests.messages import assert_nothing_more, payload
+
+COUNT = int(os.environ.get("COMPAT_MESSAGES", "100000"))
+CODECS = {
+    "none": pulsar.CompressionType.NONE,
+    "lz4": pulsar.CompressionType.LZ4,
+    "zlib": pulsar.CompressionType.ZLib,
+    "zstd": pulsar.CompressionType.ZSTD,
+    "snappy": pulsar.CompressionType.SNAPPY,
+}
+
+
+@pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_message_comes_back(
+    client: pulsar.Client, topic: str, codec: str, batched: bool
+) -> None:
+    consumer = client.subscribe(topic, "check", receiver_queue_size=5000)
+    producer = client.create_producer(
+        topic,
+        compression_type=CODECS[codec],
+        batching_enabled=batched,
+        batching_max_publish_delay_ms=5,
+        batching_max_messages=1000,
+        block_if_queue_full=True,
+        max_pending_messages=5000,
+        send_timeout_millis=60_000,
+    )
+    refused: list[object] = []
+
+    def done(result: pulsar.Result, _: object) -> None:
+        if result != pulsar.Result.Ok:
+            refused.append(result)
+
+    def produce() -> None:
+        for number in range(COUNT):
+            producer.send_async(payload(number), done)
+        producer.flush()
+
+    sender = threading.Thread(target=produce)
+    sender.start()
+    for number in range(COUNT):
+        message = consumer.receive(timeout_millis=30_000)
+        assert message.data() == payload(number), f"message {number} differs"
+        if number % 1000 == 999:
+            consumer.acknowledge_cumulative(message)
+    sender.join()
+    assert not refused
+    assert_nothing_more(consumer)
+
+
+def test_properties_keys_and_times_come_back(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "check")
+    producer = client.create_producer(topic, producer_name=None)
+    sent_id = producer.send(
+        b"body",
+        properties={"a": "1", "schlüssel": "wert ✓"},
+        partition_key="key",
+        ordering_key="order",
+        event_timestamp=1_700_000_000_123,
+    )
+    message = consumer.receive(timeout_millis=10_000)
+    assert message.data() == b"body"
+    assert message.properties() == {"a": "1", "schlüssel": "wert ✓"}
+    assert message.partition_key() == "key"
+    assert message.event_timestamp() == 1_700_000_000_123
+    assert message.publish_timestamp() > 1_700_000_000_000
+    assert message.topic_name() == topic
+    assert message.producer_name() == producer.producer_name()
+    assert message.message_id().entry_id() == sent_id.entry_id()
+    assert message.message_id().ledger_id() == sent_id.ledger_id()
+
+
+def test_chunked_message_comes_back(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "check")
+    producer = client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
+    body = payload(7, 12 * 1024 * 1024 + 5)
+    producer.send(body)
+    assert consumer.receive(timeout_millis=30_000).data() == body

@@ -1,0 +1,117 @@
+"""Readers, seeking by id and by time, the last message id."""
+
+from __future__ import annotations
+
+import time
+
+import pulsar
+import pytest
+
+from compat_tests.messages import assert_nothing_more, payload, publish, receive
+
+
+@pytest.fixture(params=[True, False], ids=["batched", "unbatched"])
+def batched(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
+def bodies(count: int) -> list[bytes]:
+    return [payload(number, 50) for number in range(count)]
+
+
+def read(reader: pulsar.Reader, count: int) -> list[bytes]:
+    return [reader.read_next(timeout_millis=10_000).data() for _ in range(count)]
+
+
+def test_a_reader_reads_all_from_the_earliest(
+    client: pulsar.Client, topic: str, batched: bool
+) -> None:
+    publish(client.create_producer(topic, batching_enabled=batched), bodies(500))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert read(reader, 500) == bodies(500)
+    assert not reader.has_message_available()
+
+
+def test_a_reader_starts_behind_the_latest(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    publish(producer, bodies(10))
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    producer.send(b"new")
+    assert read(reader, 1) == [b"new"]
+
+
+def test_a_reader_starts_behind_an_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+    ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(100))
+    behind = client.create_reader(topic, ids[39])
+    assert read(behind, 60) == bodies(100)[40:]
+    including = client.create_reader(topic, ids[39], start_message_id_inclusive=True)
+    assert read(including, 61) == bodies(100)[39:]
+
+
+def test_a_reader_leaves_no_subscription_behind(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    for number in range(3):
+        producer.send(payload(number))
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, subscription_role_prefix="r")
+        assert read(reader, number + 1) == [payload(n) for n in range(number + 1)]
+        reader.close()
+
+
+def test_has_message_available_follows_the_topic(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic)
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert not reader.has_message_available()
+    for number in range(5):
+        producer.send(payload(number))
+        assert reader.has_message_available()
+        assert read(reader, 1) == [payload(number)]
+        assert not reader.has_message_available()
+
+
+def test_last_message_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+    consumer = client.subscribe(topic, "last")
+    ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(25))
+    last = consumer.get_last_message_id()
+    assert (last.ledger_id(), last.entry_id()) == (ids[-1].ledger_id(), ids[-1].entry_id())
+    assert last.batch_index() == ids[-1].batch_index()
+
+
+def test_seek_to_an_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+    consumer = client.subscribe(topic, "seek")
+    ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(100))
+    assert receive(consumer, 100) == bodies(100)
+    consumer.seek(ids[70])
+    assert receive(consumer, 29) == bodies(100)[71:]
+    consumer.seek(pulsar.MessageId.earliest)
+    assert receive(consumer, 100) == bodies(100)
+    consumer.seek(pulsar.MessageId.latest)
+    assert_nothing_more(consumer)
+
+
+def test_seek_to_a_time(client: pulsar.Client, topic: str) -> None:
+    consumer = client.subscribe(topic, "clock")
+    producer = client.create_producer(topic, batching_enabled=False)
+    publish(producer, bodies(50))
+    time.sleep(0.3)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.3)
+    publish(producer, bodies(80)[50:])
+    assert receive(consumer, 80) == bodies(80)
+    consumer.seek(between_ms)
+    assert receive(consumer, 30) == bodies(80)[50:]
+    consumer.seek(between_ms - 3_600_000)
+    assert receive(consumer, 80) == bodies(80)
+
+
+def test_seek_of_a_reader(client: pulsar.Client, topic: str) -> None:
+    ids = publish(client.create_producer(topic, batching_enabled=False), bodies(20))
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    assert read(reader, 20) == bodies(20)
+    reader.seek(ids[9])
+    assert read(reader, 10) == bodies(20)[10:]
+
+
+def test_partition_count_of_a_plain_topic_is_zero(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic)
+    assert client.get_topic_partitions(topic) == [topic]
