@@ -45,7 +45,7 @@ cdef inline int _parse_field(const uint8_t *data, uint32_t size, uint32_t *at,
         return DECODE_MALFORMED
     out.number = <uint32_t>(key >> 3)
     out.wire = key & 7
-    if out.number == 0 or key > 0xffffffff:
+    if out.number == 0 or key >> 32 != 0:
         return DECODE_MALFORMED
     if out.wire == WIRE_VARINT:
         return _parse_varint(data, size, at, &out.value)
@@ -72,7 +72,7 @@ cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
     cdef Field field
     if _parse_field(data, size, &at, &field) != 0:
         return DECODE_MALFORMED
-    if field.number != 1 or field.wire != WIRE_VARINT or field.value > 0xffff:
+    if field.number != 1 or field.wire != WIRE_VARINT or field.value >> 16 != 0:
         return DECODE_MALFORMED
     type_out[0] = <uint32_t>field.value
     if _parse_field(data, size, &at, &field) != 0:

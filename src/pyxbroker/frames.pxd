@@ -11,7 +11,7 @@
 #          4  metadata size
 #          m  protobuf MessageMetadata
 #          .. payload
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     FRAME_INCOMPLETE = 0
@@ -61,7 +61,7 @@ cdef inline void write_u32(uint8_t *p, uint32_t v) noexcept nogil:
 
 cdef inline void write_u64(uint8_t *p, uint64_t v) noexcept nogil:
     write_u32(p, <uint32_t>(v >> 32))
-    write_u32(p + 4, <uint32_t>(v & 0xffffffff))
+    write_u32(p + 4, <uint32_t>v)
 
 cdef inline uint64_t read_u64(const uint8_t *p) noexcept nogil:
     return (<uint64_t>read_u32(p) << 32) | read_u32(p + 4)

@@ -35,16 +35,16 @@ cdef extern from "native_api.h" nogil:
         int64_t count
 
     ctypedef struct native_api:
-        uint32_t (*crc32c)(uint32_t, const uint8_t *, size_t) noexcept
-        uint32_t (*crc32c_combine)(uint32_t, uint32_t, uint64_t) noexcept
+        uint32_t (*crc32c)(uint32_t, const uint8_t *, size_t) noexcept nogil
+        uint32_t (*crc32c_combine)(uint32_t, uint32_t, uint64_t) noexcept nogil
         int64_t (*add)(storage *, const uint8_t *, uint32_t, const uint8_t *, uint32_t,
-                       uint32_t, uint32_t) noexcept
-        void (*commit)(storage *) noexcept
-        uint64_t (*durable_sequence)(const storage *) noexcept
-        int (*failure)(const storage *) noexcept
+                       uint32_t, uint32_t) noexcept nogil
+        void (*commit)(storage *) noexcept nogil
+        uint64_t (*durable_sequence)(const storage *) noexcept nogil
+        int (*failure)(const storage *) noexcept nogil
         int (*read_cached)(storage *, int64_t, int64_t, int64_t, int, uint64_t,
-                           entry_ref *) noexcept
+                           entry_ref *) noexcept nogil
         int (*read_submit)(storage *, int64_t, int64_t, int64_t, int, uint64_t, entry_ref *,
-                           uint64_t) noexcept
-        int (*read_completions)(storage *, read_completion *, int) noexcept
-        void (*unpin)(entry_ref *, int) noexcept
+                           uint64_t) noexcept nogil
+        int (*read_completions)(storage *, read_completion *, int) noexcept nogil
+        void (*unpin)(entry_ref *, int) noexcept nogil

@@ -1,0 +1,171 @@
+"""Slabs to read into and vectors to write from; ownership is described in buffers.pxd."""
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
+
+
+cdef extern from "<sys/uio.h>" nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int, const msghdr *, int)
+    int MSG_NOSIGNAL
+
+cdef enum:
+    PIECES_PER_CALL = 512           # below every system's IOV_MAX
+
+
+cdef class Slab:
+    def __cinit__(self, uint64_t size):
+        self.data = <uint8_t *>malloc(size)
+        if self.data == NULL:
+            raise MemoryError("no memory for a slab of %d bytes" % size)
+        self.size = size
+
+    def __dealloc__(self):
+        free(self.data)
+
+
+cdef class SlabPool:
+    def __cinit__(self):
+        self.free = []
+
+    cdef Slab acquire(self, uint64_t size):
+        if size <= SLAB_BYTES:
+            if self.free:
+                return self.free.pop()
+            return Slab(SLAB_BYTES)
+        return Slab(size)
+
+    cdef int release(self, Slab slab) except -1:
+        if slab.size == SLAB_BYTES and len(self.free) < SLABS_KEPT_MAX:
+            self.free.append(slab)
+        return 0
+
+
+cdef class OutVector:
+    def __cinit__(self):
+        self.owners = []
+
+    def __dealloc__(self):
+        free(self.arena)
+        free(self.pieces)
+
+    cdef uint8_t *reserve(self, uint32_t size) noexcept:
+        cdef uint64_t wanted = self.arena_used + size
+        cdef uint64_t grown = self.arena_size if self.arena_size else OUT_ARENA_BYTES
+        cdef void *moved
+        if wanted > self.arena_size:
+            while grown < wanted:
+                grown *= 2
+            moved = realloc(self.arena, grown)
+            if moved == NULL:
+                return NULL
+            self.arena = <uint8_t *>moved
+            self.arena_size = grown
+        return self.arena + self.arena_used
+
+    cdef int commit(self, uint32_t size) except -1:
+        cdef Piece *last
+        if self.pieces_count > self.first:
+            last = &self.pieces[self.pieces_count - 1]
+            if last.data == NULL and last.offset + last.size == self.arena_used:
+                last.size += size
+                self.arena_used += size
+                self.pending += size
+                return 0
+        self._append(NULL, self.arena_used, size)
+        self.arena_used += size
+        return 0
+
+    cdef int reference(self, const uint8_t *data, uint32_t size, object owner) except -1:
+        if owner is not None:
+            self.owners.append(owner)
+        return self._append(data, 0, size)
+
+    cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size) except -1:
+        cdef uint32_t grown
+        cdef void *moved
+        cdef Piece *piece
+        if self.pieces_count == self.pieces_capacity:
+            grown = self.pieces_capacity * 2 if self.pieces_capacity else 16
+            moved = realloc(self.pieces, grown * sizeof(Piece))
+            if moved == NULL:
+                raise MemoryError("no memory for the output vector of a connection")
+            self.pieces = <Piece *>moved
+            self.pieces_capacity = grown
+        piece = &self.pieces[self.pieces_count]
+        piece.data = data
+        piece.offset = offset
+        piece.size = size
+        self.pieces_count += 1
+        self.pending += size
+        return 0
+
+    cdef int send(self, int fd) noexcept:
+        cdef iovec vector[PIECES_PER_CALL]
+        cdef msghdr header
+        cdef ssize_t sent
+        memset(&header, 0, sizeof(header))
+        while self.pending:
+            header.msg_iov = vector
+            header.msg_iovlen = self._fill(vector, PIECES_PER_CALL)
+            sent = sendmsg(fd, &header, MSG_NOSIGNAL)
+            if sent < 0:
+                if errno == EINTR:
+                    continue
+                return 1 if errno == EAGAIN else -errno
+            self._consume(<uint64_t>sent)
+        self.clear()
+        return 0
+
+    cdef int _fill(self, void *vector, int capacity) noexcept:
+        cdef iovec *out = <iovec *>vector
+        cdef uint32_t i = self.first
+        cdef uint32_t skip = self.first_sent
+        cdef int n = 0
+        cdef Piece *piece
+        while i < self.pieces_count and n < capacity:
+            piece = &self.pieces[i]
+            out[n].iov_base = <void *>((piece.data if piece.data != NULL
+                                        else self.arena + piece.offset) + skip)
+            out[n].iov_len = piece.size - skip
+            skip = 0
+            n += 1
+            i += 1
+        return n
+
+    cdef void _consume(self, uint64_t sent) noexcept:
+        cdef uint32_t left
+        self.pending -= sent
+        while sent:
+            left = self.pieces[self.first].size - self.first_sent
+            if sent < left:
+                self.first_sent += <uint32_t>sent
+                return
+            sent -= left
+            self.first += 1
+            self.first_sent = 0
+
+    cdef void clear(self) noexcept:
+        self.pieces_count = 0
+        self.first = 0
+        self.first_sent = 0
+        self.pending = 0
+        self.arena_used = 0
+        if self.arena_size > 16 * OUT_ARENA_BYTES:
+            free(self.arena)
+            self.arena = NULL
+            self.arena_size = 0
+        if self.pieces_capacity > 4096:
+            free(self.pieces)
+            self.pieces = NULL
+            self.pieces_capacity = 0
+        if self.owners:
+            self.owners.clear()

@@ -1,0 +1,102 @@
+# One client's socket: reads frames, hands runs of SENDs to producers, coalesces what is written.
+#
+# Everything that one readable event, one group of completions or one command brings is a *turn*. What must
+# happen once for all of it (waking the journal, writing to sockets) is asked for with Turn.at_end and
+# done when the turn ends, so no layer needs a timer to coalesce.
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from pyxbroker.buffers cimport OutVector, Slab, SlabPool
+from pyxbroker.commands cimport SendCommand
+from pyxbroker.entry cimport EntryRun
+from pyxbroker.frames cimport Frame
+
+cdef enum:
+    STASH_BYTES_MAX = 8192          # a rest this small is copied aside, and the slab given back
+    READ_BYTES_MIN = 65536          # below this much room the rest is moved to the slab's start
+    HANDSHAKE_FRAME_BYTES_MAX = 131072      # frames before CONNECTED
+    OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the peer
+    OUT_PENDING_DISPATCH = 2 * 1024 * 1024  # unsent bytes that pause delivery to the peer
+    CLOSED_PRODUCERS_KEPT = 64      # SENDs for producers closed this recently are dropped
+
+    PAUSED_SENDS = 1                # too many sends pending on this connection
+    PAUSED_GATE = 2                 # the broker's publish buffer is full
+    PAUSED_OUTPUT = 4               # the peer does not read what we answer
+
+cdef class Turn:
+    cdef object loop
+    cdef list calls
+    cdef bint active
+    cdef bint scheduled
+    cdef int begin(self) except -1
+    cdef int end(self) except -1
+
+cdef class Connections:
+    cdef readonly object loop
+    cdef readonly Turn turn
+    cdef readonly object live               # set of Connection
+    cdef public object handlers             # see broker/handlers.py
+    cdef public uint32_t frame_bytes_max    # total size field of a frame
+    cdef public uint32_t sends_max          # pending sends of one connection before it pauses
+    cdef public int64_t publish_bytes_max   # publish bytes in flight before all pause
+    cdef readonly int64_t publish_bytes     # in flight now
+    cdef readonly bint full                 # a bookie asked to stop publishing
+    cdef bint gate_closed
+    cdef SlabPool slabs
+    cdef list dirty                         # connections with something to send in this turn
+    cdef object flush_call
+    cdef int mark_dirty(self, Connection connection) except -1
+    cdef int publish_started(self, int64_t size) except -1
+    cdef int publish_ended(self, int64_t size) except -1
+    cdef int _check_gate(self) except -1
+
+# The connection's half of a producer; broker/producer.py adds the policy.
+cdef class ProducerState:
+    cdef readonly Connection connection
+    cdef readonly uint64_t producer_id
+    cdef readonly uint32_t pending_sends    # messages not answered yet
+    cdef readonly uint64_t msg_in           # counters since creation
+    cdef readonly uint64_t bytes_in
+    cdef public bint closed
+    cdef EntryRun run                       # collects the SENDs of this turn
+
+cdef class Connection:
+    cdef readonly Connections group
+    cdef readonly object sock
+    cdef readonly int fd
+    cdef readonly str peer                  # address:port
+    cdef public bint established            # CONNECTED was sent
+    cdef public int protocol_version        # min(ours, the peer's)
+    cdef public object session              # what the handlers keep of this connection
+    cdef readonly bint closed
+    cdef public bint heard                  # something came since the last keep-alive check
+    cdef readonly dict producers            # id -> ProducerState
+    cdef readonly dict consumers            # id -> consumer
+    cdef readonly uint32_t pending_sends
+    cdef list closed_producers
+    cdef list run_producers                 # producers with a run in this turn
+    cdef list waiting_output                # called when delivery may go on
+    cdef OutVector out
+    cdef Slab slab
+    cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]
+    cdef uint64_t end
+    cdef bytes stash
+    cdef int paused
+    cdef bint reading
+    cdef bint writing                       # waits for the socket to take more
+    cdef bint is_dirty
+    cdef object on_readable_call
+    cdef object on_writable_call
+    cdef int _receive(self) except -1
+    cdef int _consume_frames(self) except -1
+    cdef int _keep_rest(self) except -1
+    cdef int _on_frame(self, Frame *frame) except -1
+    cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
+    cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1
+    cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1
+    cdef int _malformed(self, str what) except -1
+    cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
+                      uint32_t crc) except -1
+    cdef int _publish_runs(self) except -1
+    cdef int _set_paused(self, int flag, bint on) except -1
+    cdef int flush(self) except -1
+    cdef bint can_deliver(self) noexcept

@@ -1,0 +1,552 @@
+"""One client's socket, from bytes to commands and back; the parts are described in connection.pxd."""
+from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport int32_t
+from libc.string cimport memcpy, memmove
+
+from pyxbroker.buffers cimport SLAB_BYTES
+from pyxbroker.commands cimport (
+    CMD_ACK,
+    CMD_FLOW,
+    CMD_SEND,
+    RECEIPT_BYTES_MAX,
+    AckCommand,
+    AckedId,
+    FlowCommand,
+    MetadataPeek,
+    SendCommand,
+    build_receipt,
+    decode_ack,
+    decode_ack_next,
+    decode_ack_set,
+    decode_base,
+    decode_flow,
+    decode_send,
+    peek_metadata,
+)
+from pyxbroker.entry cimport AckItem, AckRun
+from pyxbroker.frames cimport (
+    FRAME_TOO_LARGE,
+    PAYLOAD_CHECKSUM,
+    PAYLOAD_OK,
+    Payload,
+    frame_next,
+    payload_check,
+    read_u32,
+)
+
+
+
+cdef extern from "<sys/socket.h>" nogil:
+    ssize_t recv(int, void *, size_t, int)
+
+cdef enum:
+    ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
+
+
+cdef class Turn:
+    """Collects the calls that are due once at the end of what happens now."""
+
+    def __cinit__(self, loop):
+        self.loop = loop
+        self.calls = []
+
+    cdef int begin(self) except -1:
+        self.active = True
+        return 0
+
+    cdef int end(self) except -1:
+        cdef list calls
+        # A call may ask for further ones (a delivery that acknowledges, an answer that waits for the journal).
+        while self.calls:
+            calls = self.calls
+            self.calls = []
+            for call in calls:
+                call()
+        self.active = False
+        return 0
+
+    def at_end(self, call):
+        """Calls call() when the current turn ends; in a turn of its own when none is under way."""
+        self.calls.append(call)
+        if not self.active and not self.scheduled:
+            self.scheduled = True
+            self.loop.call_soon(self._run)
+
+    def _run(self):
+        self.scheduled = False
+        self.begin()
+        self.end()
+
+    def run(self, function, *args):
+        """Calls function(*args) as a turn."""
+        cdef bint outer = self.active
+        self.begin()
+        try:
+            return function(*args)
+        finally:
+            if not outer:
+                self.end()
+
+
+cdef class Connections:
+    """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
+
+    def __cinit__(self, loop, handlers, *, uint32_t frame_bytes_max, uint32_t sends_max,
+                  int64_t publish_bytes_max):
+        self.loop = loop
+        self.handlers = handlers
+        self.turn = Turn(loop)
+        self.live = set()
+        self.dirty = []
+        self.slabs = SlabPool()
+        self.frame_bytes_max = frame_bytes_max
+        self.sends_max = sends_max
+        self.publish_bytes_max = publish_bytes_max
+        self.flush_call = self._flush
+
+    def accept(self, sock, str peer):
+        """Serves a connected, non-blocking socket; returns its Connection."""
+        cdef Connection connection = Connection(self, sock, peer)
+        self.live.add(connection)
+        connection._set_paused(PAUSED_GATE, self.gate_closed)
+        connection._update_reading()
+        return connection
+
+    cdef int mark_dirty(self, Connection connection) except -1:
+        if not connection.is_dirty:
+            connection.is_dirty = True
+            self.dirty.append(connection)
+            if len(self.dirty) == 1:
+                self.turn.at_end(self.flush_call)
+        return 0
+
+    def _flush(self):
+        cdef Connection connection
+        cdef list dirty = self.dirty
+        self.dirty = []
+        for connection in dirty:
+            connection.is_dirty = False
+            connection.flush()
+
+    cdef int publish_started(self, int64_t size) except -1:
+        self.publish_bytes += size
+        if self.publish_bytes > self.publish_bytes_max and not self.gate_closed:
+            self._check_gate()
+        return 0
+
+    cdef int publish_ended(self, int64_t size) except -1:
+        self.publish_bytes -= size
+        if self.gate_closed:
+            self._check_gate()
+        return 0
+
+    def set_full(self, bint full):
+        """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
+        self.full = full
+        self._check_gate()
+
+    cdef int _check_gate(self) except -1:
+        cdef Connection connection
+        cdef bint closed = self.full or self.publish_bytes > self.publish_bytes_max
+        if not closed and self.gate_closed and self.publish_bytes * 2 > self.publish_bytes_max:
+            return 0
+        if closed == self.gate_closed:
+            return 0
+        self.gate_closed = closed
+        for connection in list(self.live):
+            connection._set_paused(PAUSED_GATE, closed)
+        return 0
+
+
+cdef class ProducerState:
+    """The connection's half of a producer: collects SENDs, answers with receipts."""
+
+    def __init__(self, Connection connection not None, uint64_t producer_id):
+        self.connection = connection
+        self.producer_id = producer_id
+
+    def publish(self, EntryRun run):
+        """Called once per turn with the run of SENDs that the turn brought."""
+        raise NotImplementedError
+
+    def send_receipts(self, EntryRun run not None):
+        """The run is durable: one SEND_RECEIPT per entry, all in one write."""
+        cdef Connection connection = self.connection
+        cdef uint32_t i
+        cdef uint8_t *at
+        self.settle(run)
+        if connection.closed:
+            return
+        for i in range(run.count):
+            at = connection.out.reserve(RECEIPT_BYTES_MAX)
+            if at == NULL:
+                raise MemoryError("no memory for send receipts")
+            connection.out.commit(build_receipt(
+                at, self.producer_id, run.items[i].sequence_id, run.items[i].highest_sequence_id,
+                <uint64_t>run.ledger_id, <uint64_t>(run.first_entry_id + i)))
+        connection.group.mark_dirty(connection)
+
+    def settle(self, EntryRun run not None):
+        """The run is answered, well or not: it counts no longer against the limits."""
+        cdef Connection connection = self.connection
+        self.pending_sends -= run.count
+        connection.pending_sends -= run.count
+        connection.group.publish_ended(<int64_t>run.bytes)
+        if (connection.paused & PAUSED_SENDS
+                and connection.pending_sends * 2 <= connection.group.sends_max):
+            connection._set_paused(PAUSED_SENDS, False)
+
+
+cdef class Connection:
+    """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
+
+    def __cinit__(self, Connections group not None, sock, str peer):
+        self.group = group
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.producers = {}
+        self.consumers = {}
+        self.closed_producers = []
+        self.run_producers = []
+        self.waiting_output = []
+        self.out = OutVector()
+        self.heard = True
+        self.on_readable_call = self._on_readable
+        self.on_writable_call = self._on_writable
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def _on_readable(self):
+        cdef Turn turn = self.group.turn
+        turn.begin()
+        try:
+            if self._receive():
+                self._consume_frames()
+                self._publish_runs()
+        except Exception as error:
+            self.group.handlers.on_internal_error(self, error)
+            self.close()
+        turn.end()
+
+    cdef int _receive(self) except -1:
+        cdef ssize_t n
+        if self.closed:
+            return 0
+        if self.slab is None:
+            self.slab = self.group.slabs.acquire(SLAB_BYTES)
+            self.start = 0
+            self.end = 0
+            if self.stash is not None:
+                memcpy(self.slab.data, <const uint8_t *>self.stash, len(self.stash))
+                self.end = len(self.stash)
+                self.stash = None
+        n = recv(self.fd, self.slab.data + self.end, self.slab.size - self.end, 0)
+        if n > 0:
+            self.end += <uint64_t>n
+            self.heard = True
+            return 1
+        if n < 0 and (errno == EAGAIN or errno == EINTR):
+            self._keep_rest()
+            return 0
+        self.close()
+        return 0
+
+    cdef int _consume_frames(self) except -1:
+        cdef Frame frame
+        cdef int64_t n
+        cdef uint32_t frame_bytes_max
+        while not self.closed:
+            frame_bytes_max = self.group.frame_bytes_max
+            if not self.established and HANDSHAKE_FRAME_BYTES_MAX < frame_bytes_max:
+                frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
+            n = frame_next(self.slab.data + self.start, self.end - self.start, frame_bytes_max,
+                           &frame)
+            if n == 0:
+                break
+            if n < 0:
+                self._publish_runs()
+                self.group.handlers.on_malformed(
+                    self, "a frame of %d bytes is larger than the limit of %d"
+                    % (read_u32(self.slab.data + self.start), frame_bytes_max)
+                    if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
+                self.close()
+                return 0
+            self.start += <uint64_t>n
+            self._on_frame(&frame)
+        return self._keep_rest()
+
+    cdef int _keep_rest(self) except -1:
+        """Makes room for the rest of a frame that is not whole yet, in as little memory as will do."""
+        cdef uint64_t rest = self.end - self.start
+        cdef uint64_t wanted = STASH_BYTES_MAX
+        cdef Slab slab = self.slab
+        cdef Slab larger
+        if slab is None:
+            return 0
+        if self.closed or rest <= STASH_BYTES_MAX:
+            self.stash = slab.data[self.start:self.end] if rest and not self.closed else None
+            self.slab = None
+            return self.group.slabs.release(slab)
+        # More than a stash means that the size field is here, and it was found within the limit.
+        wanted = <uint64_t>read_u32(slab.data + self.start) + 4
+        if wanted > slab.size:
+            larger = self.group.slabs.acquire(wanted)
+            memcpy(larger.data, slab.data + self.start, rest)
+            self.slab = larger
+            self.group.slabs.release(slab)
+        elif self.start + wanted > slab.size or slab.size - self.end < READ_BYTES_MIN:
+            memmove(slab.data, slab.data + self.start, rest)
+        else:
+            return 0
+        self.start = 0
+        self.end = rest
+        return 0
+
+    cdef int _on_frame(self, Frame *frame) except -1:
+        cdef uint32_t kind = 0
+        cdef uint32_t size = 0
+        cdef const uint8_t *message = NULL
+        if decode_base(frame.command, frame.command_size, &kind, &message, &size) == 0:
+            if self.established:
+                if kind == CMD_SEND:
+                    return self._on_send(frame, message, size)
+                if kind == CMD_ACK:
+                    return self._on_ack(message, size)
+                if kind == CMD_FLOW:
+                    return self._on_flow(message, size)
+        # A cold command may close what earlier SENDs of this turn were for.
+        self._publish_runs()
+        self.group.handlers.on_command(self, kind, frame.command[:frame.command_size],
+                                       frame.payload[:frame.payload_size])
+        return 0
+
+    cdef int _malformed(self, str what) except -1:
+        self._publish_runs()
+        self.group.handlers.on_malformed(self, what)
+        self.close()
+        return 0
+
+    cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1:
+        cdef SendCommand send
+        cdef Payload payload
+        cdef MetadataPeek peek
+        cdef ProducerState producer
+        cdef int code
+        if decode_send(message, size, &send) != 0:
+            return self._malformed("a SEND command could not be decoded")
+        producer = self.producers.get(send.producer_id)
+        if producer is None:
+            if send.producer_id in self.closed_producers:
+                return 0
+            return self._malformed("SEND for producer %d, which is not open on this connection"
+                                   % send.producer_id)
+        code = payload_check(frame.payload, frame.payload_size, &payload)
+        if code == PAYLOAD_OK:
+            code = peek_metadata(payload.metadata, payload.metadata_size, &peek)
+            if code == 0 and not send.has_txn:
+                return self._collect(producer, &send, frame, payload.crc)
+        self.group.handlers.on_refused_send(
+            self, producer, send.sequence_id, send.highest_sequence_id,
+            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code else "transaction")
+        return 0
+
+    cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
+                      uint32_t crc) except -1:
+        if producer.run is None:
+            producer.run = EntryRun(producer)
+            self.run_producers.append(producer)
+        producer.run.append(send.sequence_id, send.highest_sequence_id, frame.payload,
+                            frame.payload_size, crc, send.num_messages)
+        return 0
+
+    cdef int _publish_runs(self) except -1:
+        cdef ProducerState producer
+        cdef EntryRun run
+        cdef list producers
+        if not self.run_producers:
+            return 0
+        producers = self.run_producers
+        self.run_producers = []
+        for producer in producers:
+            run = producer.run
+            producer.run = None
+            producer.pending_sends += run.count
+            producer.msg_in += run.messages
+            producer.bytes_in += run.bytes
+            self.pending_sends += run.count
+            self.group.publish_started(<int64_t>run.bytes)
+            producer.publish(run)
+        if self.pending_sends >= self.group.sends_max:
+            self._set_paused(PAUSED_SENDS, True)
+        return 0
+
+    cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1:
+        cdef AckCommand ack
+        cdef AckedId id
+        cdef AckItem item
+        cdef AckRun run
+        cdef int got
+        cdef uint32_t at = 0
+        if decode_ack(message, size, &ack) != 0:
+            return self._malformed("an ACK command could not be decoded")
+        run = AckRun()
+        while True:
+            got = decode_ack_next(message, size, &at, &id)
+            if got == 0:
+                break
+            item.left = _messages_left(&id)
+            if got < 0 or item.left < 0:
+                return self._malformed("a message id of an ACK command could not be decoded")
+            item.ledger_id = id.ledger_id
+            item.entry_id = id.entry_id
+            item.batch_index = id.batch_index
+            item.batch_size = id.batch_size
+            run.append(&item)
+        consumer = self.consumers.get(ack.consumer_id)
+        if consumer is not None:
+            consumer.on_ack(run, bool(ack.cumulative),
+                            ack.request_id if ack.has_request_id else None, bool(ack.has_txn))
+        return 0
+
+    cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1:
+        cdef FlowCommand flow
+        if decode_flow(message, size, &flow) != 0:
+            return self._malformed("a FLOW command could not be decoded")
+        consumer = self.consumers.get(flow.consumer_id)
+        if consumer is not None:
+            consumer.on_flow(flow.permits)
+        return 0
+
+    # --- pausing -----------------------------------------------------------------------------
+
+    cdef int _set_paused(self, int flag, bint on) except -1:
+        cdef int paused = self.paused | flag if on else self.paused & ~flag
+        if paused != self.paused:
+            self.paused = paused
+            self._update_reading()
+        return 0
+
+    def _update_reading(self):
+        cdef bint wanted = self.paused == 0 and not self.closed
+        if wanted and not self.reading:
+            self.group.loop.add_reader(self.fd, self.on_readable_call)
+        elif self.reading and not wanted:
+            self.group.loop.remove_reader(self.fd)
+        self.reading = wanted
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def send_frame(self, bytes frame not None):
+        """Queues a whole frame; it leaves when the turn ends."""
+        cdef uint32_t size = <uint32_t>len(frame)
+        cdef uint8_t *at
+        if self.closed:
+            return
+        at = self.out.reserve(size)
+        if at == NULL:
+            raise MemoryError("no memory for a frame of %d bytes" % size)
+        memcpy(at, <const uint8_t *>frame, size)
+        self.out.commit(size)
+        self.group.mark_dirty(self)
+
+    cdef int flush(self) except -1:
+        cdef int code
+        if self.closed or self.writing or self.out.pending == 0:
+            return 0
+        code = self.out.send(self.fd)
+        if code < 0:
+            self.close()
+        elif code == 1:
+            self.writing = True
+            self.group.loop.add_writer(self.fd, self.on_writable_call)
+            if self.out.pending > OUT_PENDING_PAUSE:
+                self._set_paused(PAUSED_OUTPUT, True)
+        elif self.waiting_output:
+            self._resume_delivery()
+        return 0
+
+    def _on_writable(self):
+        cdef Turn turn = self.group.turn
+        cdef int code
+        if self.closed:
+            return
+        turn.begin()
+        code = self.out.send(self.fd)
+        if code < 0:
+            self.close()
+        else:
+            if code == 0:
+                self.writing = False
+                self.group.loop.remove_writer(self.fd)
+            if self.paused & PAUSED_OUTPUT and self.out.pending * 2 < OUT_PENDING_PAUSE:
+                self._set_paused(PAUSED_OUTPUT, False)
+            if self.waiting_output and self.can_deliver():
+                self._resume_delivery()
+        turn.end()
+
+    cdef bint can_deliver(self) noexcept:
+        return not self.closed and self.out.pending < OUT_PENDING_DISPATCH
+
+    def _resume_delivery(self):
+        calls = self.waiting_output
+        self.waiting_output = []
+        for call in calls:
+            call()
+
+    def when_writable(self, call):
+        """Calls call() once when the peer has read enough for delivery to go on."""
+        if call not in self.waiting_output:
+            self.waiting_output.append(call)
+
+    @property
+    def pending_bytes(self):
+        """Bytes queued for the peer and not sent yet."""
+        return self.out.pending
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def forget_producer(self, uint64_t producer_id):
+        """Removes a producer; SENDs that are still on their way to it are dropped, not an error."""
+        if self.producers.pop(producer_id, None) is not None:
+            self.closed_producers.append(producer_id)
+            if len(self.closed_producers) > CLOSED_PRODUCERS_KEPT:
+                del self.closed_producers[0]
+
+    def close(self):
+        """Sends what the socket takes at once, closes it, and tells the handlers."""
+        if self.closed:
+            return
+        if self.out.pending and not self.writing:
+            self.out.send(self.fd)
+        self.closed = True
+        self._update_reading()
+        if self.writing:
+            self.group.loop.remove_writer(self.fd)
+        self.group.live.discard(self)
+        self.sock.close()
+        self.out.clear()
+        self.stash = None
+        self.waiting_output = []
+        self.on_readable_call = None
+        self.on_writable_call = None
+        self.group.handlers.on_closed(self)
+
+
+cdef int32_t _messages_left(AckedId *id) noexcept:
+    """Messages of a batch that its ack set leaves unacknowledged; negative when malformed."""
+    cdef int64_t words[ACK_SET_WORDS_MAX]
+    cdef int n, i
+    cdef int32_t left = 0
+    cdef uint64_t word
+    if id.ack_set_words == 0:
+        return 0
+    if id.ack_set_words > ACK_SET_WORDS_MAX:
+        return -1
+    n = decode_ack_set(id, words, ACK_SET_WORDS_MAX)
+    for i in range(n):
+        word = <uint64_t>words[i]
+        while word:
+            word &= word - 1
+            left += 1
+    return left if n >= 0 else -1

@@ -1,0 +1,155 @@
+"""A dispatch round's loop over entries: permits, what is left out, and the frames of one consumer."""
+from libc.stdint cimport uint8_t
+
+from pyxbroker.buffers cimport OutVector
+from pyxbroker.commands cimport (
+    MESSAGE_HEADER_BYTES_MAX,
+    MetadataPeek,
+    build_message_header,
+    peek_metadata,
+)
+from pyxbroker.frames cimport payload_metadata
+from pyxbroker.native cimport entry_ref
+
+
+cdef class ConsumerState:
+    """Permits, deliveries and unacknowledged entries of one consumer."""
+
+    def __init__(self, Connection connection not None, uint64_t consumer_id,
+                 int32_t partition=-1):
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.partition = partition
+        self.pending = {}
+
+    @property
+    def can_deliver(self):
+        """True when the consumer has permits and its connection takes more bytes."""
+        return self.permits > 0 and not self.closed and self.connection.can_deliver()
+
+    def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
+                dict redelivery_counts, list left_out not None):
+        """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
+
+        Acknowledged entries are passed over. Entries that no client may see (markers, metadata that
+        cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id).
+        """
+        cdef MetadataPeek peek
+        cdef const uint8_t *metadata
+        cdef uint32_t metadata_size
+        cdef entry_ref *ref
+        cdef int i = start
+        cdef bint pinned = False
+        cdef uint32_t offset = batch.data_offset
+        cdef uint32_t count = 0
+        while i < stop and self.permits > 0 and self.connection.can_deliver():
+            ref = &batch.refs[i]
+            i += 1
+            if acks.contains(batch.ledger_id, ref.entry_id):
+                continue
+            if (ref.length < offset
+                    or payload_metadata(ref.data + offset, ref.length - offset, &metadata,
+                                        &metadata_size) != 0
+                    or peek_metadata(metadata, metadata_size, &peek) != 0
+                    or peek.marker_type >= 0):
+                left_out.append((batch.ledger_id, ref.entry_id))
+                continue
+            if redelivery_counts:
+                count = redelivery_counts.get((batch.ledger_id, ref.entry_id), 0)
+            self._send(batch, i - 1, max(peek.num_messages, 1), count, not pinned)
+            pinned = True
+        if pinned:
+            self.connection.group.mark_dirty(self.connection)
+        return i
+
+    cdef int _send(self, EntryBatch batch, int i, int32_t messages, uint32_t redelivery_count,
+                   bint pin) except -1:
+        cdef OutVector out = self.connection.out
+        cdef entry_ref *ref = &batch.refs[i]
+        cdef uint32_t size = ref.length - batch.data_offset
+        cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX)
+        cdef dict ledger
+        if at == NULL:
+            raise MemoryError("no memory for the header of a message")
+        out.commit(build_message_header(
+            at, self.consumer_id, <uint64_t>batch.ledger_id, <uint64_t>ref.entry_id,
+            self.partition, redelivery_count, NULL, 0, self.consumer_epoch, size))
+        out.reference(ref.data + batch.data_offset, size, batch if pin else None)
+        ledger = self.pending.get(batch.ledger_id)
+        if ledger is None:
+            ledger = self.pending[batch.ledger_id] = {}
+        ledger[ref.entry_id] = messages
+        self.unacked_messages += messages
+        self.permits -= messages
+        self.msg_out += messages
+        self.bytes_out += size
+        if redelivery_count:
+            self.redelivered += messages
+        return 0
+
+    cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1:
+        """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""
+        cdef dict ledger = self.pending.get(ledger_id)
+        cdef int64_t messages
+        if ledger is None:
+            return 0
+        messages = ledger.pop(entry_id, 0)
+        if not ledger:
+            del self.pending[ledger_id]
+        self.unacked_messages -= messages
+        return messages
+
+    def settle(self, AckRun run not None):
+        """Forgets the whole entries of an individual ack; returns the messages that they had."""
+        cdef int i
+        cdef int64_t messages = 0
+        for i in range(run.count):
+            if run.items[i].left == 0:
+                messages += self._settle(run.items[i].ledger_id, run.items[i].entry_id)
+        return messages
+
+    def settle_one(self, int64_t ledger_id, int64_t entry_id):
+        """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""
+        return self._settle(ledger_id, entry_id)
+
+    def settle_up_to(self, int64_t ledger_id, int64_t entry_id):
+        """Forgets every delivered entry up to a position; returns the messages that they had."""
+        cdef int64_t before = self.unacked_messages
+        for held in list(self.pending):
+            if held > ledger_id:
+                continue
+            for entry in list(self.pending[held]):
+                if held < ledger_id or entry <= entry_id:
+                    self._settle(held, entry)
+        return before - self.unacked_messages
+
+    def is_pending(self, int64_t ledger_id, int64_t entry_id):
+        cdef dict ledger = self.pending.get(ledger_id)
+        return ledger is not None and entry_id in ledger
+
+    def pending_positions(self):
+        """Every delivered, unacknowledged position, in order."""
+        return sorted((ledger_id, entry_id)
+                      for ledger_id, entries in self.pending.items() for entry_id in entries)
+
+    def clear_pending(self):
+        """Forgets all deliveries: they will be sent again, to this consumer or to others."""
+        self.pending = {}
+        self.unacked_messages = 0
+
+
+def peek_entry(EntryBatch batch not None, int i):
+    """(publish_time ms, num_messages, marker_type or -1) of an entry, or None when undecodable."""
+    cdef MetadataPeek peek
+    cdef const uint8_t *metadata
+    cdef uint32_t metadata_size
+    cdef entry_ref *ref
+    if i < 0 or i >= batch.count:
+        raise IndexError(i)
+    ref = &batch.refs[i]
+    if (ref.length < batch.data_offset
+            or payload_metadata(ref.data + batch.data_offset, ref.length - batch.data_offset,
+                                &metadata, &metadata_size) != 0
+            or peek_metadata(metadata, metadata_size, &peek) != 0):
+        return None
+    return peek.publish_time, max(peek.num_messages, 1), peek.marker_type

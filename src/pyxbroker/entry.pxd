@@ -1,0 +1,54 @@
+# Runs: the entries of one producer on their way to the disk, entries read for a dispatcher, and the
+# positions of one ACK. Each is one Python object for many messages.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from pyxbroker.native cimport entry_ref
+
+cdef enum:
+    ENTRY_HEADER_BYTES = 36         # packaging before the data with a CRC32C digest (BookKeeper)
+
+cdef struct RunItem:
+    uint64_t sequence_id
+    uint64_t highest_sequence_id
+    const uint8_t *data             # the payload section; valid until the bookies took it
+    uint32_t length                 # bytes of data
+    uint32_t crc                    # CRC32C of data
+    int32_t num_messages
+
+# Entries that one producer sent in one read of its socket, in order.
+cdef class EntryRun:
+    cdef RunItem *items
+    cdef readonly uint32_t count
+    cdef uint32_t capacity
+    cdef readonly uint64_t bytes    # of all data
+    cdef readonly uint64_t messages
+    cdef public object owner        # told by on_run_added(run) or on_run_failed(run, error)
+    cdef public int64_t ledger_id   # set when appended to a ledger
+    cdef public int64_t first_entry_id
+    cdef uint8_t *copied            # own copy of the data, when the run had to wait
+    cdef object kept                # Python object that holds the data of a run made of bytes
+    cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
+                    uint32_t length, uint32_t crc, int32_t num_messages) except -1
+
+# Entries read from one ledger, consecutive ids; pinned until the object is gone.
+cdef class EntryBatch:
+    cdef entry_ref *refs
+    cdef readonly int count
+    cdef int capacity
+    cdef readonly int64_t ledger_id
+    cdef uint32_t data_offset       # where the data starts behind the packaging
+    cdef object reader              # keeps the storage open while entries of it are out
+
+cdef struct AckItem:
+    int64_t ledger_id
+    int64_t entry_id
+    int32_t batch_index             # -1: none
+    int32_t batch_size
+    int32_t left                    # messages of the batch still to be acknowledged, 0: all are
+
+# The positions of one ACK command.
+cdef class AckRun:
+    cdef AckItem *items
+    cdef readonly int count
+    cdef int capacity
+    cdef int append(self, AckItem *item) except -1

@@ -1,0 +1,185 @@
+"""Runs of entries and of acknowledged positions; what they hold is described in entry.pxd."""
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcpy
+
+from pyxbroker.frames cimport crc32c
+from pyxbroker.native cimport native_api
+
+from typing import NamedTuple
+
+from cpython.pycapsule cimport PyCapsule_GetPointer
+
+from pyxbroker.native cimport NATIVE_API_CAPSULE
+
+from pyxbroker import _native
+
+cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
+
+
+class Position(NamedTuple):
+    """Where an entry is: ledger id and entry id, ordered as such."""
+
+    ledger_id: int
+    entry_id: int
+
+    def __str__(self):
+        return f"{self.ledger_id}:{self.entry_id}"
+
+
+cdef class EntryRun:
+    def __cinit__(self, object owner=None):
+        self.owner = owner
+        self.ledger_id = -1
+        self.first_entry_id = -1
+
+    def __dealloc__(self):
+        free(self.items)
+        free(self.copied)
+
+    cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,
+                    uint32_t length, uint32_t crc, int32_t num_messages) except -1:
+        cdef uint32_t grown
+        cdef void *moved
+        cdef RunItem *item
+        if self.count == self.capacity:
+            grown = self.capacity * 4 if self.capacity else 2
+            moved = realloc(self.items, grown * sizeof(RunItem))
+            if moved == NULL:
+                raise MemoryError("no memory for a run of entries")
+            self.items = <RunItem *>moved
+            self.capacity = grown
+        item = &self.items[self.count]
+        item.sequence_id = sequence_id
+        item.highest_sequence_id = highest_sequence_id
+        item.data = data
+        item.length = length
+        item.crc = crc
+        item.num_messages = num_messages
+        self.count += 1
+        self.bytes += length
+        self.messages += num_messages if num_messages > 0 else 1
+        return 0
+
+    @staticmethod
+    def of(bytes data not None, object owner=None):
+        """A run of one entry that holds data, for what the broker itself writes."""
+        cdef EntryRun run = EntryRun(owner)
+        cdef const uint8_t *start = data
+        run.kept = data
+        run.append(0, 0, start, <uint32_t>len(data), crc32c(0, start, len(data)), 1)
+        return run
+
+    def keep(self):
+        """Copies the data, so that the run may wait after the read that brought it is over."""
+        cdef uint32_t i
+        cdef uint64_t at = 0
+        if self.copied != NULL or self.kept is not None:
+            return
+        self.copied = <uint8_t *>malloc(self.bytes if self.bytes else 1)
+        if self.copied == NULL:
+            raise MemoryError("no memory to keep a run of %d bytes" % self.bytes)
+        for i in range(self.count):
+            memcpy(self.copied + at, self.items[i].data, self.items[i].length)
+            self.items[i].data = self.copied + at
+            at += self.items[i].length
+
+    def release(self):
+        """The bookies have the data: lets go of any copy."""
+        cdef uint32_t i
+        free(self.copied)
+        self.copied = NULL
+        self.kept = None
+        for i in range(self.count):
+            self.items[i].data = NULL
+
+    @property
+    def last_entry_id(self):
+        return self.first_entry_id + self.count - 1
+
+    def sequence_ids(self):
+        """[(sequence_id, highest_sequence_id)] of the run, for errors."""
+        return [(self.items[i].sequence_id, self.items[i].highest_sequence_id)
+                for i in range(self.count)]
+
+
+cdef class EntryBatch:
+    def __cinit__(self, int64_t ledger_id, int capacity, object reader):
+        self.refs = <entry_ref *>malloc(<size_t>capacity * sizeof(entry_ref))
+        if self.refs == NULL:
+            raise MemoryError("no memory for a batch of %d entries" % capacity)
+        self.capacity = capacity
+        self.ledger_id = ledger_id
+        self.data_offset = ENTRY_HEADER_BYTES
+        self.reader = reader
+
+    def __dealloc__(self):
+        if self.count > 0:
+            _api.unpin(self.refs, self.count)
+        free(self.refs)
+
+    def __len__(self):
+        return self.count
+
+    def entry_id(self, int i):
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return self.refs[i].entry_id
+
+    def data(self, int i):
+        """The bytes that were added as entry i of the batch, without the packaging."""
+        cdef entry_ref *ref
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        ref = &self.refs[i]
+        if ref.length < self.data_offset:
+            raise ValueError("entry %d:%d is shorter than its packaging"
+                             % (self.ledger_id, ref.entry_id))
+        return (<const uint8_t *>ref.data + self.data_offset)[:ref.length - self.data_offset]
+
+    def packaged(self, int i):
+        """The bytes that are stored as entry i of the batch, packaging included."""
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return (<const uint8_t *>self.refs[i].data)[:self.refs[i].length]
+
+
+cdef class AckRun:
+    def __dealloc__(self):
+        free(self.items)
+
+    cdef int append(self, AckItem *item) except -1:
+        cdef int grown
+        cdef void *moved
+        if self.count == self.capacity:
+            grown = self.capacity * 4 if self.capacity else 4
+            moved = realloc(self.items, grown * sizeof(AckItem))
+            if moved == NULL:
+                raise MemoryError("no memory for the positions of an ack")
+            self.items = <AckItem *>moved
+            self.capacity = grown
+        self.items[self.count] = item[0]
+        self.count += 1
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def position(self, int i):
+        """(ledger_id, entry_id, messages of the batch that stay unacknowledged)."""
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return self.items[i].ledger_id, self.items[i].entry_id, self.items[i].left
+
+    @staticmethod
+    def of(positions):
+        """A run of whole entries from (ledger_id, entry_id) pairs."""
+        cdef AckRun run = AckRun()
+        cdef AckItem item
+        for ledger_id, entry_id in positions:
+            item.ledger_id = ledger_id
+            item.entry_id = entry_id
+            item.batch_index = -1
+            item.batch_size = 0
+            item.left = 0
+            run.append(&item)
+        return run
