@@ -1,0 +1,578 @@
+"""The metadata store of a single process: SQLite in a directory of its own.
+
+Files in the directory (docs/metadata.md tells why SQLite, and the figures):
+
+  metadata.db      table `node`, one row per persistent node; table `sequence`, one row per parent
+                   that numbers children. Every row carries a CRC-32 of what it says.
+  metadata.db-wal  SQLite's write-ahead log: 32-byte header, then frames of one 24-byte header and
+                   one page each, all big-endian, chained by checksums.
+
+One private thread owns the database. It takes all operations that have come in since it last looked
+as one transaction: operations that arrive while a commit is being synced share the next one, without
+any timer. A refused operation (BadVersion, ...) writes nothing and fails alone. A commit is one
+fdatasync of the write-ahead log (synchronous=FULL); results are handed to the loop after it, in one
+callback per transaction. Pages move from the log into the database when nobody waits.
+
+Ephemeral nodes live as long as the process, so they are never written: they are kept in a dict by
+the same thread, under the same transactions.
+
+What a power cut may leave is what SQLite recovers from: a last transaction that is not complete is
+cut off. A damaged earlier one must not be taken for that, since it would silently lose what was
+acknowledged after it: `_check_log_frames` tells them apart when the store is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import struct
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from pyxbroker.metadata.store import (
+    ANY_VERSION,
+    MUST_NOT_EXIST,
+    BadVersion,
+    CorruptStore,
+    GetResult,
+    InvalidPath,
+    MetadataError,
+    MetadataStore,
+    NoChildrenForEphemerals,
+    NotEmpty,
+    NotFound,
+    Notification,
+    NotificationKind,
+    PutResult,
+    StoreClosed,
+    Unavailable,
+    check_path,
+    parent_of,
+    resolve,
+)
+
+DATABASE_NAME = "metadata.db"
+FORMAT_VERSION = 1
+OPERATIONS_PER_COMMIT_MAX = 1024
+COMMITS_PER_CHECKPOINT = 64
+COMMITS_PER_CHECKPOINT_MAX = 1024  # the log is folded in even if somebody waits
+CHECKPOINT_IDLE_S = 0.2
+
+_LOG_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, 2 salts, 2 checksums
+_FRAME_HEADER = struct.Struct(">6I")  # page, pages after commit or 0, 2 salts, 2 checksums
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS node (
+    parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    value BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sequence (
+    parent TEXT PRIMARY KEY, next INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+
+class _Operation(NamedTuple):
+    """What the thread is asked to do, and who waits for it."""
+
+    apply: Callable[..., object]
+    arguments: tuple[Any, ...]
+    future: asyncio.Future[Any]
+
+
+class EmbeddedStore(MetadataStore):
+    """The tree in `directory`, which is made when it does not exist. One process at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue: SimpleQueue[_Operation | None] = SimpleQueue()
+        self._tree = _Tree(directory / DATABASE_NAME)
+        self._thread: threading.Thread | None = None
+        self._ended: asyncio.Future[None] | None = None
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        opened: asyncio.Future[None] = loop.create_future()
+        self._ended = loop.create_future()
+        self._queue = SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._run, args=(loop, opened, self._ended), name="metadata", daemon=True
+        )
+        self._thread.start()
+        try:
+            await opened
+        except BaseException:
+            self._queue.put(None)
+            raise
+        self._loop = loop
+
+    async def close(self) -> None:
+        if self._loop is not None:
+            self._loop = None
+            self._queue.put(None)
+        if self._ended is not None and self._thread is not None:
+            await asyncio.shield(self._ended)
+            self._thread.join()
+
+    def get(self, path: str) -> asyncio.Future[GetResult | None]:
+        return self._issue(self._tree.get, path)
+
+    def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> asyncio.Future[PutResult]:
+        value = bytes(value)
+        if sequential:
+            return self._issue(self._tree.put_sequential, path, value, ephemeral)
+        return self._issue(self._tree.put, path, value, expected_version, ephemeral)
+
+    def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
+        return self._issue(self._tree.delete, path, expected_version)
+
+    def children(self, path: str) -> asyncio.Future[list[str]]:
+        return self._issue(self._tree.children, path)
+
+    def exists(self, path: str) -> asyncio.Future[bool]:
+        return self._issue(self._tree.exists, path)
+
+    def _issue(self, apply: Callable[..., object], path: str, *arguments: Any) -> Any:
+        loop = self._loop
+        if loop is None:
+            raise StoreClosed("the metadata store is closed")
+        future: asyncio.Future[Any] = loop.create_future()
+        try:
+            check_path(path)
+        except InvalidPath as error:
+            future.set_exception(error)
+            return future
+        self._queue.put(_Operation(apply, (path, *arguments), future))
+        return future
+
+    # The thread.
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        opened: asyncio.Future[None],
+        ended: asyncio.Future[None],
+    ) -> None:
+        try:
+            self._tree.open()
+        except MetadataError as error:
+            loop.call_soon_threadsafe(resolve, opened, error)
+        else:
+            loop.call_soon_threadsafe(resolve, opened, None)
+            self._serve(loop)
+            self._tree.close()
+        loop.call_soon_threadsafe(resolve, ended, None)
+
+    def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Applies what comes in, batch by batch, until close() puts None."""
+        is_open = True
+        while is_open:
+            batch, is_open = self._collect()
+            if batch:
+                results, notifications = self._tree.transact(batch)
+                loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
+
+    def _collect(self) -> tuple[list[_Operation], bool]:
+        """Waits for an operation and takes all that are there; False when it was the last time."""
+        operation = self._next()
+        batch: list[_Operation] = []
+        while operation is not None:
+            batch.append(operation)
+            if len(batch) == OPERATIONS_PER_COMMIT_MAX:
+                return batch, True
+            try:
+                operation = self._queue.get_nowait()
+            except Empty:
+                return batch, True
+        return batch, False
+
+    def _next(self) -> _Operation | None:
+        """The next operation; folds the log into the database when none comes for a while."""
+        if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
+            self._tree.checkpoint()
+        elif self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT:
+            try:
+                return self._queue.get(timeout=CHECKPOINT_IDLE_S)
+            except Empty:
+                self._tree.checkpoint()
+        return self._queue.get()
+
+    def _deliver(
+        self, batch: list[_Operation], results: list[object], notifications: list[Notification]
+    ) -> None:
+        for operation, result in zip(batch, results, strict=True):
+            resolve(operation.future, result)
+        if self._watchers:
+            for notification in notifications:
+                self._notify(notification)
+
+
+class _Tree:
+    """The database and the ephemeral nodes; used by the store's thread only."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.commits_in_log = 0
+        self._database: sqlite3.Connection | None = None
+        self._ephemerals: dict[str, GetResult] = {}
+        self._undo: list[tuple[str, GetResult | None]] = []
+        self._notifications: list[Notification] = []
+
+    def open(self) -> None:
+        """Opens or makes the database. Raises a MetadataError that names the file."""
+        try:
+            _make_directory(self.path.parent)
+            self._database = self._connect()
+        except OSError as error:
+            raise Unavailable(f"cannot open the metadata in {self.path.parent}: {error}") from error
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def _connect(self) -> sqlite3.Connection:
+        log = self.path.with_name(self.path.name + "-wal")
+        _check_log_header(log)
+        is_new = not self.path.exists()
+        database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
+        try:
+            database.execute("PRAGMA locking_mode=EXCLUSIVE")
+            database.execute("PRAGMA journal_mode=WAL")
+            database.execute("PRAGMA synchronous=FULL")
+            database.execute("PRAGMA wal_autocheckpoint=0")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            _check_log_frames(log, database)
+            if version > FORMAT_VERSION:
+                raise MetadataError(
+                    f"{self.path} was written by a newer version (format {version}, this program"
+                    f" knows {FORMAT_VERSION}); use that version"
+                )
+            if version == 0:
+                self._make_schema(database)
+            if is_new:
+                _sync_directory(self.path.parent)
+        except BaseException:
+            database.close()
+            raise
+        return database
+
+    def _make_schema(self, database: sqlite3.Connection) -> None:
+        now_ms = _now_ms()
+        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT_VERSION};")
+        database.execute(
+            "INSERT OR IGNORE INTO node VALUES ('', '', 0, ?, ?, ?, x'')",
+            (now_ms, now_ms, _checksum("", "", 0, b"")),
+        )
+        database.execute("COMMIT")
+
+    def close(self) -> None:
+        """Folds the log in; what cannot be folded stays in it and is found by the next open."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+        self._ephemerals.clear()
+
+    def checkpoint(self) -> None:
+        """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
+        self.commits_in_log = 0
+        try:
+            self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError:
+            # Every commit is safe in the log; the next checkpoint or open takes them all.
+            self.commits_in_log = 1
+
+    def transact(self, batch: list[_Operation]) -> tuple[list[object], list[Notification]]:
+        """Applies operations as one transaction, durable when this returns.
+
+        Each result is a value or the MetadataError of that operation alone. When the disk or the
+        database fails, every operation of the batch fails and nothing of it is seen by later ones.
+        """
+        results: list[object] = []
+        self._undo = []
+        self._notifications = []
+        try:
+            self._execute("BEGIN")
+            for operation in batch:
+                results.append(_attempt(operation))
+            changes = bool(self._notifications)
+            self._execute("COMMIT")
+            self.commits_in_log += changes
+        except sqlite3.Error as error:
+            self._roll_back()
+            self.commits_in_log = COMMITS_PER_CHECKPOINT_MAX
+            return [self._explain(error) for _ in batch], []
+        return results, self._notifications
+
+    def _roll_back(self) -> None:
+        if self._database is not None and self._database.in_transaction:
+            self._database.rollback()
+        for path, before in reversed(self._undo):
+            if before is None:
+                self._ephemerals.pop(path, None)
+            else:
+                self._ephemerals[path] = before
+
+    def _explain(self, error: sqlite3.Error) -> MetadataError:
+        """The error to give to callers, in a sentence that names the file."""
+        name = getattr(error, "sqlite_errorname", "") or str(error)
+        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "malformed" in name:
+            return CorruptStore(
+                f"the metadata file {self.path} is damaged ({error}); restore it from a backup"
+            )
+        if name.startswith("SQLITE_BUSY") or "locked" in name:
+            return Unavailable(f"the metadata file {self.path} is in use by another process")
+        return Unavailable(f"the metadata file {self.path} cannot be read or written: {error}")
+
+    def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        assert self._database is not None, "the thread ends before the database is closed"
+        return self._database.execute(sql, parameters)
+
+    # The operations, under MetadataStore's names.
+
+    def get(self, path: str) -> GetResult | None:
+        return self._ephemerals.get(path) or self._read(path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._ephemerals or self._read(path) is not None
+
+    def children(self, path: str) -> list[str]:
+        names = [row[0] for row in self._execute("SELECT name FROM node WHERE parent=?", path)]
+        start = 1 if path == "/" else len(path) + 1
+        names += [each[start:] for each in self._ephemerals if parent_of(each) == path]
+        return sorted(names)
+
+    def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
+        node = self.get(path)
+        if node is None:
+            if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
+                raise BadVersion(f"{path} does not exist, version {expected} was expected")
+            return self._create(path, value, ephemeral)
+        if expected == MUST_NOT_EXIST:
+            raise BadVersion(f"{path} exists already")
+        if expected is not ANY_VERSION and expected != node.version:
+            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        version = node.version + 1
+        if node.ephemeral:
+            self._remember(path)
+            changed = node._replace(value=value, version=version, modified_ms=_now_ms())
+            self._ephemerals[path] = changed
+        else:
+            parent, name = _split(path)
+            self._execute(
+                "UPDATE node SET value=?, version=?, modified_ms=?, checksum=?"
+                " WHERE parent=? AND name=?",
+                *(value, version, _now_ms(), _checksum(parent, name, version, value)),
+                *(parent, name),
+            )
+        self._tell(NotificationKind.MODIFIED, path)
+        return PutResult(path, version)
+
+    def put_sequential(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
+        parent = parent_of(path)
+        self._make_parents(path)
+        number = self._next_sequence(parent)
+        while self.exists(f"{path}{number:010d}"):
+            number += 1
+        self._execute(
+            "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?)",
+            *(parent, number + 1, _checksum(parent, "", number + 1, b"")),
+        )
+        return self._create(f"{path}{number:010d}", value, ephemeral)
+
+    def delete(self, path: str, expected: int | None) -> None:
+        if path == "/":
+            raise InvalidPath("the root of the metadata cannot be deleted")
+        node = self.get(path)
+        if node is None:
+            raise NotFound(f"{path} does not exist")
+        if expected is not ANY_VERSION and expected != node.version:
+            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        if node.ephemeral:
+            self._remember(path)
+            del self._ephemerals[path]
+        else:
+            if self._has_children(path):
+                raise NotEmpty(f"{path} has children")
+            self._execute("DELETE FROM node WHERE parent=? AND name=?", *_split(path))
+            self._execute("DELETE FROM sequence WHERE parent=?", path)
+        self._tell(NotificationKind.DELETED, path)
+        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+
+    def _read(self, path: str) -> GetResult | None:
+        parent, name = _split(path)
+        row = self._execute(
+            "SELECT value, version, created_ms, modified_ms, checksum FROM node"
+            " WHERE parent=? AND name=?",
+            *(parent, name),
+        ).fetchone()
+        if row is None:
+            return None
+        value, version, created_ms, modified_ms, checksum = row
+        if checksum != _checksum(parent, name, version, value):
+            raise CorruptStore(f"the node {path} in {self.path} is damaged; its checksum is wrong")
+        return GetResult(value, version, False, created_ms, modified_ms)
+
+    def _next_sequence(self, parent: str) -> int:
+        row = self._execute("SELECT next, checksum FROM sequence WHERE parent=?", parent).fetchone()
+        if row is None:
+            return 0
+        if row[1] != _checksum(parent, "", row[0], b""):
+            raise CorruptStore(f"the counter of {parent} in {self.path} is damaged")
+        return row[0]
+
+    def _has_children(self, path: str) -> bool:
+        if self._execute("SELECT 1 FROM node WHERE parent=? LIMIT 1", path).fetchone():
+            return True
+        return any(parent_of(each) == path for each in self._ephemerals)
+
+    def _create(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
+        self._make_parents(path)
+        now_ms = _now_ms()
+        if ephemeral:
+            self._remember(path)
+            self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
+        else:
+            parent, name = _split(path)
+            self._execute(
+                "INSERT INTO node VALUES (?, ?, 0, ?, ?, ?, ?)",
+                *(parent, name, now_ms, now_ms, _checksum(parent, name, 0, value), value),
+            )
+        self._tell(NotificationKind.CREATED, path)
+        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        return PutResult(path, 0)
+
+    def _make_parents(self, path: str) -> None:
+        above = parent_of(path)
+        if above in self._ephemerals:
+            raise NoChildrenForEphemerals(f"{above} is ephemeral and cannot have children")
+        if self._read(above) is None:
+            self._create(above, b"", ephemeral=False)
+
+    def _remember(self, path: str) -> None:
+        self._undo.append((path, self._ephemerals.get(path)))
+
+    def _tell(self, kind: NotificationKind, path: str) -> None:
+        self._notifications.append(Notification(kind, path))
+
+
+def _attempt(operation: _Operation) -> object:
+    try:
+        return operation.apply(*operation.arguments)
+    except MetadataError as error:
+        return error
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Parent and name, the key of a row; the root is the row of two empty strings."""
+    if path == "/":
+        return "", ""
+    cut = path.rfind("/")
+    return path[:cut] or "/", path[cut + 1 :]
+
+
+def _checksum(parent: str, name: str, version: int, value: bytes) -> int:
+    """CRC-32 (zlib) of the row's key, its version and its value."""
+    return zlib.crc32(value, zlib.crc32(f"{parent}\0{name}\0{version}\0".encode()))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _make_directory(directory: Path) -> None:
+    """Makes a directory and its parents so that a power cut cannot take them away again."""
+    if directory.is_dir():
+        return
+    _make_directory(directory.parent)
+    directory.mkdir(exist_ok=True)
+    _sync_directory(directory.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _damaged(log: Path) -> CorruptStore:
+    return CorruptStore(
+        f"the metadata log {log} is damaged before its end; restore {log.parent} from a backup"
+    )
+
+
+def _check_log_header(log: Path) -> None:
+    """Raises CorruptStore when the log's header is damaged: SQLite would drop the whole log.
+
+    A power cut cannot do it: the header lies within one sector and is synced before any frame.
+    This has to come before SQLite opens the log.
+    """
+    aside = _aside(log)
+    if aside.exists():
+        aside.replace(log)
+    try:
+        with log.open("rb") as file:
+            header = file.read(_LOG_HEADER.size + 1)
+    except FileNotFoundError:
+        return
+    if len(header) <= _LOG_HEADER.size:
+        return
+    fields = _LOG_HEADER.unpack_from(header)
+    if _log_header_checksum(header[:24], fields[0]) != fields[6:]:
+        raise _damaged(log)
+
+
+def _check_log_frames(log: Path, database: sqlite3.Connection) -> None:
+    """Raises CorruptStore when frames are damaged, rather than the log only cut short.
+
+    SQLite takes the log up to the first frame whose checksum fails. A power cut can only have hit
+    the last transaction, because each is synced before the next is written: so at most one frame
+    behind that point can be the end of a transaction of this log's life (which its salts tell).
+    """
+    try:
+        data = log.read_bytes()
+    except FileNotFoundError:
+        return
+    if len(data) <= _LOG_HEADER.size:
+        return
+    _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack_from(data)
+    # A passive checkpoint tells how many frames SQLite accepted.
+    _, accepted, _ = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    frame_size = _FRAME_HEADER.size + page_size
+    commits = 0
+    for offset in range(_LOG_HEADER.size + accepted * frame_size, len(data) - 23, frame_size):
+        _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack_from(data, offset)
+        commits += bool(pages_after_commit) and frame_salts == salts
+    if commits > 1:
+        # SQLite deletes the log when the database is closed, and the next open would find nothing
+        # wrong. A second name keeps it; `_check_log_header` gives it its first name back.
+        os.link(log, _aside(log))
+        raise _damaged(log)
+
+
+def _aside(log: Path) -> Path:
+    return log.with_name(log.name + ".damaged")
+
+
+def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:
+    """SQLite's checksum of the log's first 24 bytes; the magic's last bit tells the byte order."""
+    words = struct.unpack(">6I" if magic & 1 else "<6I", header)
+    sum_1 = sum_2 = 0
+    for first, second in zip(words[::2], words[1::2], strict=True):
+        sum_1 = (sum_1 + first + sum_2) & 0xFFFFFFFF
+        sum_2 = (sum_2 + second + sum_1) & 0xFFFFFFFF
+    return sum_1, sum_2

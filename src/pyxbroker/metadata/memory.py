@@ -1,0 +1,220 @@
+"""A metadata store in memory, for tests and simulation: ZooKeeper's rules, no disk, no threads.
+
+`memory:NAME` is one tree per name for the life of the process, so that several brokers can share
+it and a broker can be restarted on it; each store that is opened on it is one session. `memory:`
+without a name is a tree of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker.metadata.store import (
+    ANY_VERSION,
+    MUST_NOT_EXIST,
+    BadVersion,
+    GetResult,
+    InvalidPath,
+    MetadataError,
+    MetadataStore,
+    NoChildrenForEphemerals,
+    NotEmpty,
+    NotFound,
+    Notification,
+    NotificationKind,
+    PutResult,
+    SessionEvent,
+    StoreClosed,
+    check_path,
+    parent_of,
+    resolve,
+)
+
+
+class _Node:
+    __slots__ = ("children", "created_ms", "modified_ms", "next_sequence", "owner", "value", "version")
+
+    def __init__(self, value: bytes, owner: MemoryStore | None, now_ms: int) -> None:
+        self.value = value
+        self.version = 0
+        self.owner = owner
+        self.created_ms = self.modified_ms = now_ms
+        self.next_sequence = 0
+        self.children: set[str] = set()
+
+
+class _Tree:
+    """The nodes that the stores of one name share, and those stores."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, _Node] = {"/": _Node(b"", None, 0)}
+        self.stores: list[MemoryStore] = []
+
+
+_trees: dict[str, _Tree] = {}
+
+
+class MemoryStore(MetadataStore):
+    """One session on a tree in memory. `clock` gives seconds since 1970."""
+
+    def __init__(self, name: str = "", *, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._tree = _trees.setdefault(name, _Tree()) if name else _Tree()
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._owned: set[str] = set()
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tree.stores.append(self)
+
+    async def close(self) -> None:
+        if self._loop is None:
+            return
+        self._drop_ephemerals()
+        self._tree.stores.remove(self)
+        self._loop = None
+
+    def expire_session(self) -> None:
+        """Ends this session as a ZooKeeper would that has not heard of it, and begins a new one."""
+        self._drop_ephemerals()
+        self._later(self._notify_session, SessionEvent.SESSION_LOST)
+        self._later(self._notify_session, SessionEvent.SESSION_REESTABLISHED)
+
+    def get(self, path: str) -> asyncio.Future[GetResult | None]:
+        return self._apply(self._get, path)
+
+    def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> asyncio.Future[PutResult]:
+        if sequential:
+            return self._apply(self._put_sequential, path, value, ephemeral)
+        return self._apply(self._put, path, value, expected_version, ephemeral)
+
+    def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
+        return self._apply(self._delete, path, expected_version)
+
+    def children(self, path: str) -> asyncio.Future[list[str]]:
+        return self._apply(self._children, path)
+
+    def exists(self, path: str) -> asyncio.Future[bool]:
+        return self._apply(self._exists, path)
+
+    def _apply(self, operation: Callable[..., Any], path: str, *arguments: Any) -> Any:
+        """Carries an operation out at once; its caller learns of it in the loop's next round."""
+        loop = self._loop
+        if loop is None:
+            raise StoreClosed("the metadata store is closed")
+        future: asyncio.Future[Any] = loop.create_future()
+        result: object
+        try:
+            check_path(path)
+            result = operation(path, *arguments)
+        except MetadataError as error:
+            result = error
+        self._later(resolve, future, result)
+        return future
+
+    def _later(self, call: Callable[..., None], *arguments: Any) -> None:
+        if self._loop is not None:
+            self._loop.call_soon(call, *arguments)
+
+    def _get(self, path: str) -> GetResult | None:
+        node = self._tree.nodes.get(path)
+        if node is None:
+            return None
+        return GetResult(
+            node.value, node.version, node.owner is not None, node.created_ms, node.modified_ms
+        )
+
+    def _exists(self, path: str) -> bool:
+        return path in self._tree.nodes
+
+    def _children(self, path: str) -> list[str]:
+        node = self._tree.nodes.get(path)
+        return sorted(node.children) if node else []
+
+    def _put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
+        node = self._tree.nodes.get(path)
+        if node is None:
+            if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
+                raise BadVersion(f"{path} does not exist, version {expected} was expected")
+            return self._create(path, value, ephemeral)
+        if expected == MUST_NOT_EXIST:
+            raise BadVersion(f"{path} exists already")
+        if expected is not ANY_VERSION and expected != node.version:
+            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        node.value = bytes(value)
+        node.version += 1
+        node.modified_ms = self._now_ms()
+        self._tell(NotificationKind.MODIFIED, path)
+        return PutResult(path, node.version)
+
+    def _put_sequential(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
+        parent = self._make_parents(path)
+        numbered = f"{path}{parent.next_sequence:010d}"
+        while numbered in self._tree.nodes:
+            parent.next_sequence += 1
+            numbered = f"{path}{parent.next_sequence:010d}"
+        parent.next_sequence += 1
+        return self._create(numbered, value, ephemeral)
+
+    def _create(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
+        parent = self._make_parents(path)
+        self._tree.nodes[path] = _Node(bytes(value), self if ephemeral else None, self._now_ms())
+        parent.children.add(path[path.rfind("/") + 1 :])
+        if ephemeral:
+            self._owned.add(path)
+        self._tell(NotificationKind.CREATED, path)
+        self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
+        return PutResult(path, 0)
+
+    def _make_parents(self, path: str) -> _Node:
+        above = parent_of(path)
+        if above not in self._tree.nodes:
+            self._create(above, b"", ephemeral=False)
+        parent = self._tree.nodes[above]
+        if parent.owner is not None:
+            raise NoChildrenForEphemerals(f"{above} is ephemeral and cannot have children")
+        return parent
+
+    def _delete(self, path: str, expected: int | None) -> None:
+        if path == "/":
+            raise InvalidPath("the root of the metadata cannot be deleted")
+        node = self._tree.nodes.get(path)
+        if node is None:
+            raise NotFound(f"{path} does not exist")
+        if expected is not ANY_VERSION and expected != node.version:
+            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        if node.children:
+            raise NotEmpty(f"{path} has children")
+        self._remove(path)
+
+    def _remove(self, path: str) -> None:
+        node = self._tree.nodes.pop(path)
+        above = parent_of(path)
+        self._tree.nodes[above].children.discard(path[path.rfind("/") + 1 :])
+        if node.owner is not None:
+            node.owner._owned.discard(path)
+        self._tell(NotificationKind.DELETED, path)
+        self._tell(NotificationKind.CHILDREN_CHANGED, above)
+
+    def _drop_ephemerals(self) -> None:
+        for path in sorted(self._owned, reverse=True):
+            self._remove(path)
+
+    def _tell(self, kind: NotificationKind, path: str) -> None:
+        for store in self._tree.stores:
+            store._later(store._notify, Notification(kind, path))
+
+    def _now_ms(self) -> int:
+        return int(self._clock() * 1000)

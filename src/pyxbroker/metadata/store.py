@@ -1,0 +1,286 @@
+"""The one interface to metadata: a tree of small versioned nodes, as ZooKeeper keeps it.
+
+A path is `/a/b/c`. Each node has a value (possibly empty), a version that starts at 0 and grows by
+one with each write, and children. A node is persistent, or ephemeral: then it lives as long as the
+session of the process that created it. The names and rules are those of Apache Pulsar's
+MetadataStore and of ZooKeeper, so that all stores hold the same bytes under the same paths.
+
+Every operation is *issued when it is called* and returns a future at once. The operations of one
+store are applied in the order in which they were issued, so a caller may issue a chain of dependent
+writes without waiting in between; it only has to look at each result in the end, because a write
+that is refused does not stop the ones after it. The future of a write resolves when the write is
+durable. Futures may be cancelled: the operation is carried out all the same.
+
+All of this belongs to one event loop: stores are opened, used and closed on it, and every callback
+runs on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ANY_VERSION = None
+MUST_NOT_EXIST = -1
+
+SESSION_TIMEOUT_MS = 30_000  # metadataStoreSessionTimeoutMillis
+OPERATION_TIMEOUT_MS = 30_000  # metadataStoreOperationTimeoutSeconds
+CONNECT_TIMEOUT_MS = 30_000
+
+_log = logging.getLogger(__name__)
+
+
+class MetadataError(Exception):
+    """Anything that a metadata store refuses or fails to do; clients see ServerError MetadataError."""
+
+
+class BadVersion(MetadataError):
+    """The node has another version than expected, or exists although it must not."""
+
+
+class NotFound(MetadataError):
+    """There is no node at this path."""
+
+
+class NotEmpty(MetadataError):
+    """The node cannot be deleted because it has children."""
+
+
+class NoChildrenForEphemerals(MetadataError):
+    """A node cannot be created below an ephemeral one."""
+
+
+class InvalidPath(MetadataError):
+    """The path is not of the form `/a/b`, or the operation makes no sense for the root."""
+
+
+class Unavailable(MetadataError):
+    """The store cannot be reached or its disk refuses the write: the outcome is not known."""
+
+
+class SessionLost(Unavailable):
+    """The session ended before the operation was carried out; its ephemeral nodes are gone."""
+
+
+class StoreClosed(MetadataError):
+    """The store was closed, or not opened yet."""
+
+
+class CorruptStore(MetadataError):
+    """What the store keeps on disk cannot be read; the message names the file."""
+
+
+class GetResult(NamedTuple):
+    """A node as it was read. Times are milliseconds since 1970."""
+
+    value: bytes
+    version: int
+    ephemeral: bool
+    created_ms: int
+    modified_ms: int
+
+
+class PutResult(NamedTuple):
+    """Where a value was written (a sequential node's path ends in its number) and its version."""
+
+    path: str
+    version: int
+
+
+class NotificationKind(enum.Enum):
+    """What happened to a node; the names are Pulsar's NotificationType."""
+
+    CREATED = "Created"
+    MODIFIED = "Modified"
+    DELETED = "Deleted"
+    CHILDREN_CHANGED = "ChildrenChanged"
+
+
+class Notification(NamedTuple):
+    """A change that this process or another one made."""
+
+    kind: NotificationKind
+    path: str
+
+
+class SessionEvent(enum.Enum):
+    """The life of the connection to the store; the names are Pulsar's SessionEvent."""
+
+    CONNECTION_LOST = "ConnectionLost"
+    RECONNECTED = "Reconnected"
+    SESSION_LOST = "SessionLost"
+    SESSION_REESTABLISHED = "SessionReestablished"
+
+
+NotificationCallback = Callable[[Notification], None]
+SessionCallback = Callable[[SessionEvent], None]
+Unsubscribe = Callable[[], None]
+
+
+class MetadataStore(ABC):
+    """One metadata store. See the module's text for what every operation promises.
+
+    Refusals come through the future of an operation, `Unavailable` when the store cannot be reached
+    in time. Only `StoreClosed`, before `open()` and after `close()`, is raised by the call itself.
+    """
+
+    def __init__(self) -> None:
+        self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
+        self._session_callbacks: dict[object, SessionCallback] = {}
+
+    @abstractmethod
+    async def open(self) -> None:
+        """Connects, or opens the files. Raises a MetadataError whose message says what to do."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Finishes what was issued where that is quick, ends the session, frees everything.
+
+        Safe to call twice. What could not be finished fails with StoreClosed.
+        """
+
+    @abstractmethod
+    def get(self, path: str) -> asyncio.Future[GetResult | None]:
+        """Reads a node; None when there is none."""
+
+    @abstractmethod
+    def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> asyncio.Future[PutResult]:
+        """Writes a node, with the parents that are missing (persistent and empty).
+
+        `expected_version` None creates or overwrites, MUST_NOT_EXIST (-1) only creates, n >= 0 only
+        overwrites version n; otherwise BadVersion. `ephemeral` counts when the node is created; an
+        existing node keeps its kind. `sequential` always creates: it appends ten digits to the path
+        (or more beyond 10^10), from a counter of the parent that never gives a number twice.
+        """
+
+    @abstractmethod
+    def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
+        """Deletes a node without children. Raises NotFound, BadVersion, NotEmpty."""
+
+    @abstractmethod
+    def children(self, path: str) -> asyncio.Future[list[str]]:
+        """The names (not paths) of a node's children, sorted; empty when there is no such node."""
+
+    @abstractmethod
+    def exists(self, path: str) -> asyncio.Future[bool]:
+        """Whether there is a node at this path."""
+
+    def watch(self, callback: NotificationCallback, *, prefix: str = "/") -> Unsubscribe:
+        """Calls back for changes of nodes whose path starts with `prefix`, on the loop.
+
+        The embedded and the memory store tell every change. A ZooKeeper store tells the next change
+        of each path that this process has read since it subscribed (get and exists: the node;
+        children: ChildrenChanged); reading it again asks for the next one. After a reconnection it
+        tells Modified or ChildrenChanged for all such paths, since changes may have been missed.
+        """
+        key = object()
+        self._watchers[key] = (prefix, callback)
+        return lambda: self._forget(self._watchers, key)
+
+    def on_session(self, callback: SessionCallback) -> Unsubscribe:
+        """Calls back for each SessionEvent. Stores inside the process never send any."""
+        key = object()
+        self._session_callbacks[key] = callback
+        return lambda: self._forget(self._session_callbacks, key)
+
+    @staticmethod
+    def _forget(table: dict[Any, Any], key: object) -> None:
+        table.pop(key, None)
+
+    def _is_watched(self, path: str) -> bool:
+        return any(path.startswith(prefix) for prefix, _ in self._watchers.values())
+
+    def _notify(self, notification: Notification) -> None:
+        for prefix, callback in list(self._watchers.values()):
+            if notification.path.startswith(prefix):
+                _call(callback, notification)
+
+    def _notify_session(self, event: SessionEvent) -> None:
+        for callback in list(self._session_callbacks.values()):
+            _call(callback, event)
+
+
+def _call(callback: Callable[[Any], None], argument: object) -> None:
+    """One subscriber's mistake is logged and does not keep the news from the others."""
+    try:
+        callback(argument)
+    except Exception:
+        _log.exception("a subscriber failed to handle %s", argument)
+
+
+def resolve(future: asyncio.Future[Any], result: object) -> None:
+    """Answers a future, with an error when `result` is one, unless its caller has given it up."""
+    if future.done():
+        return
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
+
+
+def check_path(path: str) -> None:
+    """Raises InvalidPath unless the path is `/` or `/a/b/c` by ZooKeeper's rules."""
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path:
+        raise InvalidPath(f"{path!r} is not a metadata path such as /admin/clusters")
+    if "/./" in path or "/../" in path or path.endswith(("/.", "/..")):
+        raise InvalidPath(f"the metadata path {path!r} must not contain . or .. as a part")
+
+
+def parent_of(path: str) -> str:
+    """The path of the node above; the root is its own parent."""
+    return path[: path.rfind("/")] or "/"
+
+
+def open_store(
+    url: str,
+    *,
+    data_directory: Path | str = ".",
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+) -> MetadataStore:
+    """Makes the store that a metadata URL in one of Pulsar's forms names; `open()` is still to do.
+
+    `embedded:PATH` and `rocksdb:PATH` are the embedded store (a path that is not absolute is below
+    `data_directory`, an empty one means `metadata`), `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
+    older form without a scheme are ZooKeeper, `memory:NAME` lives in this process and is shared by
+    all who open the same name. Raises MetadataError for any other form.
+    """
+    scheme, colon, rest = url.partition(":")
+    if colon and scheme in ("embedded", "rocksdb"):
+        from pyxbroker.metadata.embedded import EmbeddedStore
+
+        relative = rest.removeprefix("//") or "metadata"
+        return EmbeddedStore(Path(data_directory) / relative)
+    if colon and scheme == "memory":
+        from pyxbroker.metadata.memory import MemoryStore
+
+        return MemoryStore(rest)
+    if colon and (scheme == "zk" or rest.split(",")[0].split("/")[0].isdecimal()):
+        from pyxbroker.metadata.zookeeper import ZooKeeperStore
+
+        return ZooKeeperStore(
+            rest if scheme == "zk" else url,
+            session_timeout_ms=session_timeout_ms,
+            operation_timeout_ms=operation_timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+        )
+    raise MetadataError(
+        f"unknown metadata store {url!r}; known are embedded:PATH, rocksdb:PATH (the same),"
+        " zk:HOST:PORT[,HOST:PORT][/CHROOT] and memory:NAME"
+    )

@@ -1,0 +1,96 @@
+"""The protobuf messages of the wire and of the metadata, one namespace per .proto file.
+
+    from pyxbroker.proto import PulsarApi as pb
+    command = pb.BaseCommand(type=pb.BaseCommand.PING)
+
+The build compiles proto/*.proto to one descriptor set. A file is put into protobuf's pool when it
+is first named, and a message class is made when it is first used: a role pays for what it speaks.
+The pool is our own, so that another library with files of the same names cannot collide with it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import FileDescriptor
+
+_DESCRIPTORS = Path(__file__).with_name("descriptors.bin")
+_pool: Any = descriptor_pool.DescriptorPool()
+_files: dict[str, bytes] = {}
+
+
+class ProtoFile:
+    """What one .proto file defines: messages as classes, enums as wrappers, enum values as ints."""
+
+    def __init__(self, descriptor: FileDescriptor) -> None:
+        self.DESCRIPTOR = descriptor
+
+    def __getattr__(self, name: str) -> Any:
+        value = self._look_up(name)
+        setattr(self, name, value)
+        return value
+
+    def _look_up(self, name: str) -> Any:
+        file = self.DESCRIPTOR
+        if name in file.message_types_by_name:
+            return message_factory.GetMessageClass(file.message_types_by_name[name])
+        if name in file.enum_types_by_name:
+            return EnumTypeWrapper(file.enum_types_by_name[name])
+        for enum in file.enum_types_by_name.values():
+            if name in enum.values_by_name:
+                return enum.values_by_name[name].number
+        raise AttributeError(f"{file.name} defines no {name}")
+
+    def __dir__(self) -> list[str]:
+        file = self.DESCRIPTOR
+        return [*file.message_types_by_name, *file.enum_types_by_name]
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if not _files:
+        _read_descriptors()
+    if name not in _files:
+        raise AttributeError(f"there is no proto/{name}.proto; known are {', '.join(_files)}")
+    file = ProtoFile(_pool.AddSerializedFile(_files[name]) or _pool.FindFileByName(f"{name}.proto"))
+    globals()[name] = file
+    return file
+
+
+def _read_descriptors() -> None:
+    """Splits the FileDescriptorSet (repeated bytes field 1) without parsing the files in it.
+
+    Each file begins with its own field 1, its name: parsing them is left to the pool, and only for
+    those that are asked for.
+    """
+    data = _DESCRIPTORS.read_bytes()
+    offset = 0
+    while offset < len(data):
+        file, offset = _length_delimited(data, offset)
+        name, _ = _length_delimited(file, 0)
+        _files[name.decode().removesuffix(".proto")] = file
+
+
+def _length_delimited(data: bytes, offset: int) -> tuple[bytes, int]:
+    """The bytes of a field with number 1 and wire type 2 at `offset`, and where the next one is."""
+    if data[offset] != 0x0A:
+        raise ValueError(f"{_DESCRIPTORS} is damaged; build the package again")
+    offset += 1
+    length = shift = 0
+    while True:
+        byte = data[offset]
+        offset += 1
+        length |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    end = offset + length
+    if end > len(data):
+        raise ValueError(f"{_DESCRIPTORS} is cut short; build the package again")
+    return data[offset:end], end
