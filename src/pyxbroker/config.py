@@ -1,0 +1,577 @@
+"""The settings: one documented schema, and where their values come from.
+
+The keys are Apache Pulsar's (`broker.conf`, `standalone.conf`) and Apache BookKeeper's
+(`bookkeeper.conf`), and so are their meanings; they are attributes of `Config` under the same name.
+Later sources win: the default, the configuration file, the environment (`PULSAR_PREFIX_<key>`), the
+command line. The sample configuration file and the reference page are written from this schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Value = str | int | float | bool | None
+
+ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+PORT_MAX = 65535
+INT_MAX = 2**31 - 1
+
+
+class ConfigError(Exception):
+    """A setting that cannot be used; the sentence names its place, its key and what is expected."""
+
+
+class Setting:
+    """One row of the schema: what a key means and which values it takes."""
+
+    __slots__ = ("choices", "default", "doc", "key", "kind", "maximum", "minimum", "unit")
+
+    def __init__(
+        self,
+        default: Value,
+        doc: str,
+        unit: str,
+        minimum: float,
+        maximum: float,
+        choices: tuple[str, ...],
+    ) -> None:
+        self.key = ""
+        self.kind = ""
+        self.default = default
+        self.doc = doc
+        self.unit = unit
+        self.minimum = minimum
+        self.maximum = maximum
+        self.choices = choices
+
+    @property
+    def optional(self) -> bool:
+        """Whether an empty value is a value of its own, rather than the default."""
+        return self.kind.endswith("None")
+
+    def expected(self) -> str:
+        """What a value has to look like, in words."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.kind == "bool":
+            return "true or false"
+        if self.kind == "str":
+            return "text"
+        number = "a number" if self.kind == "float" else "a whole number"
+        end = f" to {_number(self.maximum)}" if self.maximum < INT_MAX else " or more"
+        return f"{number}, {_number(self.minimum)}{end}" + (f" ({self.unit})" if self.unit else "")
+
+    def parse(self, text: str) -> Value:
+        """The value of a text from a file, the environment or the command line.
+
+        Pulsar's own files leave many keys empty: that is the default, or None where it is a value.
+
+        Raises ValueError when the text is not such a value.
+        """
+        text = text.strip()
+        if not text:
+            return None if self.optional else self.default
+        if self.kind == "str":
+            if self.choices and text not in self.choices:
+                raise ValueError(text)
+            return text
+        if self.kind == "bool":
+            return {"true": True, "false": False}[text.lower()]
+        number = float(text) if self.kind == "float" else int(text)
+        if not self.minimum <= number <= self.maximum:
+            raise ValueError(text)
+        return number
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+def setting(
+    default: T,
+    doc: str,
+    *,
+    unit: str = "",
+    minimum: float = 0,
+    maximum: float = INT_MAX,
+    choices: tuple[str, ...] = (),
+) -> T:
+    """Declares a setting in the body of `Config`; an instance replaces it by the value."""
+    row: Any = Setting(default, doc, unit, minimum, maximum, choices)  # type: ignore[arg-type]
+    return row
+
+
+class Config:
+    """All settings of one process, as attributes with Pulsar's names.
+
+    `Config(brokerServicePort=0)` sets some and takes the default of the others; `Config.load` reads
+    the usual sources. `unknown` lists the keys that were given and that we do not have.
+    """
+
+    # General
+
+    clusterName: str = setting("standalone", "Name of the cluster that this broker belongs to.")
+    brokerServicePort: int | None = setting(
+        6650,
+        "Port of the binary protocol; 0 takes any free port.",
+        maximum=PORT_MAX,
+    )
+    webServicePort: int | None = setting(
+        8080,
+        "Port of the admin REST interface and /metrics; 0 takes any free port, empty serves none.",
+        maximum=PORT_MAX,
+    )
+    bindAddress: str = setting("0.0.0.0", "Address that the ports are bound to.")
+    advertisedAddress: str = setting(
+        "localhost", "Host name or address that lookups send clients to."
+    )
+    brokerShutdownTimeoutMs: int = setting(
+        60_000, "Longest time that a clean stop may take before the process ends.", unit="ms"
+    )
+    maxMessageSize: int = setting(
+        5 * 1024 * 1024,
+        "Largest payload of one SEND; clients learn it when they connect.",
+        unit="bytes",
+        minimum=1024,
+        maximum=1 << 30,
+    )
+    keepAliveIntervalSeconds: int = setting(
+        30,
+        "A connection without traffic is asked with PING after this time and is closed after"
+        " another one without an answer; 0 never asks.",
+        unit="s",
+    )
+    enablePersistentTopics: bool = setting(True, "Whether persistent topics are served.")
+    enableNonPersistentTopics: bool = setting(True, "Whether non-persistent topics are served.")
+
+    # Metadata
+
+    metadataStoreUrl: str = setting(
+        "",
+        "Where metadata lives: zk:host:port[,host:port][/chroot], embedded:PATH, memory:NAME. Empty"
+        " is the embedded store in the data directory; host:port alone is ZooKeeper.",
+    )
+    metadataStoreSessionTimeoutMillis: int = setting(
+        30_000, "Session timeout asked of the metadata store.", unit="ms", minimum=1
+    )
+    metadataStoreOperationTimeoutSeconds: int = setting(
+        30,
+        "Longest wait for one metadata operation, for example while ZooKeeper is away.",
+        unit="s",
+        minimum=1,
+    )
+
+    # Limits
+
+    maxMessagePublishBufferSizeInMB: int = setting(
+        64,
+        "Bytes of published messages that may wait for the disk, over all connections; beyond it"
+        " the broker stops reading from producers until half of them are done. Pulsar's own default"
+        " is half of the JVM's direct memory.",
+        unit="MiB",
+        minimum=1,
+    )
+    maxPendingPublishRequestsPerConnection: int = setting(
+        1000,
+        "Publishes of one connection that may wait for the disk; beyond it the broker stops reading"
+        " from that connection.",
+        minimum=1,
+    )
+    maxConcurrentLookupRequest: int = setting(
+        50_000, "Lookups in progress; further ones are refused with TooManyRequests.", minimum=1
+    )
+    maxConcurrentTopicLoadRequest: int = setting(
+        5_000, "Topics that are opened at the same time; further ones wait.", minimum=1
+    )
+    maxConcurrentNonPersistentMessagePerConnection: int = setting(
+        1000,
+        "Messages to non-persistent topics of one connection in progress; others are dropped.",
+    )
+    brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
+    brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
+    maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.")
+    maxProducersPerTopic: int = setting(0, "Producers of one topic; 0 is no limit.")
+    maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")
+    maxConsumersPerSubscription: int = setting(0, "Consumers of one subscription; 0 is no limit.")
+    maxSubscriptionsPerTopic: int = setting(0, "Subscriptions of one topic; 0 is no limit.")
+    maxNumPartitionsPerPartitionedTopic: int = setting(
+        0, "Partitions of one partitioned topic; 0 is no limit."
+    )
+    maxUnackedMessagesPerConsumer: int = setting(
+        50_000,
+        "Messages that a consumer of a shared subscription may hold unacknowledged; 0 is no limit.",
+    )
+    maxUnackedMessagesPerSubscription: int = setting(
+        200_000,
+        "Messages that all consumers of a shared subscription may hold unacknowledged; 0 is no"
+        " limit.",
+    )
+
+    # Topics and subscriptions
+
+    allowAutoTopicCreation: bool = setting(
+        True, "Whether a client that names a topic which does not exist creates it."
+    )
+    allowAutoTopicCreationType: str = setting(
+        "non-partitioned",
+        "Kind of a topic that is created automatically.",
+        choices=("non-partitioned", "partitioned"),
+    )
+    defaultNumPartitions: int = setting(
+        1, "Partitions of a partitioned topic that is created automatically.", minimum=1
+    )
+    allowAutoSubscriptionCreation: bool = setting(
+        True, "Whether a consumer that names a subscription which does not exist creates it."
+    )
+    brokerDeleteInactiveTopicsEnabled: bool = setting(
+        True,
+        "Whether a topic without producers and subscriptions is deleted; only while"
+        " allowAutoTopicCreation is true.",
+    )
+    brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
+        60, "Time between two looks for inactive topics, and the age at which one is.", unit="s"
+    )
+    brokerDeduplicationEnabled: bool = setting(
+        False, "Whether messages that a producer sends again are recognised and not stored twice."
+    )
+    defaultNumberOfNamespaceBundles: int = setting(
+        4, "Bundles of a namespace that is created without saying how many.", minimum=1
+    )
+    defaultRetentionTimeInMinutes: int = setting(
+        0,
+        "How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever.",
+        unit="min",
+        minimum=-1,
+    )
+    defaultRetentionSizeInMB: int = setting(
+        0,
+        "How much of acknowledged messages is kept for each topic; 0 none, -1 without limit.",
+        unit="MiB",
+        minimum=-1,
+    )
+    ttlDurationDefaultInSeconds: int = setting(
+        0, "Unacknowledged messages of this age are acknowledged for all; 0 never.", unit="s"
+    )
+    messageExpiryCheckIntervalInMinutes: int = setting(
+        5, "Time between two looks for expired messages.", unit="min", minimum=1
+    )
+    subscriptionExpirationTimeMinutes: int = setting(
+        0, "Subscriptions without a consumer for this time are deleted; 0 never.", unit="min"
+    )
+    subscriptionExpiryCheckIntervalInMinutes: int = setting(
+        5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
+    )
+    activeConsumerFailoverDelayTimeMillis: int = setting(
+        1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
+    )
+    acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
+        False, "Whether single messages of a batch can be acknowledged for good."
+    )
+
+    # Dispatch
+
+    dispatcherMaxReadBatchSize: int = setting(
+        100, "Entries that a dispatcher reads in one round.", minimum=1
+    )
+    dispatcherMaxReadSizeBytes: int = setting(
+        5 * 1024 * 1024, "Bytes that a dispatcher reads in one round.", unit="bytes", minimum=1
+    )
+    dispatcherMinReadBatchSize: int = setting(
+        1, "Entries that a dispatcher reads in one round after a read failed.", minimum=1
+    )
+    dispatcherMaxRoundRobinBatchSize: int = setting(
+        20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
+    )
+    dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
+        15_000, "First wait of a dispatcher after a failed read.", unit="ms"
+    )
+    dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
+        60_000, "Longest wait of a dispatcher after failed reads.", unit="ms"
+    )
+
+    # Managed ledger
+
+    managedLedgerDefaultEnsembleSize: int = setting(
+        1, "Bookies that the entries of a ledger are spread over.", minimum=1
+    )
+    managedLedgerDefaultWriteQuorum: int = setting(1, "Copies of each entry.", minimum=1)
+    managedLedgerDefaultAckQuorum: int = setting(
+        1, "Copies that must be on disk before an entry is acknowledged.", minimum=1
+    )
+    managedLedgerDigestType: str = setting(
+        "CRC32C",
+        "Checksum of an entry between broker and bookie.",
+        choices=("CRC32C", "CRC32", "MAC", "DUMMY"),
+    )
+    managedLedgerPassword: str = setting("", "Password of the ledgers that this broker creates.")
+    managedLedgerMaxEntriesPerLedger: int = setting(
+        50_000, "Entries after which a topic goes on in a new ledger.", minimum=1
+    )
+    managedLedgerMinLedgerRolloverTimeMinutes: int = setting(
+        10, "Age below which a ledger is not left for its number of entries.", unit="min"
+    )
+    managedLedgerMaxLedgerRolloverTimeMinutes: int = setting(
+        240, "Age after which a topic goes on in a new ledger.", unit="min", minimum=1
+    )
+    managedLedgerMaxSizePerLedgerMbytes: int = setting(
+        2048, "Size after which a topic goes on in a new ledger.", unit="MiB", minimum=1
+    )
+    managedLedgerCursorMaxEntriesPerLedger: int = setting(
+        50_000, "Positions after which a cursor goes on in a new ledger.", minimum=1
+    )
+    managedLedgerCursorRolloverTimeInSeconds: int = setting(
+        14_400, "Age after which a cursor goes on in a new ledger.", unit="s", minimum=1
+    )
+    managedLedgerDefaultMarkDeleteRateLimit: float = setting(
+        1.0, "Times per second that a cursor stores its position; 0 is no limit.", unit="1/s"
+    )
+    managedLedgerMaxUnackedRangesToPersist: int = setting(
+        10_000,
+        "Acknowledged ranges that Apache Pulsar would store with a cursor. Ours stores all of them;"
+        " the key is read so that a shared configuration file says one thing.",
+    )
+    managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = setting(
+        1000, "Acknowledged ranges up to which a closed cursor is kept in the metadata store."
+    )
+    managedLedgerCacheSizeMB: int = setting(
+        64,
+        "Memory for entries that consumers are about to read. Pulsar's own default is a fifth of"
+        " the JVM's direct memory.",
+        unit="MiB",
+    )
+    managedLedgerCacheEvictionTimeThresholdMillis: int = setting(
+        1000, "Age after which an entry leaves the cache.", unit="ms"
+    )
+    managedLedgerCursorBackloggedThreshold: int = setting(
+        1000, "Entries behind the end at which a cursor no longer holds entries in the cache."
+    )
+    managedLedgerCursorPositionFlushSeconds: int = setting(
+        60, "Time between two stores of positions that the rate limit held back.", unit="s"
+    )
+    autoSkipNonRecoverableData: bool = setting(
+        False, "Whether a subscription skips ledgers that are lost, instead of waiting for them."
+    )
+
+    # Storage
+
+    journalDirectories: str = setting(
+        "", "Directory of the journal; empty is `bookkeeper/journal` in the data directory."
+    )
+    ledgerDirectories: str = setting(
+        "", "Directory of the entry logs; empty is `bookkeeper/ledgers` in the data directory."
+    )
+    journalMaxSizeMB: int = setting(
+        64,
+        "Size of one journal file. Files are written once in full and then used again, so that a"
+        " sync has no file system metadata to write (BookKeeper's own default is 2048).",
+        unit="MiB",
+        minimum=1,
+        maximum=65536,
+    )
+    journalSyncData: bool = setting(
+        True,
+        "Whether an entry is on disk before it is acknowledged. With false, a power cut or a crash"
+        " of the operating system loses acknowledged messages.",
+    )
+    dbStorage_writeCacheMaxSizeMb: int = setting(
+        64,
+        "Memory for entries that are in the journal and not yet in an entry log, for one"
+        " generation; while one is flushed the next one fills (BookKeeper's own default is a"
+        " quarter of the JVM's direct memory).",
+        unit="MiB",
+        minimum=1,
+    )
+    dbStorage_readAheadCacheMaxSizeMb: int = setting(
+        64, "Memory for entries that were flushed and are still at hand for readers.", unit="MiB"
+    )
+    flushInterval: int = setting(
+        60_000,
+        "Longest time that an entry waits to be moved to an entry log.",
+        unit="ms",
+        minimum=1,
+    )
+    gcWaitTime: int = setting(
+        900_000,
+        "Time between two looks for ledgers that are in the storage and not in the metadata.",
+        unit="ms",
+        minimum=1,
+    )
+    diskUsageThreshold: float = setting(
+        0.99,
+        "Part of the disk in use above which the storage takes no new entries.",
+        minimum=0.01,
+        maximum=1,
+    )
+
+    # Metrics
+
+    exposeTopicLevelMetricsInPrometheus: bool = setting(
+        True, "Whether /metrics has series for each topic, or sums for each namespace only."
+    )
+    splitTopicAndPartitionLabelInPrometheus: bool = setting(
+        False, "Whether the partition of a topic is a label of its own in /metrics."
+    )
+
+    def __init__(self, **values: Value) -> None:
+        self.unknown: list[str] = []
+        for key, row in SCHEMA.items():
+            setattr(self, key, row.default)
+        for key, value in values.items():
+            if key not in SCHEMA:
+                raise ConfigError(f"There is no setting {key!r}.")
+            setattr(self, key, value)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> Config:
+        """Reads the file, then the environment's `PULSAR_PREFIX_*`, then the command line's values.
+
+        Raises ConfigError for a file that cannot be read and for a value that cannot be used.
+        """
+        config = cls()
+        # Which place set a key last, by the key that it stands for: Pulsar's current key wins over
+        # its older names whatever their order in a file.
+        named_by: dict[str, str] = {}
+        if path is not None:
+            for line, key, text in _read_properties(path):
+                config._set(key, text, f"{path}, line {line}", named_by)
+        named_by.clear()
+        for name, text in sorted((environment or {}).items()):
+            if name.startswith(ENVIRONMENT_PREFIX):
+                key = name.removeprefix(ENVIRONMENT_PREFIX)
+                config._set(key, text, f"environment variable {name}", named_by)
+        named_by.clear()
+        for key, text in (overrides or {}).items():
+            config._set(key, text, "command line", named_by)
+        return config
+
+    def _set(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
+        target = ALIASES.get(key, key)
+        row = SCHEMA.get(target)
+        if row is None:
+            if key not in WITHOUT_EFFECT and key not in self.unknown:
+                self.unknown.append(key)
+            return
+        if key != target and (not text.strip() or named_by.get(target) == target):
+            return
+        try:
+            value = row.parse(text)
+        except (ValueError, KeyError):
+            raise ConfigError(
+                f"{place}: {key} is {text.strip()!r}; expected {row.expected()}."
+            ) from None
+        if key in ZOOKEEPER_ALIASES:
+            value = f"zk:{value}"
+        setattr(self, target, value)
+        named_by[target] = key
+
+    def changed(self) -> dict[str, Value]:
+        """The settings that are not at their default, without the secret ones."""
+        values = {key: getattr(self, key) for key in SCHEMA if key not in SECRET}
+        return {key: value for key, value in values.items() if value != SCHEMA[key].default}
+
+
+def _read_properties(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line number, key and value of each line of a Java properties file, as Pulsar's files are."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"The configuration file {path} cannot be read: {reason}.") from None
+    joined, first = "", 0
+    for number, line in enumerate(lines, start=1):
+        if not joined:
+            first = number
+            if line.lstrip()[:1] in ("#", "!"):
+                continue
+        joined += line.strip()
+        if joined.endswith("\\"):
+            joined = joined[:-1]
+            continue
+        if joined:
+            equals, colon = joined.find("="), joined.find(":")
+            ends = [at for at in (equals, colon) if at >= 0]
+            if not ends:
+                raise ConfigError(f"{path}, line {first}: expected key=value, found {joined!r}.")
+            yield first, joined[: min(ends)].strip(), joined[min(ends) + 1 :].strip()
+        joined = ""
+
+
+def _collect_schema() -> dict[str, Setting]:
+    """The rows in the order of the class body, with their key and the annotated type."""
+    schema: dict[str, Setting] = {}
+    for key, kind in Config.__annotations__.items():
+        row = Config.__dict__[key]
+        row.key, row.kind = key, str(kind)
+        schema[key] = row
+        delattr(Config, key)
+    return schema
+
+
+SCHEMA: dict[str, Setting] = _collect_schema()
+
+# The parts of the sample file and of the reference page, each by its first key.
+SECTIONS = {
+    "clusterName": "General",
+    "metadataStoreUrl": "Metadata",
+    "maxMessagePublishBufferSizeInMB": "Limits",
+    "allowAutoTopicCreation": "Topics and subscriptions",
+    "dispatcherMaxReadBatchSize": "Dispatch",
+    "managedLedgerDefaultEnsembleSize": "Managed ledger",
+    "journalDirectories": "Storage",
+    "exposeTopicLevelMetricsInPrometheus": "Metrics",
+}
+
+# Never shown, not even as a changed setting.
+SECRET = frozenset({"managedLedgerPassword"})
+
+# Older names of Pulsar, and BookKeeper's names for the same thing.
+ZOOKEEPER_ALIASES = frozenset({"zookeeperServers", "zkServers"})
+ALIASES = {
+    "zookeeperServers": "metadataStoreUrl",
+    "zkServers": "metadataStoreUrl",
+    "metadataServiceUri": "metadataStoreUrl",
+    "zooKeeperSessionTimeoutMillis": "metadataStoreSessionTimeoutMillis",
+    "zkTimeout": "metadataStoreSessionTimeoutMillis",
+    "zooKeeperOperationTimeoutSeconds": "metadataStoreOperationTimeoutSeconds",
+    "brokerServicePurgeInactiveFrequencyInSeconds": "brokerDeleteInactiveTopicsFrequencySeconds",
+    "journalDirectory": "journalDirectories",
+    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
+    ),
+}
+
+# Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
+WITHOUT_EFFECT = frozenset(
+    """
+    allowLoopback bookkeeperClientNumWorkerThreads bookkeeperNumberOfChannelsPerBookie
+    bookkeeperClientUseV2Protocol bookkeeperUseV2WireProtocol
+    dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel
+    dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
+    dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
+    dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
+    dbStorage_rocksDB_writeBufferSizeMB diskUsageWarnThreshold journalMaxGroupWaitMSec
+    journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
+    journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
+    jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
+    managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
+    managedLedgerNumWorkerThreads managedLedgerPrometheusStatsLatencyRolloverSeconds
+    managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
+    maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis
+    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
+    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreConfigPath
+    metadataStoreCacheExpirySeconds narExtractionDirectory nettyMaxFrameSizeBytes
+    numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
+    numHighPriorityWorkerThreads numHttpServerThreads numIOThreads numJournalCallbackThreads
+    numOrderedExecutorThreads numReadWorkerThreads numWorkerThreadsForNonPersistentTopic
+    serverNumIOThreads skipBrokerShutdownOnOOM useHostNameAsBookieID zooKeeperCacheExpirySeconds
+    """.split()
+)
