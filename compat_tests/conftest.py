@@ -44,7 +44,7 @@ def official_client(url: str, **options: object) -> pulsar.Client:
     """The official client with short timeouts and only its errors on the terminal."""
     settings: dict[str, object] = {
         "operation_timeout_seconds": 30,
-        "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Fatal),
+        "logger": pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
     }
     return pulsar.Client(url, **(settings | options))
 
