@@ -1,0 +1,80 @@
+"""`pyxbroker config`: the sample configuration file and the reference page, from the schema."""
+
+from __future__ import annotations
+
+import textwrap
+
+import click
+
+from pyxbroker.config import ALIASES, SCHEMA, SECTIONS, WITHOUT_EFFECT, Setting, Value
+
+INTRODUCTION = """\
+The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsar's own
+`broker.conf` and `standalone.conf` can be used as they are. Later sources win:
+
+1. the default below,
+2. the file of `--config FILE`, with lines `key=value`,
+3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`,
+4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
+
+A key that is not on this page is named once, in one warning at start, and ignored. A value that
+cannot be used stops the start with its place, its key and what was expected.
+"""
+
+
+def format_value(value: Value) -> str:
+    """The value as it is written in a file."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def sample() -> str:
+    """A configuration file with every setting at its default, each explained."""
+    lines = ["# Settings of pyxbroker. Each line shows a default: delete the # and change it."]
+    for key, row in SCHEMA.items():
+        if key in SECTIONS:
+            lines += ["", f"### {SECTIONS[key]}"]
+        about = f"{row.doc} ({row.expected()})"
+        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
+        lines.append(f"#{key}={format_value(row.default)}")
+    return "\n".join(lines) + "\n"
+
+
+def markdown() -> str:
+    """The reference page of all settings."""
+    lines = ["# Settings", "", "Written by `pyxbroker config --markdown`.", "", INTRODUCTION]
+    for key, row in SCHEMA.items():
+        if key in SECTIONS:
+            lines += [f"\n## {SECTIONS[key]}\n", "| key | default | meaning |", "|---|---|---|"]
+        lines.append(_row(key, row))
+    lines += ["", "## Other names", ""]
+    lines += ["These keys are read as the ones beside them.", ""]
+    lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
+    lines += ["", "## Accepted, without effect", ""]
+    lines += ["These are about the insides of the Java programs and are taken silently.", ""]
+    words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT))
+    lines += textwrap.wrap(words, 98, break_long_words=False)
+    return "\n".join(lines) + "\n"
+
+
+def _row(key: str, row: Setting) -> str:
+    default = format_value(row.default)
+    shown = f"`{default}`" if default else "(empty)"
+    unit = f" {row.unit}" if row.unit else ""
+    choices = f" One of {', '.join(row.choices)}." if row.choices else ""
+    return f"| `{key}` | {shown}{unit} | {row.doc}{choices} |"
+
+
+@click.command()
+@click.option("--sample", "form", flag_value="sample", default="sample", help="A sample file.")
+@click.option("--markdown", "form", flag_value="markdown", help="The reference page.")
+def command(form: str) -> None:
+    """Print every setting with its default and its meaning.
+
+    \b
+    Example:
+      pyxbroker config > my.conf      # then change what you need
+      pyxbroker standalone --config my.conf
+    """
+    click.echo(markdown() if form == "markdown" else sample(), nl=False)

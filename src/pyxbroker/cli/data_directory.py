@@ -1,0 +1,64 @@
+"""The data directory: made so that it survives a power cut, and used by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+LOCK_NAME = "pyxbroker.lock"
+
+
+class DataDirectoryError(Exception):
+    """The directory cannot be used; the sentence says why and what to do."""
+
+
+class DataDirectory:
+    """An open, locked data directory.
+
+    The lock is the operating system's (flock), so it ends with the process however that ends. The
+    lock file also holds the number of the process, only for the message that another one shows.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Makes what is missing of `path` and locks it. Raises DataDirectoryError."""
+        self.path = path.absolute()
+        try:
+            _make_durable(self.path)
+            self._fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DataDirectoryError(
+                f"The data directory {self.path} cannot be used: {error.strerror}."
+                " Choose another one with --data, or change its permissions."
+            ) from None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+            os.close(self._fd)
+            by = f"the process {owner}" if owner.isdigit() else "another process"
+            raise DataDirectoryError(
+                f"The data directory {self.path} is in use by {by}."
+                " Stop that one, or choose another directory with --data."
+            ) from None
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+
+    def close(self) -> None:
+        """Gives the lock back. The lock file stays: to delete it would let two processes in."""
+        os.close(self._fd)
+
+
+def _make_durable(path: Path) -> None:
+    """Creates the directory and its missing parents, and syncs the name of each into its parent."""
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        parent = os.open(each.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)

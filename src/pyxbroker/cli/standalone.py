@@ -1,0 +1,277 @@
+"""`pyxbroker standalone`: broker, storage, metadata and REST in one process, in the foreground.
+
+Nothing that the first message does not need is imported before the broker's port is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pyxbroker import __version__, log
+from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+from pyxbroker.config import PORT_MAX, SCHEMA, Config, ConfigError
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.service import Service
+
+_log = log.get_logger("pyxbroker.standalone")
+
+PORT = click.IntRange(0, PORT_MAX)
+DEFAULT_DATA = "data/standalone"
+
+BANNER = """\
+{title} is ready in {ready_ms} ms
+
+  broker   pulsar://{host}:{broker_port}
+{web}  data     {data}
+
+Try it in another terminal (pip install pulsar-client):
+
+  import pulsar
+  client = pulsar.Client("pulsar://{host}:{broker_port}")
+  client.create_producer("hello").send(b"hello, world")
+  print(client.create_reader("hello", pulsar.MessageId.earliest).read_next().data())
+
+Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
+"""
+
+WEB_LINES = """\
+  admin    http://{host}:{web_port}/admin/v2/clusters
+  metrics  http://{host}:{web_port}/metrics
+"""
+
+
+class StartError(Exception):
+    """The process cannot start or go on; the message is the sentence to show."""
+
+
+@click.command()
+@click.option(
+    "--data",
+    metavar="DIR",
+    default=DEFAULT_DATA,
+    show_default=True,
+    help="Where messages and metadata are kept; made when missing.",
+)
+@click.option(
+    "--config", "file", metavar="FILE", help="A standalone.conf or broker.conf of Pulsar."
+)
+@click.option(
+    "--broker-port", type=PORT, metavar="N", help="Port of the binary protocol [6650]; 0: any free."
+)
+@click.option(
+    "--web-port", type=PORT, metavar="N", help="Port of REST and /metrics [8080]; 0: any free."
+)
+@click.option(
+    "--metadata",
+    metavar="URL",
+    help="Metadata store: zk:host:port[,host:port][/chroot]; otherwise embedded in DIR.",
+)
+@click.option(
+    "--set",
+    "pairs",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Any other setting; may be given several times.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    default="INFO",
+    show_default=True,
+    help="What the log on stderr tells.",
+)
+def command(
+    data: str,
+    file: str | None,
+    broker_port: int | None,
+    web_port: int | None,
+    metadata: str | None,
+    pairs: tuple[str, ...],
+    log_level: str,
+) -> None:
+    """Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
+
+    A message that was acknowledged is on disk: it survives kill -9 and a power cut. Settings come
+    from FILE, from PULSAR_PREFIX_<key> in the environment, and from the options here.
+
+    \b
+    Examples:
+      pyxbroker standalone
+      pyxbroker standalone --data /srv/pulsar --config standalone.conf
+      pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
+      pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
+      pyxbroker standalone --set maxMessageSize=10485760
+    """
+    log.configure(log_level.upper())
+    options = {
+        "brokerServicePort": broker_port,
+        "webServicePort": web_port,
+        "metadataStoreUrl": metadata,
+    }
+    overrides = {key: str(value) for key, value in options.items() if value is not None}
+    overrides.update(_parse_pairs(pairs))
+    try:
+        config = Config.load(Path(file) if file else None, os.environ, overrides)
+        if config.unknown:
+            _log.warning("settings that are not implemented", keys=",".join(config.unknown))
+        directory = DataDirectory(Path(data))
+        try:
+            run(config, directory.path)
+        finally:
+            directory.close()
+    except (ConfigError, DataDirectoryError, StartError) as error:
+        click.echo(f"pyxbroker: {error}", err=True)
+        sys.exit(1)
+
+
+def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
+    values = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or key.strip() not in SCHEMA:
+            raise click.UsageError(
+                f"--set {pair}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
+            )
+        values[key.strip()] = text
+    return values
+
+
+def run(config: Config, data_directory: Path) -> None:
+    """Serves until SIGINT or SIGTERM, then stops cleanly. Raises StartError."""
+    import uvloop
+
+    uvloop.run(_serve(config, data_directory))
+
+
+async def _serve(config: Config, data_directory: Path) -> None:
+    from pyxbroker.broker.service import start_standalone
+
+    stopping = _watch_signals()
+    start = asyncio.ensure_future(start_standalone(config, data_directory))
+    await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
+    if not start.done():
+        start.cancel()
+        await asyncio.wait([start])
+    if start.cancelled():
+        return
+    error = start.exception()
+    if error is not None:
+        raise _explain(error, config) from None
+    service = start.result()
+    _print_banner(config, data_directory, service)
+    failed = asyncio.ensure_future(service.wait_failed())
+    await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
+    reason = failed.result() if failed.done() else None
+    failed.cancel()
+    await _stop(service, config.brokerShutdownTimeoutMs / 1000)
+    if reason is not None:
+        raise StartError(f"The broker stopped: {reason}")
+
+
+async def _stop(service: Service, timeout: float) -> None:
+    """Stops the service, within the time that the settings give it."""
+    started = time.monotonic()
+    try:
+        await asyncio.wait_for(service.stop(), timeout)
+    except asyncio.TimeoutError:
+        raise StartError(
+            f"The broker did not stop within {timeout:g} s (brokerShutdownTimeoutMs);"
+            " what was acknowledged is safe, the next start recovers it."
+        ) from None
+    _log.info("stopped", ms=round((time.monotonic() - started) * 1000))
+
+
+def _watch_signals() -> asyncio.Future[None]:
+    """A future that the first SIGINT or SIGTERM resolves; the second one ends the process."""
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[None] = loop.create_future()
+
+    def on_signal(number: int) -> None:
+        if stopping.done():
+            # Nothing is flushed: that is what a second signal asks for, and a restart recovers.
+            os._exit(128 + number)
+        _log.info("stopping", signal=signal.Signals(number).name)
+        stopping.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    return stopping
+
+
+def _explain(error: BaseException, config: Config) -> BaseException:
+    """The sentence for a failed start; an error that nobody foresaw stays as it is."""
+    from pyxbroker.metadata.store import MetadataError
+
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+        return StartError(_explain_port(config))
+    if isinstance(error, OSError) and error.errno == errno.EACCES and not error.filename:
+        return StartError(f"A port below 1024 needs more rights than this user has: {error}.")
+    if isinstance(error, OSError) and error.filename:
+        return StartError(f"{error.filename} cannot be used: {error.strerror}.")
+    if isinstance(error, OSError):
+        return StartError(error.strerror or str(error))
+    if isinstance(error, (MetadataError, ConfigError)):
+        return StartError(f"{error}")
+    return error
+
+
+def _explain_port(config: Config) -> str:
+    """Says which port is taken: the loop's own error does not know what the port is for."""
+    ports = (
+        (config.brokerServicePort, "--broker-port"),
+        (config.webServicePort, "--web-port"),
+    )
+    for port, option in ports:
+        if port and not _is_free(config.bindAddress, port):
+            return (
+                f"Port {port} on {config.bindAddress} is in use by another process; stop that one,"
+                f" or choose another port with {option} (0 takes any free one)."
+            )
+    return "A port is in use by another process; choose others with --broker-port and --web-port."
+
+
+def _is_free(address: str, port: int) -> bool:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((address, port))
+        except OSError:
+            return False
+    return True
+
+
+def _print_banner(config: Config, data_directory: Path, service: Service) -> None:
+    addresses = {
+        "host": config.advertisedAddress,
+        "broker_port": service.broker_port,
+        "web_port": service.web_port,
+    }
+    text = BANNER.format(
+        title=click.style(f"pyxbroker {__version__}", bold=True),
+        ready_ms=milliseconds_since_start(),
+        data=data_directory,
+        web=WEB_LINES.format(**addresses) if service.web_port else "",
+        **addresses,
+    )
+    click.echo(text)
+
+
+def milliseconds_since_start(clock: Callable[[int], float] = time.clock_gettime) -> int:
+    """Age of this process, the interpreter's own start included."""
+    # Field 22 of proc(5) stat, counted behind the name, which may hold spaces: ticks since boot.
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    started = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    return round((clock(time.CLOCK_BOOTTIME) - started) * 1000)
