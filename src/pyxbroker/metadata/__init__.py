@@ -1,1 +1,1 @@
-"""Metadata: one small interface and the stores behind it, the paths, and what coordinates brokers."""
+"""Metadata: one small interface and the stores behind it, paths, coordination of brokers."""

@@ -7,11 +7,11 @@ Files in the directory (docs/metadata.md tells why SQLite, and the figures):
   metadata.db-wal  SQLite's write-ahead log: 32-byte header, then frames of one 24-byte header and
                    one page each, all big-endian, chained by checksums.
 
-One private thread owns the database. It takes all operations that have come in since it last looked
-as one transaction: operations that arrive while a commit is being synced share the next one, without
-any timer. A refused operation (BadVersion, ...) writes nothing and fails alone. A commit is one
-fdatasync of the write-ahead log (synchronous=FULL); results are handed to the loop after it, in one
-callback per transaction. Pages move from the log into the database when nobody waits.
+One private thread owns the database. It takes all operations that have come in since it last
+looked as one transaction: operations that arrive while a commit is being synced share the next one,
+without any timer. A refused operation (BadVersion, ...) writes nothing and fails alone. A commit is
+one fdatasync of the write-ahead log (synchronous=FULL); results are handed to the loop after it, in
+one callback per transaction. Pages move from the log into the database when nobody waits.
 
 Ephemeral nodes live as long as the process, so they are never written: they are kept in a dict by
 the same thread, under the same transactions.

@@ -35,7 +35,9 @@ from pyxbroker.metadata.store import (
 
 
 class _Node:
-    __slots__ = ("children", "created_ms", "modified_ms", "next_sequence", "owner", "value", "version")
+    __slots__ = (
+        *("children", "created_ms", "modified_ms", "next_sequence", "owner", "value", "version"),
+    )
 
     def __init__(self, value: bytes, owner: MemoryStore | None, now_ms: int) -> None:
         self.value = value

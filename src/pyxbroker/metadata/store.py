@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataError(Exception):
-    """Anything that a metadata store refuses or fails to do; clients see ServerError MetadataError."""
+    """What a metadata store refuses or fails to do; clients see ServerError MetadataError."""
 
 
 class BadVersion(MetadataError):

@@ -1,0 +1,209 @@
+"""What must be in the metadata store before the first broker starts, and a broker's registration.
+
+The same nodes with the same JSON as Pulsar's `initialize-cluster-metadata` writes (without the
+DistributedLog namespaces of its stream storage and functions), so that Apache Pulsar's brokers and
+BookKeeper's bookies can start on a cluster that we initialized, and the other way round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.coordination import ResourceLock
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
+
+PUBLIC_TENANT = "public"
+DEFAULT_NAMESPACE = "public/default"
+SYSTEM_TENANT = "pulsar"
+SYSTEM_NAMESPACE = "pulsar/system"
+TRANSACTION_COORDINATOR_TOPIC = "transaction_coordinator_assign"
+
+LAST_BUNDLE_BOUNDARY = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What describes a new cluster. The URLs are those that clients and other clusters use."""
+
+    cluster: str
+    web_service_url: str
+    broker_service_url: str
+    web_service_url_tls: str = ""
+    broker_service_url_tls: str = ""
+    namespace_bundles: int = 16
+    transaction_coordinators: int = 16
+
+
+@dataclass(frozen=True)
+class ClusterIdentity:
+    """What `initialize` found or made."""
+
+    instance_id: str
+    created: bool
+
+
+def to_json(value: object) -> bytes:
+    """JSON as Pulsar's Jackson mapper writes it: no spaces, UTF-8."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+async def initialize(store: MetadataStore, settings: ClusterSettings) -> ClusterIdentity:
+    """Makes what is missing and leaves alone what is there; safe to run in several brokers at once.
+
+    One round of reads, and one of writes if anything is missing.
+    """
+    nodes = _nodes(settings)
+    found = await asyncio.gather(*[store.get(path) for path in nodes])
+    missing = [path for path, node in zip(nodes, found, strict=True) if node is None]
+    writes = [store.put(path, nodes[path], MUST_NOT_EXIST) for path in missing]
+    outcomes = await asyncio.gather(*writes, return_exceptions=True)
+    for outcome in outcomes:
+        # BadVersion: another broker has made the same node meanwhile.
+        if isinstance(outcome, BaseException) and not isinstance(outcome, BadVersion):
+            raise outcome
+    identity = found[list(nodes).index(paths.INSTANCE_ID)] or await store.get(paths.INSTANCE_ID)
+    if identity is None:
+        raise MetadataError(f"{paths.INSTANCE_ID} was deleted while the cluster was initialized")
+    return ClusterIdentity(identity.value.decode(), created=paths.INSTANCE_ID in missing)
+
+
+def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
+    """Path to value, parents first."""
+    tenant = to_json({"allowedClusters": [settings.cluster], "adminRoles": []})
+    policies = to_json(namespace_policies(settings.cluster, settings.namespace_bundles))
+    nodes = {
+        paths.INSTANCE_ID: str(uuid.uuid4()).encode(),
+        paths.READONLY_BOOKIES: b"",
+        paths.BOOKIE_RACKS: b"{}",
+        paths.cluster(settings.cluster): to_json(cluster_data(settings)),
+        paths.tenant(PUBLIC_TENANT): tenant,
+        paths.namespace_policies(DEFAULT_NAMESPACE): policies,
+        paths.tenant(SYSTEM_TENANT): tenant,
+        paths.namespace_policies(SYSTEM_NAMESPACE): policies,
+    }
+    if settings.transaction_coordinators > 0:
+        topic = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATOR_TOPIC)
+        nodes[topic] = to_json({"partitions": settings.transaction_coordinators, "deleted": False})
+    return nodes
+
+
+def cluster_data(settings: ClusterSettings) -> dict[str, Any]:
+    """Pulsar's ClusterData; an URL that is not set is left out, as Pulsar does with null."""
+    urls = {
+        "serviceUrl": settings.web_service_url,
+        "serviceUrlTls": settings.web_service_url_tls,
+        "brokerServiceUrl": settings.broker_service_url,
+        "brokerServiceUrlTls": settings.broker_service_url_tls,
+    }
+    return {
+        **{name: url for name, url in urls.items() if url},
+        "brokerClientTlsEnabled": False,
+        "tlsAllowInsecureConnection": False,
+        "brokerClientTlsEnabledWithKeyStore": False,
+        "brokerClientTlsTrustStoreType": "JKS",
+        "brokerClientTlsKeyStoreType": "JKS",
+        "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
+    }
+
+
+def bundles_data(count: int) -> dict[str, Any]:
+    """Pulsar's BundlesData: `count` equal ranges of the 32-bit hash space."""
+    if not 1 <= count <= LAST_BUNDLE_BOUNDARY:
+        raise ValueError(f"a namespace cannot have {count} bundles")
+    size = 2**32 // count
+    boundaries = [*range(0, count * size, size), LAST_BUNDLE_BOUNDARY]
+    return {"boundaries": [f"0x{each:08x}" for each in boundaries], "numBundles": count}
+
+
+def namespace_policies(cluster: str, bundle_count: int) -> dict[str, Any]:
+    """Pulsar's Policies of a new namespace, in the order in which Pulsar writes the fields."""
+    return {
+        "auth_policies": {
+            "namespace_auth": {},
+            "destination_auth": {},
+            "subscription_auth_roles": {},
+        },
+        "replication_clusters": [cluster],
+        "allowed_clusters": [],
+        "bundles": bundles_data(bundle_count),
+        "backlog_quota_map": {},
+        "clusterDispatchRate": {},
+        "topicDispatchRate": {},
+        "subscriptionDispatchRate": {},
+        "replicatorDispatchRate": {},
+        "clusterSubscribeRate": {},
+        "publishMaxMessageRate": {},
+        "latency_stats_sample_rate": {},
+        "deleted": False,
+        "encryption_required": False,
+        "subscription_auth_mode": "None",
+        "offload_threshold": -1,
+        "offload_threshold_in_seconds": -1,
+        "schema_compatibility_strategy": "UNDEFINED",
+        "schema_validation_enforced": False,
+        "subscription_types_enabled": [],
+        "properties": {},
+        "migrated": False,
+    }
+
+
+def local_policies(bundle_count: int) -> dict[str, Any]:
+    """Pulsar's LocalPolicies, which a broker writes when it first loads a namespace."""
+    return {"bundles": bundles_data(bundle_count), "migrated": False}
+
+
+def local_broker_data(
+    *,
+    web_service_url: str,
+    broker_service_url: str,
+    version: str,
+    start_timestamp_ms: int,
+    web_service_url_tls: str = "",
+    broker_service_url_tls: str = "",
+) -> dict[str, Any]:
+    """Pulsar's LocalBrokerData of a broker without load: what other brokers read about it."""
+    urls = {
+        "webServiceUrl": web_service_url,
+        "webServiceUrlTls": web_service_url_tls,
+        "pulsarServiceUrl": broker_service_url,
+        "pulsarServiceUrlTls": broker_service_url_tls,
+    }
+    unused = {"usage": 0.0, "limit": 0.0}
+    usages = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
+    rates = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
+    counts = ("numTopics", "numBundles", "numConsumers", "numProducers")
+    return {
+        **{name: url for name, url in urls.items() if url},
+        "persistentTopicsEnabled": True,
+        "nonPersistentTopicsEnabled": True,
+        **dict.fromkeys(usages, unused),
+        **dict.fromkeys(rates, 0.0),
+        "lastUpdate": start_timestamp_ms,
+        "lastStats": {},
+        **dict.fromkeys(counts, 0),
+        "bundles": [],
+        "lastBundleGains": [],
+        "lastBundleLosses": [],
+        "brokerVersionString": version,
+        "protocols": {},
+        "advertisedListeners": {},
+        "loadManagerClassName": (
+            "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+        ),
+        "startTimestamp": start_timestamp_ms,
+        "maxResourceUsage": 0.0,
+        "loadReportType": "LocalBrokerData",
+    }
+
+
+def register_broker(store: MetadataStore, broker_id: str, data: dict[str, Any]) -> ResourceLock:
+    """The ephemeral /loadbalance/brokers/<broker_id>; acquire() it to appear, release() to leave.
+
+    `broker_id` is the `host:port` of the web service.
+    """
+    return ResourceLock(store, paths.broker(broker_id), to_json(data))

@@ -1,0 +1,290 @@
+"""The metadata of a ledger: BookKeeper's LedgerMetadata, its stored forms, and where it is kept.
+
+The stored value begins with ASCII `BookieMetadataFormatVersion\\t<n>\\n`. Then
+
+  n = 3  a varint length and a binary LedgerMetadataFormat message (what we write)
+  n = 2  the same message as protobuf text
+  n = 1  lines: write quorum, ensemble size, length; per ensemble its first entry and its bookies,
+         separated by tabs; last `<last entry>\\tCLOSED`, where -102 means that it is in recovery
+
+All changes of a stored record are compare-and-set on the node's version. The source of these facts
+is BookKeeper's LedgerMetadataSerDe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import random
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, GetResult, MetadataStore, NotFound, PutResult
+from pyxbroker.proto import DataFormats
+
+INVALID_ENTRY_ID = -1
+
+_VERSION_KEY = b"BookieMetadataFormatVersion\t"
+_IN_RECOVERY_ENTRY_ID = -102
+
+
+class LedgerState(enum.IntEnum):
+    """Who may write a ledger: its writer, one that recovers it, nobody any more."""
+
+    OPEN = 1
+    IN_RECOVERY = 2
+    CLOSED = 3
+
+
+class DigestType(enum.IntEnum):
+    """How the entries of a ledger are checked."""
+
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+
+class MalformedLedgerMetadata(Exception):
+    """A stored value is not the metadata of a ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMetadata:
+    """A ledger as the metadata store knows it. Treat it as immutable; `with_...` make new ones.
+
+    `ensembles` maps the first entry of each segment to its bookie ids, in ascending order.
+    `last_entry_id` and `length` (bytes) are -1 and 0 until the ledger is closed.
+    """
+
+    ensemble_size: int
+    write_quorum_size: int
+    ack_quorum_size: int
+    ensembles: Mapping[int, tuple[str, ...]]
+    state: LedgerState = LedgerState.OPEN
+    last_entry_id: int = INVALID_ENTRY_ID
+    length: int = 0
+    digest_type: DigestType | None = DigestType.CRC32C
+    password: bytes = b""
+    custom_metadata: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    ctime_ms: int | None = None
+    c_token: int = 0
+
+    @property
+    def is_closed(self) -> bool:
+        return self.state is LedgerState.CLOSED
+
+    def last_ensemble(self) -> tuple[int, tuple[str, ...]]:
+        """The first entry and the bookies of the segment that is written last."""
+        first_entry_id = max(self.ensembles)
+        return first_entry_id, self.ensembles[first_entry_id]
+
+    def ensemble_of(self, entry_id: int) -> tuple[str, ...]:
+        """The bookies of the segment that `entry_id` belongs to."""
+        first_entry_id = max(first for first in self.ensembles if first <= entry_id)
+        return self.ensembles[first_entry_id]
+
+    def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
+        """A segment more, or other bookies for the segment that begins at `first_entry_id`."""
+        ensembles = {**self.ensembles, first_entry_id: bookies}
+        return replace(self, ensembles=dict(sorted(ensembles.items())))
+
+    def in_recovery(self) -> LedgerMetadata:
+        return replace(self, state=LedgerState.IN_RECOVERY)
+
+    def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
+        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+
+
+class VersionedLedgerMetadata(NamedTuple):
+    """What is stored, and the version that the next update has to expect."""
+
+    metadata: LedgerMetadata
+    version: int
+
+
+def encode(metadata: LedgerMetadata) -> bytes:
+    """The stored form, version 3."""
+    message = DataFormats.LedgerMetadataFormat(
+        quorumSize=metadata.write_quorum_size,
+        ensembleSize=metadata.ensemble_size,
+        ackQuorumSize=metadata.ack_quorum_size,
+        length=metadata.length,
+        lastEntryId=metadata.last_entry_id,
+        state=int(metadata.state),
+        cToken=metadata.c_token,
+    )
+    if metadata.digest_type is not None:
+        message.digestType = int(metadata.digest_type)
+        message.password = metadata.password
+    if metadata.ctime_ms is not None:
+        message.ctime = metadata.ctime_ms
+    for first_entry_id, bookies in sorted(metadata.ensembles.items()):
+        message.segment.add(ensembleMember=bookies, firstEntryId=first_entry_id)
+    for key, value in metadata.custom_metadata.items():
+        message.customMetadata.add(key=key, value=value)
+    body = message.SerializeToString()
+    return b"%s3\n%s%s" % (_VERSION_KEY, _encode_varint(len(body)), body)
+
+
+def decode(value: bytes) -> LedgerMetadata:
+    """The metadata from any of the three stored forms."""
+    if not value.startswith(_VERSION_KEY):
+        raise MalformedLedgerMetadata(f"ledger metadata begins with {value[:40]!r}")
+    version, newline, body = value[len(_VERSION_KEY) :].partition(b"\n")
+    decoder = _DECODERS.get(version)
+    if decoder is None or not newline:
+        raise MalformedLedgerMetadata(f"ledger metadata has the unknown version {version[:20]!r}")
+    try:
+        return decoder(body)
+    except (DecodeError, ValueError, IndexError) as error:
+        raise MalformedLedgerMetadata(f"ledger metadata cannot be read: {error}") from error
+
+
+def _decode_binary(body: bytes) -> LedgerMetadata:
+    length, offset = _decode_varint(body)
+    if offset + length > len(body):
+        raise ValueError(f"{length} bytes were promised, {len(body) - offset} are there")
+    message = DataFormats.LedgerMetadataFormat.FromString(body[offset : offset + length])
+    return _from_message(message)
+
+
+def _decode_text(body: bytes) -> LedgerMetadata:
+    from google.protobuf import text_format
+
+    message = DataFormats.LedgerMetadataFormat()
+    try:
+        text_format.Parse(body.decode(), message, allow_unknown_field=True)
+    except text_format.ParseError as error:
+        raise ValueError(str(error)) from error
+    return _from_message(message)
+
+
+def _decode_lines(body: bytes) -> LedgerMetadata:
+    write_quorum_size, ensemble_size, length, *lines = body.decode().rstrip("\n").split("\n")
+    ensembles: dict[int, tuple[str, ...]] = {}
+    state, last_entry_id = LedgerState.OPEN, INVALID_ENTRY_ID
+    for line in lines:
+        first, *bookies = line.split("\t")
+        if bookies != ["CLOSED"]:
+            ensembles[int(first)] = tuple(bookies)
+        elif int(first) == _IN_RECOVERY_ENTRY_ID:
+            state = LedgerState.IN_RECOVERY
+        else:
+            state, last_entry_id = LedgerState.CLOSED, int(first)
+    return LedgerMetadata(
+        ensemble_size=int(ensemble_size),
+        write_quorum_size=int(write_quorum_size),
+        ack_quorum_size=int(write_quorum_size),
+        ensembles=ensembles,
+        state=state,
+        last_entry_id=last_entry_id,
+        length=int(length),
+        digest_type=None,
+    )
+
+
+_DECODERS = {b"1": _decode_lines, b"2": _decode_text, b"3": _decode_binary}
+
+
+def _from_message(message: Any) -> LedgerMetadata:
+    return LedgerMetadata(
+        ensemble_size=message.ensembleSize,
+        write_quorum_size=message.quorumSize,
+        ack_quorum_size=(
+            message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
+        ),
+        ensembles={each.firstEntryId: tuple(each.ensembleMember) for each in message.segment},
+        state=LedgerState(message.state),
+        last_entry_id=message.lastEntryId if message.HasField("lastEntryId") else INVALID_ENTRY_ID,
+        length=message.length,
+        digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
+        password=message.password,
+        custom_metadata={each.key: each.value for each in message.customMetadata},
+        ctime_ms=message.ctime if message.HasField("ctime") else None,
+        c_token=message.cToken,
+    )
+
+
+def _encode_varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _decode_varint(data: bytes) -> tuple[int, int]:
+    """The value and how many bytes it took; at most five, as for any protobuf length."""
+    value = 0
+    for index, byte in enumerate(data[:5]):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, index + 1
+    raise ValueError("the length of the message is not a varint")
+
+
+class LedgerMetadataStore:
+    """The ledgers of a metadata store. Each operation is issued when it is called, like theirs."""
+
+    def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
+        self._store = store
+        self._random = rng or random.Random()
+
+    def create(self, ledger_id: int, metadata: LedgerMetadata) -> asyncio.Future[PutResult]:
+        """Stores a new ledger with a token of its own. Raises BadVersion when the id is taken.
+
+        The token makes the value unlike any other, which lets a store that had to repeat the write
+        over a new connection see that its first attempt went through.
+        """
+        named = replace(metadata, c_token=self._random.getrandbits(63))
+        return self._store.put(paths.ledger(ledger_id), encode(named), MUST_NOT_EXIST)
+
+    def read(self, ledger_id: int) -> Awaitable[VersionedLedgerMetadata]:
+        """Raises NotFound, or MalformedLedgerMetadata."""
+        return self._read(ledger_id, self._store.get(paths.ledger(ledger_id)))
+
+    async def _read(
+        self, ledger_id: int, answer: asyncio.Future[GetResult | None]
+    ) -> VersionedLedgerMetadata:
+        result = await answer
+        if result is None:
+            raise NotFound(f"ledger {ledger_id} does not exist")
+        return VersionedLedgerMetadata(decode(result.value), result.version)
+
+    def update(
+        self, ledger_id: int, metadata: LedgerMetadata, expected_version: int
+    ) -> asyncio.Future[PutResult]:
+        """Replaces version `expected_version`. Raises BadVersion when another has been faster."""
+        return self._store.put(paths.ledger(ledger_id), encode(metadata), expected_version)
+
+    def delete(self, ledger_id: int, expected_version: int | None = None) -> asyncio.Future[None]:
+        """Raises NotFound when it is gone already."""
+        return self._store.delete(paths.ledger(ledger_id), expected_version)
+
+    async def ledger_ids(self) -> AsyncIterator[int]:
+        """All ledger ids in ascending order, as they are found; one listing is held at a time."""
+        for digits in (2, 3):
+            names = await self._store.children(paths.LEDGERS)
+            for name in names:
+                if len(name) == digits and name.isdecimal():
+                    below = f"{paths.LEDGERS}/{name}"
+                    async for ledger_id in self._below(below, levels=1 if digits == 2 else 3):
+                        yield ledger_id
+
+    async def _below(self, path: str, levels: int) -> AsyncIterator[int]:
+        for name in await self._store.children(path):
+            child = f"{path}/{name}"
+            if levels > 0:
+                async for ledger_id in self._below(child, levels - 1):
+                    yield ledger_id
+            else:
+                found = paths.ledger_id(child)
+                if found is not None:
+                    yield found

@@ -1,0 +1,226 @@
+"""What brokers agree on through the metadata store: locks that live with a session, and numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataError,
+    MetadataStore,
+    NotFound,
+    SessionEvent,
+    Unavailable,
+    Unsubscribe,
+)
+
+REVALIDATE_DELAY_S = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class LockBusy(MetadataError):
+    """Another process holds the lock; the message names the path."""
+
+
+class ResourceLock:
+    """An ephemeral node that is held from acquire() to release(), over the loss of sessions.
+
+    After a new session began, or when somebody deleted the node, it is created again. If another
+    process has taken the path by then, the lock is lost: `on_lost` is called once, and the lock is
+    over. Mirrors Pulsar's ResourceLock.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        path: str,
+        value: bytes,
+        on_lost: Callable[[], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.value = value
+        self.is_held = False
+        self._store = store
+        self._on_lost = on_lost
+        self._version = 0
+        self._unsubscribe: Unsubscribe | None = None
+        self._revalidation: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        """Creates the node. Raises LockBusy when another process holds it.
+
+        A node with exactly our value is the rest of a former session of ours (a process that was
+        killed and came back before its session ended): it is replaced by one of this session.
+        """
+        self._unsubscribe = self._store.on_session(self._on_session_event)
+        try:
+            async with self._turn:
+                await self._create()
+        except BaseException:
+            self._unsubscribe()
+            self._unsubscribe = None
+            raise
+        self.is_held = True
+
+    async def update(self, value: bytes) -> None:
+        """Replaces the value that others read, and that is written again in a new session."""
+        async with self._turn:
+            self.value = value
+            if self.is_held:
+                self._version = (await self._store.put(self.path, value, self._version)).version
+
+    async def release(self) -> None:
+        """Deletes the node. Raises Unavailable when that fails; it goes with the session."""
+        self.is_held = False
+        if self._unsubscribe is None:
+            return
+        self._unsubscribe()
+        self._unsubscribe = None
+        if self._revalidation is not None:
+            self._revalidation.cancel()
+        async with self._turn:
+            try:
+                await self._store.delete(self.path, self._version)
+            except (NotFound, BadVersion):
+                _log.info("%s was not ours any more when it was released", self.path)
+
+    async def _create(self) -> None:
+        try:
+            result = await self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
+        except BadVersion:
+            found = await self._store.get(self.path)
+            if found is not None and found.value != self.value:
+                raise LockBusy(f"{self.path} is held by {found.value!r}") from None
+            if found is not None:
+                await self._delete_former(found.version)
+            result = await self._store.put(self.path, self.value, MUST_NOT_EXIST, ephemeral=True)
+        self._version = result.version
+
+    async def _delete_former(self, version: int) -> None:
+        try:
+            await self._store.delete(self.path, version)
+        except NotFound:
+            # Its session has just ended by itself.
+            return
+
+    def _on_session_event(self, event: SessionEvent) -> None:
+        if event is SessionEvent.SESSION_REESTABLISHED and self.is_held:
+            if self._revalidation is not None:
+                self._revalidation.cancel()
+            self._revalidation = asyncio.ensure_future(self._revalidate())
+
+    async def _revalidate(self) -> None:
+        while self.is_held:
+            try:
+                async with self._turn:
+                    await self._create()
+                return
+            except Unavailable as error:
+                _log.warning("%s cannot be created again yet: %s", self.path, error)
+                await asyncio.sleep(REVALIDATE_DELAY_S)
+            except MetadataError as error:
+                _log.warning("%s is lost: %s", self.path, error)
+                self._lose()
+
+    def _lose(self) -> None:
+        self.is_held = False
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        if self._on_lost is not None:
+            self._on_lost()
+
+
+async def next_counter_value(store: MetadataStore, path: str) -> int:
+    """A number that no other process gets: that of a sequential child, which is deleted again.
+
+    Mirrors Pulsar's CoordinationService.getNextCounterValue, with the same nodes (`<path>/-<n>`).
+    """
+    prefix = f"{path}/-"
+    created = await store.put(prefix, b"", ephemeral=True, sequential=True)
+    _discard(store, created.path)
+    return int(created.path[len(prefix) :])
+
+
+class LedgerIdGenerator:
+    """Gives out ledger ids, as BookKeeper does: numbers below /ledgers/idgen, then idgen-long.
+
+    One id is always fetched ahead, so that whoever creates a ledger need not wait for the store. An
+    id that was fetched and not used before the process ended is never used: ids only have to be
+    unique.
+    """
+
+    def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
+        self._store = store
+        self._random = rng or random.Random()
+        self._ahead: asyncio.Task[int] | None = None
+        self._is_long = False
+
+    def prefetch(self) -> None:
+        """Asks for the next id now; without this the first next_id() does."""
+        if self._ahead is None:
+            self._ahead = asyncio.ensure_future(self._fetch())
+
+    async def next_id(self) -> int:
+        """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
+        self.prefetch()
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None, "prefetch() has just made it"
+        ledger_id = await ahead
+        self.prefetch()
+        return ledger_id
+
+    async def close(self) -> None:
+        """Stops fetching ahead."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+            self._ahead = None
+
+    async def _fetch(self) -> int:
+        if not self._is_long:
+            ledger_id = await self._fetch_short()
+            if ledger_id is not None:
+                return ledger_id
+            self._is_long = True
+        return await self._fetch_long()
+
+    async def _fetch_short(self) -> int | None:
+        """None once the cluster has run out of short ids, which idgen-long is the mark of."""
+        if await self._store.exists(paths.LONG_LEDGER_IDS):
+            return None
+        number = await self._sequence(paths.LEDGER_ID_PREFIX)
+        return number if 0 <= number <= paths.SHORT_LEDGER_ID_MAX else None
+
+    async def _fetch_long(self) -> int:
+        """The highest HOB-<n> numbers the low halves; when it overflows the next one is made."""
+        names = await self._store.children(paths.LONG_LEDGER_IDS)
+        highs = [int(name[4:]) for name in names if name.startswith("HOB-")]
+        high = max(highs, default=1)
+        while True:
+            number = await self._sequence(paths.long_ledger_id_prefix(high))
+            if 0 <= number <= paths.SHORT_LEDGER_ID_MAX:
+                return high << 32 | number
+            high += 1
+
+    async def _sequence(self, prefix: str) -> int:
+        created = await self._store.put(prefix, b"", ephemeral=True, sequential=True)
+        _discard(self._store, created.path)
+        return int(created.path[len(prefix) :])
+
+
+def _discard(store: MetadataStore, path: str) -> None:
+    """Deletes a sequential node whose number has been taken; its session would end it anyway."""
+
+    def note(future: asyncio.Future[None]) -> None:
+        if not future.cancelled() and future.exception() is not None:
+            _log.debug("%s stays until its session ends: %s", path, future.exception())
+
+    store.delete(path).add_done_callback(note)
