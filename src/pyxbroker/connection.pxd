@@ -23,12 +23,14 @@ cdef enum:
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
 
 cdef class Turn:
-    cdef object loop
-    cdef list calls
+    cdef readonly object loop
+    cdef list calls                 # work, which may ask for more
+    cdef list last_calls            # writes to sockets, once nothing more will be added to them
     cdef bint active
     cdef bint scheduled
     cdef int begin(self) except -1
     cdef int end(self) except -1
+    cdef int _schedule(self) except -1
 
 cdef class Connections:
     cdef readonly object loop

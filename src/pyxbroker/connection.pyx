@@ -49,6 +49,7 @@ cdef class Turn:
     def __cinit__(self, loop):
         self.loop = loop
         self.calls = []
+        self.last_calls = []
 
     cdef int begin(self) except -1:
         self.active = True
@@ -57,9 +58,13 @@ cdef class Turn:
     cdef int end(self) except -1:
         cdef list calls
         # A call may ask for further ones (a delivery that acknowledges, an answer that waits for the journal).
-        while self.calls:
-            calls = self.calls
-            self.calls = []
+        while self.calls or self.last_calls:
+            if self.calls:
+                calls = self.calls
+                self.calls = []
+            else:
+                calls = self.last_calls
+                self.last_calls = []
             for call in calls:
                 call()
         self.active = False
@@ -68,9 +73,18 @@ cdef class Turn:
     def at_end(self, call):
         """Calls call() when the current turn ends; in a turn of its own when none is under way."""
         self.calls.append(call)
+        self._schedule()
+
+    def at_last(self, call):
+        """The same, after everything that at_end was asked for."""
+        self.last_calls.append(call)
+        self._schedule()
+
+    cdef int _schedule(self) except -1:
         if not self.active and not self.scheduled:
             self.scheduled = True
             self.loop.call_soon(self._run)
+        return 0
 
     def _run(self):
         self.scheduled = False
@@ -117,7 +131,7 @@ cdef class Connections:
             connection.is_dirty = True
             self.dirty.append(connection)
             if len(self.dirty) == 1:
-                self.turn.at_end(self.flush_call)
+                self.turn.at_last(self.flush_call)
         return 0
 
     def _flush(self):

@@ -1,0 +1,250 @@
+"""The bookie that lives in the broker's process: storage calls instead of a socket."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pyxbroker import _native
+from pyxbroker.connection import Turn
+from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.quorum import StorageWriter
+from pyxbroker.reads import StorageReader
+
+log = logging.getLogger("pyxbroker.bookie")
+
+# storage.h, enum storage_error
+NO_LEDGER = -2
+FAILED = -5
+NO_ENTRY = -61
+DAMAGED = -74
+FULL = -105
+FENCED = -116
+
+ADD_RECOVERY = 1
+
+_SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
+
+
+class Adder(Protocol):
+    """Who adds entries: told, by its own ensemble index, which are durable or why not."""
+
+    def on_adds_acked(self, index: int, first: int, last: int) -> None: ...
+
+    def on_adds_failed(self, index: int, first: int, code: int) -> None: ...
+
+
+ReadCallback = Callable[[EntryBatch | int], None]
+
+
+class EmbeddedBookie:
+    """Adds and reads of the local storage; completions come by its eventfd, a run at a time.
+
+    on_full(bool) is called when the write cache refuses entries and when it takes them again.
+    """
+
+    def __init__(
+        self,
+        storage: _native.Storage,
+        turn: Turn,
+        bookie_id: str,
+        on_full: Callable[[bool], None],
+    ) -> None:
+        self.bookie_id = bookie_id
+        self.storage = storage
+        self.failure: int = 0
+        self._turn = turn
+        self._on_full = on_full
+        self._writer = StorageWriter(storage)
+        self._reader = StorageReader(storage)
+        # (sequence, adder, index, first, last): runs in the order in which they become durable.
+        self._adds: deque[tuple[int, Adder, int, int, int]] = deque()
+        # Adds that the write cache had no room for: (adder, index, run, lac, length, done, flags).
+        self._stalled: deque[tuple[Adder, int, EntryRun, int, int, int, int]] = deque()
+        self._syncs: deque[tuple[int, Callable[[int], None]]] = deque()
+        self._reads: dict[int, ReadCallback] = {}
+        self._commit_due = False
+        self._event_fd = storage.event_fd
+        turn.loop.add_reader(self._event_fd, self._on_event)
+
+    # --- adds ---------------------------------------------------------------------------------
+
+    def add_run(
+        self,
+        adder: Adder,
+        index: int,
+        run: EntryRun,
+        last_add_confirmed: int,
+        length: int,
+        flags: int = 0,
+    ) -> bool:
+        """Adds a run; False when it has to wait for room (its data is copied then).
+
+        length: bytes of the ledger before the run. The answer comes through adder.
+        """
+        if self._stalled:
+            self._stall(adder, index, run, last_add_confirmed, length, 0, flags)
+            return False
+        return self._add(adder, index, run, last_add_confirmed, length, 0, flags)
+
+    def _add(
+        self,
+        adder: Adder,
+        index: int,
+        run: EntryRun,
+        last_add_confirmed: int,
+        length: int,
+        done: int,
+        flags: int,
+    ) -> bool:
+        added, sequence, error = self._writer.add_run(run, last_add_confirmed, length, done, flags)
+        first = run.first_entry_id
+        if added > done:
+            self._adds.append((sequence, adder, index, first + done, first + added - 1))
+            self._schedule_commit()
+        if error == FULL:
+            self._stall(adder, index, run, last_add_confirmed, length, added, flags)
+            return False
+        if error:
+            adder.on_adds_failed(index, first + added, error)
+        return True
+
+    def _stall(
+        self,
+        adder: Adder,
+        index: int,
+        run: EntryRun,
+        last_add_confirmed: int,
+        length: int,
+        done: int,
+        flags: int,
+    ) -> None:
+        run.keep()
+        if not self._stalled:
+            self._on_full(True)
+        self._stalled.append((adder, index, run, last_add_confirmed, length, done, flags))
+
+    def _retry_stalled(self) -> None:
+        waiting = self._stalled
+        self._stalled = deque()
+        while waiting:
+            adder, index, run, last_add_confirmed, length, done, flags = waiting.popleft()
+            if self._add(adder, index, run, last_add_confirmed, length, done, flags):
+                run.release()
+            else:
+                self._stalled.extend(waiting)
+                return
+        self._on_full(False)
+
+    def add_packaged(self, adder: Adder, index: int, entry_id: int, packaged: bytes) -> None:
+        """Adds one entry as another bookie stored it, also when the ledger is fenced."""
+        sequence = self._writer.add_packaged(packaged, ADD_RECOVERY)
+        if sequence < 0:
+            adder.on_adds_failed(index, entry_id, sequence)
+            return
+        self._adds.append((sequence, adder, index, entry_id, entry_id))
+        self._schedule_commit()
+
+    def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
+        """Fences a ledger; callback(0) when that is durable, callback(error) when it failed."""
+        sequence = self.storage.fence(ledger_id)
+        self._syncs.append((sequence, callback))
+        self._schedule_commit()
+
+    def _schedule_commit(self) -> None:
+        if not self._commit_due:
+            self._commit_due = True
+            self._turn.at_end(self._commit)
+
+    def _commit(self) -> None:
+        self._commit_due = False
+        self._writer.commit()
+
+    # --- reads --------------------------------------------------------------------------------
+
+    def read_cached(
+        self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
+    ) -> EntryBatch | None:
+        """Entries from first on that are in memory, or None when first is not."""
+        return self._reader.read_cached(ledger_id, first, last, count_max, bytes_max)
+
+    def read(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+    ) -> None:
+        """Reads from disk; callback(EntryBatch), or callback(storage error) for entry first."""
+        tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
+        if tag < 0:
+            self._turn.loop.call_soon(self._turn.run, callback, tag)
+        else:
+            self._reads[tag] = callback
+
+    def last_entry(self, ledger_id: int) -> int:
+        """Highest entry id stored here; -1 when there is none, or the ledger was never seen."""
+        found: int = self.storage.last_entry(ledger_id)
+        return max(found, -1)
+
+    # --- completions --------------------------------------------------------------------------
+
+    def _on_event(self) -> None:
+        os.eventfd_read(self._event_fd)
+        self._turn.run(self._complete)
+
+    def _complete(self) -> None:
+        durable = self._writer.durable_sequence()
+        adds = self._adds
+        while adds and adds[0][0] <= durable:
+            _, adder, index, first, last = adds.popleft()
+            adder.on_adds_acked(index, first, last)
+        while self._syncs and self._syncs[0][0] <= durable:
+            self._syncs.popleft()[1](0)
+        code = self._writer.failure()
+        if code and not self.failure:
+            self._fail(code)
+        if self._reads:
+            for tag, result in self._reader.completions():
+                self._reads.pop(tag)(result)
+        if self._stalled and not self.failure:
+            self._retry_stalled()
+        self._log_events()
+
+    def _fail(self, code: int) -> None:
+        """The journal failed: nothing that is not durable now will ever be."""
+        self.failure = code
+        adds, self._adds = self._adds, deque()
+        stalled, self._stalled = self._stalled, deque()
+        syncs, self._syncs = self._syncs, deque()
+        for _, adder, index, first, _last in adds:
+            adder.on_adds_failed(index, first, code)
+        for adder, index, run, _lac, _length, done, _flags in stalled:
+            adder.on_adds_failed(index, run.first_entry_id + done, code)
+        for _, callback in syncs:
+            callback(code)
+        if stalled:
+            self._on_full(False)
+
+    def _log_events(self) -> None:
+        while (event := self.storage.next_event()) is not None:
+            severity, text = event
+            log.log(_SEVERITIES[severity], "%s", text)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stops taking completions and closes the storage; what is not written yet is flushed."""
+        self._turn.loop.remove_reader(self._event_fd)
+        self._reads.clear()
+        self.storage.close(flush=not self.failure)
+        self._log_events_after_close()
+
+    def _log_events_after_close(self) -> None:
+        if self.failure:
+            log.error("the journal had failed; the next start recovers what was acknowledged")

@@ -1,0 +1,1 @@
+"""Ledgers: append-only sequences of entries on an ensemble of bookies, one writer each."""

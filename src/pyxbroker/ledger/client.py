@@ -1,0 +1,236 @@
+"""The ledger client: creates, opens, recovers and deletes ledgers (BookKeeper's client library).
+
+A ledger's metadata decides what it is; every change of it is a compare-and-set. Recovery takes a ledger
+away from its writer: mark it IN_RECOVERY, fence its bookies so that no further add of the old writer
+can reach an ack quorum, find the last entry that it may have confirmed, and close it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+
+from pyxbroker.bookie.embedded import EmbeddedBookie
+from pyxbroker.connection import Turn
+from pyxbroker.ledger.handle import (
+    LedgerError,
+    LedgerHandle,
+    LedgerListener,
+    NoSuchEntry,
+    ReadHandle,
+)
+from pyxbroker.ledger.metadata import (
+    LedgerMetadata,
+    LedgerMetadataStore,
+    LedgerState,
+    VersionedLedgerMetadata,
+)
+from pyxbroker.metadata.coordination import LedgerIdGenerator
+from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound
+
+log = logging.getLogger("pyxbroker.ledger")
+
+# The entry header's length field: 8 bytes at offset 24 of the packaging.
+_LENGTH_AT = slice(24, 32)
+
+
+class NoSuchLedger(LedgerError):
+    """The ledger has no metadata (any more)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerQuorums:
+    """Copies of each entry: ensemble, write quorum, ack quorum (managedLedgerDefault...)."""
+
+    ensemble: int = 1
+    write: int = 1
+    ack: int = 1
+
+
+class LedgerClient:
+    """All ledger operations of one broker."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        bookies: dict[str, EmbeddedBookie],
+        turn: Turn,
+        quorums: LedgerQuorums,
+    ) -> None:
+        self.turn = turn
+        self._metadata = LedgerMetadataStore(store)
+        self._ids = LedgerIdGenerator(store)
+        self._bookies = bookies
+        self._quorums = quorums
+        self._versions: dict[int, tuple[LedgerMetadata, int]] = {}  # of ledgers being written
+        if quorums.ensemble > len(bookies):
+            raise ValueError(
+                f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
+                f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
+            )
+
+    def prefetch(self) -> None:
+        """Fetches a ledger id ahead, so that the first topic need not wait for it."""
+        self._ids.prefetch()
+
+    async def create(
+        self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
+    ) -> LedgerHandle:
+        """Creates a ledger with this broker as its writer."""
+        quorums = self._quorums
+        ensemble = tuple(sorted(self._bookies))[: quorums.ensemble]
+        custom = {
+            "application": b"pulsar",
+            "component": b"managed-ledger",
+            "pulsar/managed-ledger": managed_ledger.encode(),
+        }
+        if cursor is not None:
+            custom["pulsar/cursor"] = cursor.encode()
+        metadata = LedgerMetadata(
+            ensemble_size=quorums.ensemble,
+            write_quorum_size=quorums.write,
+            ack_quorum_size=quorums.ack,
+            ensembles={0: ensemble},
+            custom_metadata=custom,
+            ctime_ms=int(time.time() * 1000),
+        )
+        while True:
+            ledger_id = await self._ids.next_id()
+            try:
+                result = await self._metadata.create(ledger_id, metadata)
+                break
+            except BadVersion:
+                log.warning("ledger=%d the id was taken already; trying the next", ledger_id)
+        self._versions[ledger_id] = (metadata, result.version)
+        return LedgerHandle(
+            ledger_id,
+            [self._bookies[bookie_id] for bookie_id in ensemble],
+            quorums.write,
+            quorums.ack,
+            listener,
+        )
+
+    async def close(self, handle: LedgerHandle) -> None:
+        """Writes a drained ledger's end into its metadata. LedgerError when it has another owner."""
+        metadata, version = self._versions.pop(handle.ledger_id)
+        closed = metadata.closed(handle.last_add_confirmed, handle.length)
+        try:
+            await self._metadata.update(handle.ledger_id, closed, version)
+        except (BadVersion, NotFound) as error:
+            raise LedgerError(
+                f"ledger {handle.ledger_id} was taken over while it was written: {error}"
+            ) from error
+
+    async def open_read(self, ledger_id: int) -> ReadHandle:
+        """Opens a closed ledger for reading."""
+        metadata = (await self._read(ledger_id)).metadata
+        return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id))
+
+    async def recover(self, ledger_id: int) -> tuple[int, int]:
+        """Closes a ledger that another writer may still have; (last entry id, length in bytes)."""
+        found = await self._read(ledger_id)
+        metadata = found.metadata
+        if metadata.is_closed:
+            return metadata.last_entry_id, metadata.length
+        version = found.version
+        if metadata.state is not LedgerState.IN_RECOVERY:
+            metadata = metadata.in_recovery()
+            version = (await self._metadata.update(ledger_id, metadata, version)).version
+        bookies = self._ensemble(metadata, ledger_id)
+        await asyncio.gather(*(_fence(bookie, ledger_id) for bookie in bookies))
+        last_entry_id, length = await _find_end(ReadHandle(ledger_id, bookies), bookies)
+        await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
+        return last_entry_id, length
+
+    async def recover_last_entry(self, ledger_id: int) -> bytes | None:
+        """Recovers a ledger and reads its last entry; None when it is empty or gone."""
+        try:
+            last_entry_id, _ = await self.recover(ledger_id)
+        except NoSuchLedger:
+            log.warning("ledger=%d of a cursor is gone; its node's position counts", ledger_id)
+            return None
+        if last_entry_id < 0:
+            return None
+        reader = await self.open_read(ledger_id)
+        batch = await reader.read_future(last_entry_id, last_entry_id)
+        data: bytes = batch.data(0)
+        return data
+
+    async def delete(self, ledger_id: int) -> None:
+        """Deletes a ledger's metadata; its bookies free the space when they notice."""
+        self._versions.pop(ledger_id, None)
+        try:
+            await self._metadata.delete(ledger_id)
+        except NotFound:
+            log.info("ledger=%d was deleted already", ledger_id)
+        for bookie in self._bookies.values():
+            bookie.storage.delete_ledger(ledger_id)
+
+    async def stop(self) -> None:
+        """Stops fetching ids."""
+        await self._ids.close()
+
+    async def _read(self, ledger_id: int) -> VersionedLedgerMetadata:
+        try:
+            return await self._metadata.read(ledger_id)
+        except NotFound as error:
+            raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
+
+    def _ensemble(self, metadata: LedgerMetadata, ledger_id: int) -> list[EmbeddedBookie]:
+        _, members = metadata.last_ensemble()
+        missing = [bookie_id for bookie_id in members if bookie_id not in self._bookies]
+        if missing:
+            raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {missing}")
+        return [self._bookies[bookie_id] for bookie_id in members]
+
+
+async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_fenced(code: int) -> None:
+        if code:
+            future.set_exception(LedgerError(f"ledger {ledger_id} cannot be fenced", code))
+        else:
+            future.set_result(None)
+
+    bookie.fence(ledger_id, on_fenced)
+    await future
+
+
+async def _find_end(
+    reader: ReadHandle, bookies: list[EmbeddedBookie]
+) -> tuple[int, int]:
+    """(last entry id, length) of a fenced ledger on an ensemble of this process.
+
+    The last entry that is here may not be the last of a gapless run: entries behind a gap were
+    never confirmed, since confirming is in order.
+    """
+    last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
+    confirmed, length = await _probe(reader, last)
+    entry_id = confirmed + 1
+    while entry_id <= last:
+        try:
+            batch = await reader.read_future(entry_id, last)
+        except NoSuchEntry:
+            break
+        entry_id = batch.entry_id(batch.count - 1) + 1
+        length = int.from_bytes(batch.packaged(batch.count - 1)[_LENGTH_AT], "big")
+    return entry_id - 1, length
+
+
+async def _probe(reader: ReadHandle, last: int) -> tuple[int, int]:
+    """(an entry id up to which all was confirmed, the ledger's length there), from the last entry.
+
+    Every entry carries the last id that its writer had confirmed when it sent it.
+    """
+    if last < 0:
+        return -1, 0
+    batch = await reader.read_future(last, last)
+    packaged = batch.packaged(0)
+    confirmed = int.from_bytes(packaged[16:24], "big", signed=True)
+    if confirmed < 0:
+        return -1, 0
+    batch = await reader.read_future(confirmed, confirmed)
+    return confirmed, int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")

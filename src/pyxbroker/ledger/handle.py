@@ -1,0 +1,220 @@
+"""An open ledger: the writer's side, and the reader's side of any ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pyxbroker.bookie.embedded import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.quorum import PendingAdds
+
+
+class LedgerError(Exception):
+    """A ledger operation failed; code is the storage's error (bookie/embedded.py)."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LedgerFenced(LedgerError):
+    """Another writer has taken the ledger over: this one must stop."""
+
+
+class EntryDamaged(LedgerError):
+    """An entry is stored and fails its checksum on every bookie that has it."""
+
+
+class NoSuchEntry(LedgerError):
+    """No bookie has the entry."""
+
+
+def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
+    """The error for a bookie's code about one entry."""
+    where = f"{ledger_id}:{entry_id}"
+    if code == FENCED:
+        return LedgerFenced(f"ledger {ledger_id} was taken over by another writer", code)
+    if code == DAMAGED:
+        return EntryDamaged(f"entry {where} is damaged on disk", code)
+    if code in (NO_ENTRY, NO_LEDGER):
+        return NoSuchEntry(f"entry {where} is not on its bookie", code)
+    return LedgerError(f"the bookie failed for entry {where} (error {-code})", code)
+
+
+class Bookie(Protocol):
+    """What a ledger asks of a bookie, in this process or elsewhere; see EmbeddedBookie."""
+
+    bookie_id: str
+
+    def add_run(
+        self,
+        adder: LedgerHandle,
+        index: int,
+        run: EntryRun,
+        last_add_confirmed: int,
+        length: int,
+        flags: int = 0,
+    ) -> bool: ...
+
+    def read_cached(
+        self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
+    ) -> EntryBatch | None: ...
+
+    def read(
+        self,
+        ledger_id: int,
+        first: int,
+        last: int,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[EntryBatch | int], None],
+    ) -> None: ...
+
+
+ReadCallback = Callable[[EntryBatch | LedgerError], None]
+
+
+class ReadHandle:
+    """Reads the entries of one ledger from the bookies of its ensemble."""
+
+    __slots__ = ("bookies", "ledger_id")
+
+    def __init__(self, ledger_id: int, bookies: list[Bookie]) -> None:
+        self.ledger_id = ledger_id
+        self.bookies = bookies
+
+    def read_cached(
+        self, first: int, last: int, count_max: int, bytes_max: int
+    ) -> EntryBatch | None:
+        """Entries from first on, when a bookie in this process has them in memory."""
+        bookie = self.bookies[first % len(self.bookies)]
+        return bookie.read_cached(self.ledger_id, first, last, count_max, bytes_max)
+
+    def read(
+        self, first: int, last: int, count_max: int, bytes_max: int, callback: ReadCallback
+    ) -> None:
+        """Reads entries from first on, at most to last; callback gets a batch or a LedgerError.
+
+        Bookies are asked in the order of the entry's write set, the next one when one fails.
+        """
+        count = len(self.bookies)
+        order = deque(self.bookies[(first + i) % count] for i in range(count))
+
+        def on_read(result: EntryBatch | int) -> None:
+            if not isinstance(result, int):
+                callback(result)
+            elif order:
+                ask()
+            else:
+                callback(error_of(result, self.ledger_id, first))
+
+        def ask() -> None:
+            bookie = order.popleft()
+            bookie.read(self.ledger_id, first, last, count_max, bytes_max, on_read)
+
+        ask()
+
+    def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
+        """The same for coroutines: entries from first on, as many as come in one read."""
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            if future.done():
+                return
+            if isinstance(result, LedgerError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.read(first, last, min(last - first + 1, 1024), 8 << 20, on_read)
+        return future
+
+
+class LedgerHandle(ReadHandle):
+    """The one writer of an open ledger: appends runs, confirms them in order.
+
+    listener.on_run_confirmed(run) is called for each run when its entries are on the ack quorum,
+    in order; listener.on_ledger_failed(handle, error) once, when no further entry can be confirmed.
+    """
+
+    __slots__ = ("_drained", "_runs", "failure", "length", "listener", "pending")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        bookies: list[Bookie],
+        write_quorum: int,
+        ack_quorum: int,
+        listener: LedgerListener,
+    ) -> None:
+        super().__init__(ledger_id, bookies)
+        self.pending = PendingAdds(len(bookies), write_quorum, ack_quorum)
+        self.length = 0
+        self.failure: LedgerError | None = None
+        self.listener = listener
+        self._runs: deque[EntryRun] = deque()
+        self._drained: asyncio.Future[None] | None = None
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self.pending.last_add_confirmed
+
+    def append(self, run: EntryRun) -> None:
+        """Gives the run its entry ids and sends it to the bookies."""
+        run.ledger_id = self.ledger_id
+        run.first_entry_id = self.pending.add(run.count)
+        length = self.length
+        self.length += run.bytes
+        self._runs.append(run)
+        confirmed = self.pending.last_add_confirmed
+        taken = True
+        for index, bookie in enumerate(self.bookies):
+            if not bookie.add_run(self, index, run, confirmed, length):
+                taken = False
+        if taken:
+            run.release()
+
+    def on_adds_acked(self, index: int, first: int, last: int) -> None:
+        """A bookie has entries first..last (see PendingAdds)."""
+        confirmed = self.pending.on_ack(index, first, last)
+        if self.failure is not None:
+            return
+        runs = self._runs
+        while runs and runs[0].last_entry_id <= confirmed:
+            self.listener.on_run_confirmed(runs.popleft())
+        if not runs and self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def on_adds_failed(self, index: int, first: int, code: int) -> None:
+        """A bookie will not have entries from first on."""
+        if self.failure is not None:
+            return
+        self.failure = error_of(code, self.ledger_id, first)
+        self.listener.on_ledger_failed(self, self.failure)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_exception(self.failure)
+
+    def take_unconfirmed(self) -> list[EntryRun]:
+        """The runs that were never confirmed, after a failure."""
+        runs = list(self._runs)
+        self._runs.clear()
+        return runs
+
+    async def drain(self) -> None:
+        """Waits until every appended entry is confirmed. Raises the ledger's failure."""
+        if self.failure is not None:
+            raise self.failure
+        if self._runs:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained
+
+
+class LedgerListener(Protocol):
+    """Who owns a ledger that is being written."""
+
+    def on_run_confirmed(self, run: EntryRun) -> None: ...
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None: ...

@@ -1,0 +1,1 @@
+"""Managed ledgers: a topic's list of ledgers, and the cursors that read it."""

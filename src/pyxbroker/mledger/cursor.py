@@ -1,0 +1,298 @@
+"""A cursor: what one subscription has acknowledged of a managed ledger, kept over restarts.
+
+Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger whose last entry
+is the newest state. A new cursor, and one that was closed cleanly, has its state in the node alone
+(cursorsLedgerId -1); the first state after that begins a cursor ledger. The node is switched over to
+a new cursor ledger only when the state in it is durable, so a crash at any moment finds one of the two.
+
+Acknowledgements are written lazily, at most mark_delete_per_s times a second; who wants an answer when
+they are durable asks for it with persist().
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyxbroker.ackset import AckSet
+from pyxbroker.entry import AckRun, EntryRun, Position
+from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, NotFound
+from pyxbroker.mledger import positions
+
+if TYPE_CHECKING:
+    from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+log = logging.getLogger("pyxbroker.mledger")
+
+NO_LEDGER = -1
+
+
+class CursorError(Exception):
+    """The state of a cursor could not be written."""
+
+
+class Cursor:
+    """One reader's acknowledgements. durable=False lives in memory only (readers)."""
+
+    def __init__(
+        self, managed_ledger: ManagedLedger, name: str, mark_delete: Position, durable: bool = True
+    ) -> None:
+        self.managed_ledger = managed_ledger
+        self.name = name
+        self.durable = durable
+        self.acks = AckSet(*mark_delete)
+        self.properties: dict[str, str] = {}  # of the subscription
+        self.position_properties: dict[str, int] = {}
+        self.version = MUST_NOT_EXIST
+        self.ledger_id = NO_LEDGER  # that the node names
+        self.closed = False
+        self.failure: CursorError | None = None
+        self._ledger: LedgerHandle | None = None  # being written
+        self._dirty = False
+        self._writer: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._confirmed: asyncio.Future[None] | None = None
+
+    # --- acknowledging ------------------------------------------------------------------------
+
+    def acknowledge(self, run: AckRun) -> int:
+        """Acknowledges single entries; unknown positions are ignored. Returns how many were new."""
+        added: int = self.acks.add_run(run, self.managed_ledger.last_entry)
+        if added:
+            self._acknowledged()
+        return added
+
+    def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
+        """The same for (ledger_id, entry_id) pairs."""
+        return self.acknowledge(AckRun.of(positions))
+
+    def acknowledge_up_to(self, position: tuple[int, int]) -> bool:
+        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry."""
+        mark = self.acks.mark_delete
+        if position <= mark or position > self.managed_ledger.last_confirmed:
+            return False
+        last = self.managed_ledger.last_entry(position[0])
+        if last is None or position[1] > last:
+            return False
+        self.acks.mark_delete_to(*position)
+        self._acknowledged()
+        return True
+
+    def _acknowledged(self) -> None:
+        before = self.acks.mark_ledger_id
+        self.acks.advance(self.managed_ledger.ledger_after)
+        if not self.durable:
+            return
+        self._dirty = True
+        if before != self.acks.mark_ledger_id or self.is_drained:
+            self.managed_ledger.trim()
+        if self._timer is None and self._writer is None:
+            delay = 1.0 / self.managed_ledger.limits.mark_delete_per_s
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    @property
+    def is_drained(self) -> bool:
+        """Everything confirmed so far is acknowledged."""
+        return self.acks.mark_delete >= self.managed_ledger.last_confirmed
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        between = self.managed_ledger.entries_between(
+            self.acks.mark_delete, self.managed_ledger.last_confirmed
+        )
+        return between - int(self.acks.holes)
+
+    def reset(self, mark_delete: Position) -> None:
+        """Moves the cursor (seek): everything after mark_delete is unacknowledged again."""
+        self.acks = AckSet(*mark_delete)
+        if self.durable:
+            self._dirty = True
+
+    # --- writing the state --------------------------------------------------------------------
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if self._dirty and not self.closed:
+            self._start_writer()
+
+    def persist(self) -> asyncio.Future[None]:
+        """A future that resolves when everything acknowledged until now is durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.failure is not None:
+            future.set_exception(self.failure)
+        elif not self.durable or (not self._dirty and self._writer is None):
+            future.set_result(None)
+        else:
+            self._dirty = True
+            self._waiters.append(future)
+            self._start_writer()
+        return future
+
+    def _start_writer(self) -> None:
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all())
+            self._writer.add_done_callback(self._on_writer_done)
+
+    def _on_writer_done(self, task: asyncio.Task[None]) -> None:
+        self._writer = None
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self.failure = CursorError(f"the position of {self.name} could not be written: {error}")
+        log.error("%s cursor=%s %s", self.managed_ledger.name, self.name, self.failure)
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self.failure)
+
+    async def _write_all(self) -> None:
+        """Writes the state again and again until nothing has changed while it was written."""
+        while self._dirty or self._waiters:
+            self._dirty = False
+            waiters, self._waiters = self._waiters, []
+            try:
+                await self._write_once()
+            except BaseException:
+                self._waiters = waiters + self._waiters
+                raise
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    async def _write_once(self) -> None:
+        state = positions.encode_position(
+            self.acks, self.position_properties, self._ranges_max
+        )
+        limit = self.managed_ledger.limits.cursor_entries_per_ledger_max
+        if self._ledger is None or self._ledger.pending.next >= limit:
+            await self._write_to_new_ledger(state)
+        else:
+            await self._append(self._ledger, state)
+
+    @property
+    def _ranges_max(self) -> int:
+        return self.managed_ledger.limits.ranges_as_list_max
+
+    async def _append(self, ledger: LedgerHandle, state: bytes) -> None:
+        self._confirmed = asyncio.get_running_loop().create_future()
+        ledger.append(EntryRun.of(state, self))
+        if ledger.failure is not None:
+            raise ledger.failure
+        await self._confirmed
+
+    async def _write_to_new_ledger(self, state: bytes) -> None:
+        client = self.managed_ledger.client
+        previous = self.ledger_id
+        ledger = await client.create(self, self.managed_ledger.name, self.name)
+        await self._append(ledger, state)
+        self._ledger = ledger
+        await self._write_node(ledger.ledger_id)
+        if previous != NO_LEDGER:
+            await client.delete(previous)
+
+    def on_run_confirmed(self, run: EntryRun) -> None:
+        """The cursor ledger has the state on its ack quorum."""
+        if self._confirmed is not None and not self._confirmed.done():
+            self._confirmed.set_result(None)
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
+        """The cursor ledger can take no further state."""
+        if self._confirmed is not None and not self._confirmed.done():
+            self._confirmed.set_exception(error)
+
+    async def _write_node(self, ledger_id: int) -> None:
+        """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
+        value = positions.encode_cursor(
+            self.acks, ledger_id, self.position_properties, self.properties
+        )
+        path = paths.cursor(self.managed_ledger.name, self.name)
+        try:
+            result = await self.managed_ledger.store.put(path, value, self.version)
+        except BadVersion as error:
+            raise CursorError(f"cursor {self.name} was changed by another broker") from error
+        self.version = result.version
+        self.ledger_id = ledger_id
+
+    async def create_node(self) -> None:
+        """Makes a new durable cursor's node, with its state."""
+        await self._write_node(NO_LEDGER)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Puts the state into the node and lets the cursor ledger go; nothing may be acked after."""
+        if self.closed:
+            return
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        if not self.durable or self.failure is not None:
+            return
+        if positions.ranges_exceed(self.acks, self._ranges_max):
+            # Too much for a node: the cursor ledger keeps it.
+            if self._dirty:
+                await self._write_once()
+            return
+        if self.ledger_id != NO_LEDGER or self._dirty:
+            previous = self.ledger_id
+            await self._write_node(NO_LEDGER)
+            self._ledger = None
+            if previous != NO_LEDGER:
+                await self.managed_ledger.client.delete(previous)
+
+    async def delete(self) -> None:
+        """Removes the cursor for good."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        self.managed_ledger.cursors.pop(self.name, None)
+        if not self.durable:
+            return
+        path = paths.cursor(self.managed_ledger.name, self.name)
+        try:
+            await self.managed_ledger.store.delete(path)
+        except NotFound:
+            log.warning("cursor=%s its node was gone already", self.name)
+        if self.ledger_id != NO_LEDGER:
+            try:
+                await self.managed_ledger.client.delete(self.ledger_id)
+            except MetadataError as error:
+                log.warning("cursor=%s its ledger could not be deleted: %s", self.name, error)
+        self.managed_ledger.trim()
+
+
+async def recover_cursor(
+    managed_ledger: ManagedLedger, name: str, value: bytes, version: int
+) -> Cursor:
+    """Opens a cursor from its node: the state is there, or in the last entry of its ledger."""
+    record = positions.decode_cursor(value)
+    cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
+    cursor.acks = record.acks
+    cursor.version = version
+    cursor.ledger_id = record.cursors_ledger_id
+    cursor.properties = record.cursor_properties
+    cursor.position_properties = record.properties
+    if record.cursors_ledger_id != NO_LEDGER:
+        last = await managed_ledger.client.recover_last_entry(record.cursors_ledger_id)
+        if last is not None:
+            cursor.acks, cursor.position_properties = positions.restore_position(last)
+    _clamp(managed_ledger, cursor)
+    return cursor
+
+
+def _clamp(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
+    """A mark beyond the last entry (entries that were never confirmed) is moved back to it."""
+    if cursor.acks.mark_delete > managed_ledger.last_confirmed:
+        cursor.acks.mark_delete_to(*managed_ledger.last_confirmed)
+    cursor.acks.advance(managed_ledger.ledger_after)

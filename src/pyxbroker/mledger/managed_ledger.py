@@ -1,0 +1,512 @@
+"""A managed ledger: an endless log made of a list of ledgers, with one writer (ManagedLedgerImpl).
+
+The list is one metadata node. Its last ledger is the one being written; opening a managed ledger
+takes that one over (fences and recovers it), so that an earlier owner can confirm nothing more, and
+goes on in a new ledger. Every change of the list is a compare-and-set: when somebody else changed
+the node, the managed ledger belongs to them and this one is fenced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from pyxbroker.entry import EntryBatch, EntryRun, Position
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
+from pyxbroker.mledger import positions
+
+if TYPE_CHECKING:
+    from pyxbroker.mledger.cursor import Cursor
+
+log = logging.getLogger("pyxbroker.mledger")
+
+
+class ManagedLedgerError(Exception):
+    """An operation of a managed ledger failed."""
+
+
+class ManagedLedgerFenced(ManagedLedgerError):
+    """Another owner has taken the managed ledger over."""
+
+
+class ManagedLedgerTerminated(ManagedLedgerError):
+    """The managed ledger was terminated: nothing can be added any more."""
+
+
+class State(enum.Enum):
+    OPENING = "opening"
+    OPEN = "open"
+    CREATING_LEDGER = "creating a ledger"
+    FAILED = "failed"
+    FENCED = "fenced"
+    TERMINATED = "terminated"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True)
+class ManagedLedgerLimits:
+    """When a ledger is closed and the next one begun, and how much is kept."""
+
+    entries_per_ledger_max: int = 50_000
+    bytes_per_ledger_max: int = 2048 << 20
+    rollover_min_s: float = 600.0
+    rollover_max_s: float = 4 * 3600.0
+    retention_s: float = 0.0
+    retention_bytes: int = 0
+    cursor_entries_per_ledger_max: int = 50_000
+    mark_delete_per_s: float = 1.0
+    ranges_as_list_max: int = 1_000
+
+
+@dataclass(slots=True)
+class LedgerInfo:
+    """One ledger of the list. entries and size count only once the ledger is closed."""
+
+    ledger_id: int
+    entries: int = 0
+    size: int = 0
+    timestamp_ms: int = 0  # when it was closed
+    raw: bytes = b""  # the stored record, which may have fields that are not ours
+
+
+class Listener(Protocol):
+    """Who uses the managed ledger: told of new entries and of the end."""
+
+    def on_entries_added(self) -> None: ...
+
+    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
+
+
+ReadCallback = Callable[[EntryBatch | LedgerError], None]
+
+
+class ManagedLedger:
+    """The log of one topic. Made by open_managed_ledger (mledger/opening.py)."""
+
+    def __init__(
+        self,
+        name: str,
+        store: MetadataStore,
+        ledgers: LedgerClient,
+        limits: ManagedLedgerLimits,
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.client = ledgers
+        self.limits = limits
+        self.state = State.OPENING
+        self.listener: Listener | None = None
+        self.version = MUST_NOT_EXIST
+        self.properties: dict[str, str] = {}
+        self.terminated_position: Position | None = None
+        self.ledgers: dict[int, LedgerInfo] = {}
+        self.cursors: dict[str, Cursor] = {}
+        self.current: LedgerHandle | None = None
+        self.last_confirmed = Position(-1, -1)
+        self.entries_added = 0
+        self.size = 0  # bytes of all ledgers of the list
+        self._ids: list[int] = []  # of self.ledgers, ascending
+        self._cumulative: list[int] = [0]  # entries before each closed ledger
+        self._current_since = 0.0
+        self._waiting: deque[EntryRun] = deque()
+        self._readers: dict[int, ReadHandle] = {}
+        self._failure: ManagedLedgerError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._trimming = False
+        self._info_lock = asyncio.Lock()
+
+    # --- the list -----------------------------------------------------------------------------
+
+    def index_ledgers(self) -> None:
+        """Rebuilds what is derived from self.ledgers after the list changed."""
+        self._ids = sorted(self.ledgers)
+        total = 0
+        self._cumulative = []
+        for ledger_id in self._ids:
+            self._cumulative.append(total)
+            total += self.ledgers[ledger_id].entries
+        for ledger_id in list(self._readers):
+            if ledger_id not in self.ledgers:
+                del self._readers[ledger_id]
+
+    async def write_info(self) -> None:
+        """Writes the list, by compare-and-set. Raises ManagedLedgerFenced when it has another owner."""
+        async with self._info_lock:
+            value = positions.encode_ledger_list(
+                (
+                    positions.LedgerRecord(
+                        info.ledger_id, info.entries, info.size, info.timestamp_ms, info.raw
+                    )
+                    for info in self.ledgers.values()
+                ),
+                self.properties,
+                self.terminated_position,
+            )
+            try:
+                result = await self.store.put(
+                    paths.managed_ledger(self.name), value, self.version
+                )
+            except BadVersion as error:
+                fenced = ManagedLedgerFenced(f"{self.name} is owned by another broker: {error}")
+                self.fail(State.FENCED, fenced)
+                raise fenced from error
+            self.version = result.version
+
+    def last_entry(self, ledger_id: int) -> int | None:
+        """Id of the last confirmed entry of a ledger (-1: none yet), None for an unknown ledger."""
+        current = self.current
+        if current is not None and ledger_id == current.ledger_id:
+            return current.last_add_confirmed
+        info = self.ledgers.get(ledger_id)
+        return None if info is None else info.entries - 1
+
+    def ledger_after(self, ledger_id: int, entry_id: int) -> int | None:
+        """The ledger that follows when entry_id is the last one of a ledger that is closed."""
+        if self.current is not None and ledger_id == self.current.ledger_id:
+            return None
+        last = self.last_entry(ledger_id)
+        if last is not None and entry_id < last:
+            return None
+        at = bisect_right(self._ids, ledger_id)
+        return self._ids[at] if at < len(self._ids) else None
+
+    def next_position(self, position: tuple[int, int]) -> Position:
+        """Where the entry after a position is, or will be."""
+        ledger_id, entry_id = position
+        following = self.ledger_after(ledger_id, entry_id)
+        while following is not None and self.ledgers[following].entries == 0:
+            if self.current is not None and following == self.current.ledger_id:
+                break
+            further = self.ledger_after(following, -1)
+            if further is None:
+                break
+            following = further
+        if following is not None:
+            return Position(following, 0)
+        return Position(ledger_id, entry_id + 1)
+
+    def first_position(self) -> Position:
+        """Just before the first entry that is kept."""
+        if not self._ids:
+            return Position(-1, -1)
+        return Position(self._ids[0], -1)
+
+    def ordinal(self, position: tuple[int, int]) -> int:
+        """How many kept entries are at or before a position."""
+        ledger_id, entry_id = position
+        at = bisect_right(self._ids, ledger_id) - 1
+        if at < 0:
+            return 0
+        if self._ids[at] != ledger_id:
+            last = self.last_entry(self._ids[at])
+            return self._cumulative[at] + (last or 0) + 1
+        last = self.last_entry(ledger_id)
+        return self._cumulative[at] + min(entry_id, -1 if last is None else last) + 1
+
+    def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
+        """How many kept entries are after one position and not after another."""
+        return max(self.ordinal(last) - self.ordinal(after), 0)
+
+    @property
+    def entries(self) -> int:
+        """Entries that are kept."""
+        return self.ordinal(self.last_confirmed)
+
+    # --- adding -------------------------------------------------------------------------------
+
+    def append(self, run: EntryRun) -> None:
+        """Appends a run; run.owner is told when its entries are durable, or why they are not.
+
+        The run's data is needed only during this call. Raises ManagedLedgerError when nothing can
+        be added now (the run's owner is not told then).
+        """
+        if self.state is State.OPEN:
+            current = self.current
+            assert current is not None
+            current.append(run)
+            if current.pending.next >= self.limits.entries_per_ledger_max or (
+                current.length >= self.limits.bytes_per_ledger_max
+            ):
+                self._roll_over_if_due()
+        elif self.state is State.CREATING_LEDGER:
+            run.keep()
+            self._waiting.append(run)
+        else:
+            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+
+    def on_run_confirmed(self, run: EntryRun) -> None:
+        """The current ledger has a run on its ack quorum."""
+        self.last_confirmed = Position(run.ledger_id, run.last_entry_id)
+        self.entries_added += run.count
+        self.size += run.bytes
+        run.owner.on_run_added(run)
+        if self.listener is not None:
+            self.listener.on_entries_added()
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
+        """The current ledger can confirm nothing more."""
+        self.fail(State.FAILED, ManagedLedgerError(f"{self.name} cannot be written: {error}"))
+
+    def fail(self, state: State, error: ManagedLedgerError) -> None:
+        """Stops all writing and answers every run that waits."""
+        if self._failure is not None:
+            return
+        self._failure = error
+        self.state = state
+        runs = self.current.take_unconfirmed() if self.current is not None else []
+        runs.extend(self._waiting)
+        self._waiting.clear()
+        for run in runs:
+            run.owner.on_run_failed(run, error)
+        if self.listener is not None:
+            self.listener.on_managed_ledger_failed(error)
+
+    # --- ledgers come and go ------------------------------------------------------------------
+
+    def _roll_over_if_due(self) -> None:
+        if time.monotonic() - self._current_since >= self.limits.rollover_min_s:
+            self.roll_over()
+
+    def roll_over(self) -> None:
+        """Closes the current ledger and begins the next; runs that come meanwhile wait."""
+        if self.state is State.OPEN:
+            self.state = State.CREATING_LEDGER
+            self.spawn(self._roll_over())
+
+    def check_age(self) -> None:
+        """Called now and then: closes a current ledger that has grown too old, frees old ledgers."""
+        age = time.monotonic() - self._current_since
+        if self.state is State.OPEN and self.current is not None:
+            full = self.current.pending.next >= self.limits.entries_per_ledger_max or (
+                self.current.length >= self.limits.bytes_per_ledger_max
+            )
+            if self.current.last_add_confirmed >= 0 and (
+                age >= self.limits.rollover_max_s or (full and age >= self.limits.rollover_min_s)
+            ):
+                self.roll_over()
+        self.trim()
+
+    async def _roll_over(self) -> None:
+        old = self.current
+        assert old is not None
+        try:
+            await old.drain()
+            await self.client.close(old)
+            info = self.ledgers[old.ledger_id]
+            info.entries = old.last_add_confirmed + 1
+            info.size = old.length
+            info.timestamp_ms = int(time.time() * 1000)
+            await self.begin_ledger()
+        except (LedgerError, MetadataError) as error:
+            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {error}"))
+            return
+        except ManagedLedgerError:
+            return
+        self.trim()
+
+    async def begin_ledger(self) -> None:
+        """Creates the next ledger, adds it to the list, and sends what waited for it."""
+        handle = await self.client.create(self, self.name)
+        self.adopt_ledger(handle)
+        await self.write_info()
+        self.start_ledger(handle)
+
+    def adopt_ledger(self, handle: LedgerHandle) -> None:
+        """Adds a new ledger to the list in memory."""
+        self.ledgers[handle.ledger_id] = LedgerInfo(handle.ledger_id)
+        self.index_ledgers()
+
+    def start_ledger(self, handle: LedgerHandle) -> None:
+        """Writes to a ledger that the list on disk has."""
+        self.current = handle
+        self._readers[handle.ledger_id] = handle
+        self._current_since = time.monotonic()
+        self.state = State.OPEN
+        while self._waiting and self.state is State.OPEN:
+            run = self._waiting.popleft()
+            handle.append(run)
+
+    def trim(self) -> None:
+        """Deletes ledgers that every cursor has passed and retention does not keep."""
+        if not self._trimming and self.state is State.OPEN and len(self._ids) > 1:
+            victims = self._trimmable()
+            if victims:
+                self._trimming = True
+                self.spawn(self._trim(victims))
+
+    def _trimmable(self) -> list[int]:
+        """Ids of the ledgers at the front that nobody needs any more."""
+        slowest = min(
+            (cursor.acks.mark_delete for cursor in self.cursors.values() if cursor.durable),
+            default=self.last_confirmed,
+        )
+        victims: list[int] = []
+        kept_bytes = self.size
+        now_ms = time.time() * 1000
+        for ledger_id in self._ids[:-1]:
+            info = self.ledgers[ledger_id]
+            passed = slowest >= (ledger_id, info.entries - 1)
+            young = now_ms - info.timestamp_ms < self.limits.retention_s * 1000
+            small = kept_bytes <= self.limits.retention_bytes
+            forever = self.limits.retention_s < 0 and self.limits.retention_bytes < 0
+            if not passed or forever or (young and (small or self.limits.retention_bytes < 0)):
+                break
+            if self.limits.retention_s < 0 and small:
+                break
+            victims.append(ledger_id)
+            kept_bytes -= info.size
+        return victims
+
+    async def _trim(self, victims: list[int]) -> None:
+        removed = [self.ledgers.pop(ledger_id) for ledger_id in victims]
+        self.index_ledgers()
+        try:
+            await self.write_info()
+            for info in removed:
+                self.size -= info.size
+                await self.client.delete(info.ledger_id)
+        except (MetadataError, ManagedLedgerError) as error:
+            # The list on disk decides; ledgers that it no longer has are found by garbage collection.
+            log.warning("managed_ledger=%s old ledgers could not be deleted: %s", self.name, error)
+        finally:
+            self._trimming = False
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def normalize(self, position: tuple[int, int]) -> Position | None:
+        """The first confirmed entry at or after a position; None when there is none yet."""
+        ledger_id, entry_id = position
+        if (ledger_id, entry_id) > self.last_confirmed:
+            return None
+        at = bisect_right(self._ids, ledger_id) - 1
+        if at < 0 or self._ids[at] != ledger_id:
+            at += 1
+            entry_id = 0
+        entry_id = max(entry_id, 0)
+        while at < len(self._ids):
+            last = self.last_entry(self._ids[at])
+            if last is not None and entry_id <= last:
+                return Position(self._ids[at], entry_id)
+            at += 1
+            entry_id = 0
+        return None
+
+    def read_cached(
+        self, position: Position, count_max: int, bytes_max: int, last: int | None = None
+    ) -> EntryBatch | None:
+        """Entries of one ledger from a normalized position on, when they are in memory."""
+        reader = self._readers.get(position.ledger_id)
+        if reader is None:
+            return None
+        end = self.last_entry(position.ledger_id)
+        if end is None:
+            return None
+        if last is not None and last < end:
+            end = last
+        return reader.read_cached(position.entry_id, end, count_max, bytes_max)
+
+    def read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+        last: int | None = None,
+    ) -> None:
+        """The same from disk; callback gets an EntryBatch or a LedgerError, never within this call."""
+        reader = self._readers.get(position.ledger_id)
+        end = self.last_entry(position.ledger_id)
+        if reader is not None and end is not None:
+            reader.read(
+                position.entry_id,
+                end if last is None else min(last, end),
+                count_max,
+                bytes_max,
+                callback,
+            )
+        else:
+            self.spawn(self._open_and_read(position, count_max, bytes_max, callback, last))
+
+    async def _open_and_read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: ReadCallback,
+        last: int | None,
+    ) -> None:
+        ledger_id = position.ledger_id
+        try:
+            if ledger_id not in self.ledgers:
+                raise NoSuchEntry(f"ledger {ledger_id} is not part of {self.name} any more")
+            self._readers[ledger_id] = await self.client.open_read(ledger_id)
+        except (LedgerError, MetadataError) as error:
+            failure = error if isinstance(error, LedgerError) else LedgerError(str(error))
+            self.client.turn.run(callback, failure)
+            return
+        self.read(position, count_max, bytes_max, callback, last)
+
+    async def read_one(self, position: Position) -> EntryBatch:
+        """The entry at a position, as a batch of one. Raises LedgerError."""
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            if future.done():
+                return
+            if isinstance(result, LedgerError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.read(position, 1, 1, on_read, position.entry_id)
+        return await future
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def spawn(self, coroutine: object) -> None:
+        """Runs a coroutine of this managed ledger in the background, kept until it is done."""
+        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("managed_ledger=%s a task failed", self.name, exc_info=error)
+            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} failed: {error!r}"))
+
+    async def close(self) -> None:
+        """Confirms what was appended, folds cursors into metadata, closes the current ledger."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
+        for cursor in list(self.cursors.values()):
+            await cursor.close()
+        if self.state is State.OPEN and self.current is not None:
+            self.state = State.CLOSED
+            await self.current.drain()
+            await self._close_current(self.current)
+        elif self._failure is None:
+            self.state = State.CLOSED
+
+    async def _close_current(self, handle: LedgerHandle) -> None:
+        await self.client.close(handle)
+        info = self.ledgers[handle.ledger_id]
+        info.entries = handle.last_add_confirmed + 1
+        info.size = handle.length
+        info.timestamp_ms = int(time.time() * 1000)
+        if info.entries == 0:
+            del self.ledgers[handle.ledger_id]
+        self.index_ledgers()
+        await self.write_info()
+        if info.entries == 0:
+            await self.client.delete(handle.ledger_id)

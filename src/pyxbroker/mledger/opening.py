@@ -1,0 +1,105 @@
+"""Opening and deleting managed ledgers: taking a topic over from whoever wrote it before."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from pyxbroker.entry import Position
+from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore, NotFound
+from pyxbroker.mledger import positions
+from pyxbroker.mledger.cursor import recover_cursor
+from pyxbroker.mledger.managed_ledger import LedgerInfo, ManagedLedger, ManagedLedgerLimits
+
+
+async def open_managed_ledger(
+    name: str,
+    store: MetadataStore,
+    ledgers: LedgerClient,
+    limits: ManagedLedgerLimits,
+    create: bool = True,
+) -> ManagedLedger | None:
+    """Opens a managed ledger, or makes it; None when it does not exist and create is False."""
+    managed_ledger = ManagedLedger(name, store, ledgers, limits)
+    found = await store.get(paths.managed_ledger(name))
+    if found is None:
+        if not create:
+            return None
+        await managed_ledger.begin_ledger()
+        managed_ledger.last_confirmed = managed_ledger.first_position()
+        return managed_ledger
+    managed_ledger.version = found.version
+    ledgers_found, properties, terminated = positions.decode_ledger_list(found.value)
+    managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
+    managed_ledger.properties = properties
+    managed_ledger.terminated_position = terminated
+    await _recover_last_ledger(managed_ledger)
+    managed_ledger.index_ledgers()
+    managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
+    handle = await ledgers.create(managed_ledger, name)
+    managed_ledger.adopt_ledger(handle)
+    managed_ledger.last_confirmed = _last_position(managed_ledger, handle.ledger_id)
+    await managed_ledger.write_info()
+    managed_ledger.start_ledger(handle)
+    await _open_cursors(managed_ledger)
+    return managed_ledger
+
+
+async def _recover_last_ledger(managed_ledger: ManagedLedger) -> None:
+    """Fences the ledger that was being written and learns what it holds; an empty one is dropped."""
+    if not managed_ledger.ledgers:
+        return
+    last_id = max(managed_ledger.ledgers)
+    info = managed_ledger.ledgers[last_id]
+    if info.timestamp_ms and info.entries:
+        return
+    try:
+        last_entry, length = await managed_ledger.client.recover(last_id)
+    except NoSuchLedger:
+        del managed_ledger.ledgers[last_id]
+        return
+    info.entries = last_entry + 1
+    info.size = length
+    info.timestamp_ms = int(time.time() * 1000)
+    if info.entries == 0:
+        del managed_ledger.ledgers[last_id]
+        await managed_ledger.client.delete(last_id)
+
+
+def _last_position(managed_ledger: ManagedLedger, new_ledger_id: int) -> Position:
+    closed = [info for info in managed_ledger.ledgers.values() if info.ledger_id != new_ledger_id]
+    if not closed:
+        return Position(new_ledger_id, -1)
+    last = max(closed, key=lambda info: info.ledger_id)
+    return Position(last.ledger_id, last.entries - 1)
+
+
+async def _open_cursors(managed_ledger: ManagedLedger) -> None:
+    names = await managed_ledger.store.children(paths.managed_ledger(managed_ledger.name))
+    found = await asyncio.gather(
+        *(
+            managed_ledger.store.get(f"{paths.managed_ledger(managed_ledger.name)}/{name}")
+            for name in names
+        )
+    )
+    for encoded, node in zip(names, found, strict=True):
+        if node is None:
+            continue
+        name = paths.decode(encoded)
+        cursor = await recover_cursor(managed_ledger, name, node.value, node.version)
+        managed_ledger.cursors[name] = cursor
+
+
+async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
+    """Deletes a managed ledger with its cursors and ledgers; it must have no user any more."""
+    for cursor in list(managed_ledger.cursors.values()):
+        await cursor.delete()
+    ledger_ids = list(managed_ledger.ledgers)
+    try:
+        await managed_ledger.store.delete(paths.managed_ledger(managed_ledger.name))
+    except NotFound:
+        pass
+    for ledger_id in ledger_ids:
+        await managed_ledger.client.delete(ledger_id)
