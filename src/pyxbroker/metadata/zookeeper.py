@@ -1,0 +1,587 @@
+"""The metadata store of a cluster: Apache ZooKeeper, through kazoo.
+
+kazoo runs three threads of its own. They never touch our state: what they have to tell (an answer,
+a watch that fired, a change of the connection) is handed to the loop with call_soon_threadsafe, and
+everything else in this file runs on the loop.
+
+Order. ZooKeeper applies the requests of one connection in the order in which they are sent, so an
+operation that takes several requests (parents that may be missing, create-or-overwrite) sends them
+all at once instead of waiting in between: `put` without an expected version is a set followed by a
+create, of which exactly one succeeds. Only when another process interferes in just that moment is a
+second step needed, and only then may an operation be applied after a later one.
+
+Connection loss. An operation whose answer was lost is sent again over the next connection, before
+all later ones, until its time is up. Its first attempt may have gone through: then the repeated
+one is refused, and the node is read to see whether it holds exactly what we wanted to write.
+Operations that are issued while ZooKeeper is away wait for it, at most `operation_timeout_ms`, then
+they fail with Unavailable. Nothing else of the process waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from kazoo.client import KazooState
+from kazoo.exceptions import (
+    BadVersionError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoChildrenForEphemeralsError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionExpiredError,
+)
+from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+
+from pyxbroker.metadata.store import (
+    ANY_VERSION,
+    MUST_NOT_EXIST,
+    BadVersion,
+    GetResult,
+    InvalidPath,
+    MetadataError,
+    MetadataStore,
+    NoChildrenForEphemerals,
+    NotEmpty,
+    NotFound,
+    Notification,
+    NotificationKind,
+    PutResult,
+    SessionEvent,
+    StoreClosed,
+    Unavailable,
+    check_path,
+    parent_of,
+    resolve,
+)
+from pyxbroker.metadata.zookeeper_client import GatedClient
+
+REQUESTS_IN_FLIGHT_MAX = 128
+"""kazoo wakes its thread through a socket pair that holds one message per request: about 270."""
+ATTEMPTS_MAX = 5
+"""A request that makes the server close the connection must not do so for ever."""
+KNOWN_PARENTS_MAX = 10_000
+CLOSE_DRAIN_S = 0.8
+CLOSE_SESSION_S = 1.0
+
+_LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
+_EVENT_KINDS = {
+    EventType.CREATED: NotificationKind.CREATED,
+    EventType.CHANGED: NotificationKind.MODIFIED,
+    EventType.DELETED: NotificationKind.DELETED,
+    EventType.CHILD: NotificationKind.CHILDREN_CHANGED,
+}
+
+_log = logging.getLogger(__name__)
+
+Request = Callable[[], Any]
+Steps = Generator[list[Request], list[Any], Any]
+
+
+class _Operation:
+    """One operation of the store: its steps, and the requests of the step that is under way."""
+
+    __slots__ = ("attempts", "deadline", "future", "make_steps", "outcomes", "remaining", "steps")
+
+    def __init__(
+        self,
+        make_steps: Callable[[bool], Steps],
+        future: asyncio.Future[Any],
+        deadline: float,
+    ) -> None:
+        self.make_steps = make_steps
+        self.future = future
+        self.deadline = deadline
+        self.attempts = 0
+        self.steps: Steps | None = None
+        self.outcomes: list[Any] = []
+        self.remaining = 0
+
+
+class ZooKeeperStore(MetadataStore):
+    """The tree of a ZooKeeper ensemble. `hosts` is `HOST:PORT[,HOST:PORT...][/CHROOT]`.
+
+    Times are milliseconds: how long ZooKeeper keeps a session without hearing of it, how long an
+    operation may take, how long open() waits for a first connection.
+    """
+
+    def __init__(
+        self,
+        hosts: str,
+        *,
+        session_timeout_ms: int,
+        operation_timeout_ms: int,
+        connect_timeout_ms: int,
+    ) -> None:
+        super().__init__()
+        self.hosts = hosts
+        self._session_timeout_s = session_timeout_ms / 1000
+        self._operation_timeout_s = operation_timeout_ms / 1000
+        self._connect_timeout_s = connect_timeout_ms / 1000
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: GatedClient | None = None
+        self._connected: asyncio.Future[None] | None = None
+        self._is_closing = False
+        self._is_lost = False
+        self._lost_timer: asyncio.TimerHandle | None = None
+        # In the order of issue: the operations that wait to be sent, and all that are unanswered.
+        self._waiting: deque[_Operation] = deque()
+        self._unanswered: dict[_Operation, None] = {}
+        self._lost: list[_Operation] = []
+        self._in_flight = 0
+        self._timeout_timer: asyncio.TimerHandle | None = None
+        # What kazoo's threads have handed over, and whether the loop knows.
+        self._arrived: deque[Callable[[], None]] = deque()
+        self._is_wake_up_due = False
+        self._known_parents: set[str] = {"/"}
+        self._watched_nodes: set[str] = set()
+        self._watched_children: set[str] = set()
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._connected = self._loop.create_future()
+        self._is_closing = self._is_lost = self._is_wake_up_due = False
+        self._arrived.clear()
+        client = self._client = GatedClient(self.hosts, self._session_timeout_s)
+        client.add_listener(lambda state: self._hand_over(self._on_state, state))
+        client.start_async()
+        try:
+            await asyncio.wait_for(self._connected, self._connect_timeout_s)
+            if client.chroot:
+                await self._issue(lambda repeated: self._make_chroot(client))
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, asyncio.TimeoutError):
+                raise Unavailable(
+                    f"no ZooKeeper answers at {self.hosts} (waited"
+                    f" {self._connect_timeout_s:g} s); is it running, and is the address right?"
+                ) from None
+            raise
+
+    async def close(self) -> None:
+        client, loop = self._client, self._loop
+        if client is None or loop is None or self._is_closing:
+            return
+        self._is_closing = True
+        pending = [operation.future for operation in self._unanswered]
+        if pending and client.is_gate_open:
+            await asyncio.wait(pending, timeout=CLOSE_DRAIN_S)
+        for timer in (self._timeout_timer, self._lost_timer):
+            if timer is not None:
+                timer.cancel()
+        for operation in list(self._unanswered):
+            self._finish(operation, StoreClosed("the metadata store was closed"))
+        self._waiting.clear()
+        self._client = None
+        await self._end_session(loop, client)
+        self._loop = None
+
+    async def _end_session(self, loop: asyncio.AbstractEventLoop, client: GatedClient) -> None:
+        """Ends the session; kazoo may wait long for a server that is gone, we do not."""
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def stop() -> None:
+            try:
+                client.stop()
+                client.close()
+            finally:
+                self._hand_over(resolve, ended, None)
+
+        threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
+        done, _ = await asyncio.wait([ended], timeout=CLOSE_SESSION_S)
+        if not done:
+            _log.warning(
+                "ZooKeeper at %s did not confirm the end of the session; it ends there by itself"
+                " within %g s",
+                *(self.hosts, self._session_timeout_s),
+            )
+
+    # The operations. Each is a generator of steps: it yields the requests of a step, all to be sent
+    # at once, and gets their outcomes (values or exceptions). `repeated`: an earlier attempt may
+    # have gone through.
+
+    def get(self, path: str) -> asyncio.Future[GetResult | None]:
+        return self._issue_at(path, lambda repeated: self._get(path))
+
+    def put(
+        self,
+        path: str,
+        value: bytes,
+        expected_version: int | None = ANY_VERSION,
+        *,
+        ephemeral: bool = False,
+        sequential: bool = False,
+    ) -> asyncio.Future[PutResult]:
+        value = bytes(value)
+        if sequential:
+            return self._issue_at(
+                path, lambda repeated: self._put_new(path, value, ephemeral, True)
+            )
+        if expected_version is ANY_VERSION:
+            return self._issue_at(path, lambda repeated: self._put_any(path, value, ephemeral))
+        if expected_version == MUST_NOT_EXIST:
+            return self._issue_at(
+                path, lambda repeated: self._put_new(path, value, ephemeral, False, repeated)
+            )
+        version = expected_version
+        return self._issue_at(path, lambda repeated: self._put_next(path, value, version, repeated))
+
+    def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
+        version = -1 if expected_version is ANY_VERSION else expected_version
+        return self._issue_at(path, lambda repeated: self._delete(path, version, repeated))
+
+    def children(self, path: str) -> asyncio.Future[list[str]]:
+        return self._issue_at(path, lambda repeated: self._children(path))
+
+    def exists(self, path: str) -> asyncio.Future[bool]:
+        return self._issue_at(path, lambda repeated: self._exists(path))
+
+    def _get(self, path: str) -> Steps:
+        while True:
+            (outcome,) = yield [self._request("get", path, watch=self._watch_node(path))]
+            if not isinstance(outcome, NoNodeError):
+                value, stat = _checked(outcome, path)
+                return _to_result(value, stat)
+            # ZooKeeper watches for a node to appear only when it is asked whether it exists.
+            if not self._is_watched(path) or not (yield from self._exists(path)):
+                return None
+
+    def _exists(self, path: str) -> Steps:
+        (outcome,) = yield [self._request("exists", path, watch=self._watch_node(path))]
+        return _checked(outcome, path) is not None
+
+    def _children(self, path: str) -> Steps:
+        watch = None
+        if self._is_watched(path):
+            self._watched_children.add(path)
+            watch = self._on_watch
+        (outcome,) = yield [self._request("get_children", path, watch=watch)]
+        if isinstance(outcome, NoNodeError):
+            return []
+        return sorted(_checked(outcome, path))
+
+    def _put_new(
+        self, path: str, value: bytes, ephemeral: bool, sequential: bool, repeated: bool = False
+    ) -> Steps:
+        create = self._request("create", path, value, ephemeral=ephemeral, sequence=sequential)
+        while True:
+            *parents, outcome = yield [*self._parents(path), create]
+            if isinstance(outcome, NoNodeError):
+                self._forget_parents(parents, path)
+                continue
+            if isinstance(outcome, NodeExistsError):
+                if repeated and (yield from self._holds(path, value, 0)):
+                    return PutResult(path, 0)
+                raise BadVersion(f"{path} exists already")
+            return PutResult(_checked(outcome, path), 0)
+
+    def _put_next(self, path: str, value: bytes, version: int, repeated: bool) -> Steps:
+        (outcome,) = yield [self._request("set", path, value, version=version)]
+        if isinstance(outcome, NoNodeError):
+            raise BadVersion(f"{path} does not exist, version {version} was expected")
+        if isinstance(outcome, BadVersionError):
+            if repeated and (yield from self._holds(path, value, version + 1)):
+                return PutResult(path, version + 1)
+            raise BadVersion(f"{path} has another version, {version} was expected")
+        return PutResult(path, _checked(outcome, path).version)
+
+    def _put_any(self, path: str, value: bytes, ephemeral: bool) -> Steps:
+        overwrite = self._request("set", path, value)
+        create = self._request("create", path, value, ephemeral=ephemeral)
+        while True:
+            *parents, overwritten, created = yield [*self._parents(path), overwrite, create]
+            if not isinstance(overwritten, KazooException):
+                return PutResult(path, overwritten.version)
+            if not isinstance(created, (NodeExistsError, NoNodeError)):
+                return PutResult(_checked(created, path), 0)
+            # The node appeared, or its parent disappeared, between the two requests.
+            self._forget_parents(parents, path)
+
+    def _delete(self, path: str, version: int, repeated: bool) -> Steps:
+        if path == "/":
+            raise InvalidPath("the root of the metadata cannot be deleted")
+        self._known_parents.discard(path)
+        (outcome,) = yield [self._request("delete", path, version=version)]
+        if not (repeated and isinstance(outcome, NoNodeError)):
+            _checked(outcome, path)
+
+    def _holds(self, path: str, value: bytes, version: int) -> Steps:
+        """Whether a refused repetition was refused because its first attempt went through."""
+        (outcome,) = yield [self._request("get", path)]
+        if isinstance(outcome, NoNodeError):
+            return False
+        found, stat = _checked(outcome, path)
+        return found == value and stat.version == version
+
+    def _make_chroot(self, client: GatedClient) -> Steps:
+        """Every path of the store is below the chroot, so it has to exist first."""
+        parts = client.chroot.strip("/").split("/")
+        paths = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
+        outcomes = yield [functools.partial(client.create_outside_async, each) for each in paths]
+        self._forget_parents(outcomes, client.chroot)
+
+    def _parents(self, path: str) -> list[Request]:
+        """Creates for the parents that have not been seen; those that exist just refuse."""
+        unknown: list[str] = []
+        above = parent_of(path)
+        while above not in self._known_parents:
+            unknown.append(above)
+            above = parent_of(above)
+        if len(self._known_parents) + len(unknown) > KNOWN_PARENTS_MAX:
+            self._known_parents = {"/"}
+        self._known_parents.update(unknown)
+        return [self._request("create", each, b"") for each in reversed(unknown)]
+
+    def _forget_parents(self, outcomes: list[Any], path: str) -> None:
+        """Before another attempt; raises what keeps the parents from being made, if anything."""
+        self._known_parents = {"/"}
+        for outcome in outcomes:
+            if not isinstance(outcome, (NodeExistsError, NoNodeError)):
+                _checked(outcome, path)
+
+    def _request(self, name: str, path: str, *arguments: Any, **options: Any) -> Request:
+        return functools.partial(
+            getattr(self._client, f"{name}_async"), path, *arguments, **options
+        )
+
+    # Sending and answering.
+
+    def _issue_at(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
+        try:
+            check_path(path)
+        except InvalidPath as error:
+            if self._loop is None:
+                raise
+            future: asyncio.Future[Any] = self._loop.create_future()
+            future.set_exception(error)
+            return future
+        return self._issue(make_steps)
+
+    def _issue(self, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
+        if self._client is None or self._loop is None or self._is_closing:
+            raise StoreClosed("the metadata store is closed")
+        deadline = self._loop.time() + self._operation_timeout_s
+        operation = _Operation(make_steps, self._loop.create_future(), deadline)
+        self._unanswered[operation] = None
+        self._waiting.append(operation)
+        if self._timeout_timer is None:
+            self._timeout_timer = self._loop.call_at(deadline, self._on_timeout)
+        self._pump()
+        return operation.future
+
+    def _pump(self) -> None:
+        """Sends what waits, in order, as far as the connection takes it."""
+        while self._waiting and self._in_flight < REQUESTS_IN_FLIGHT_MAX:
+            client = self._client
+            if client is None or not client.is_gate_open:
+                return
+            operation = self._waiting.popleft()
+            if operation in self._unanswered:
+                operation.steps = operation.make_steps(operation.attempts > 0)
+                operation.attempts += 1
+                self._advance(operation, None)
+
+    def _advance(self, operation: _Operation, outcomes: list[Any] | None) -> None:
+        """Takes an operation to its next step, or to its end."""
+        assert operation.steps is not None, "an operation is advanced after it was begun"
+        try:
+            requests = operation.steps.send(outcomes)  # type: ignore[arg-type]
+        except StopIteration as end:
+            self._finish(operation, end.value)
+        except MetadataError as error:
+            self._finish(operation, error)
+        else:
+            self._send(operation, requests)
+
+    def _send(self, operation: _Operation, requests: list[Request]) -> None:
+        client = self._client
+        if client is None:
+            return
+        operation.outcomes = [None] * len(requests)
+        operation.remaining = len(requests)
+        with client.gate:
+            if not client.is_gate_open:
+                self._lost.append(operation)
+                return
+            self._in_flight += len(requests)
+            answers = [request() for request in requests]
+        for index, answer in enumerate(answers):
+            answer.rawlink(functools.partial(self._on_answer, operation, index))
+
+    def _on_answer(self, operation: _Operation, index: int, answer: Any) -> None:
+        """On kazoo's thread."""
+        outcome = answer.value if answer.successful() else answer.exception
+        self._hand_over(self._on_outcome, operation, index, outcome)
+
+    def _on_outcome(self, operation: _Operation, index: int, outcome: Any) -> None:
+        self._in_flight -= 1
+        operation.outcomes[index] = outcome
+        operation.remaining -= 1
+        if operation.remaining == 0 and operation in self._unanswered:
+            if any(isinstance(each, _LOST) for each in operation.outcomes):
+                self._on_operation_lost(operation)
+            else:
+                self._advance(operation, operation.outcomes)
+        self._resume()
+
+    def _on_operation_lost(self, operation: _Operation) -> None:
+        if operation.attempts < ATTEMPTS_MAX:
+            self._lost.append(operation)
+            return
+        error = Unavailable(
+            f"the connection to ZooKeeper at {self.hosts} broke {ATTEMPTS_MAX} times during this"
+            " operation; whether it was carried out is not known"
+        )
+        self._finish(operation, error)
+
+    def _resume(self) -> None:
+        """After a connection loss: once all lost operations are known, they go first, in order."""
+        client = self._client
+        if client is None:
+            return
+        if not client.is_gate_open and self._in_flight == 0 and client.open_gate():
+            order = {operation: index for index, operation in enumerate(self._unanswered)}
+            lost = sorted((each for each in self._lost if each in order), key=order.__getitem__)
+            self._lost = []
+            self._known_parents = {"/"}
+            self._waiting.extendleft(reversed(lost))
+        self._pump()
+
+    def _finish(self, operation: _Operation, result: object) -> None:
+        self._unanswered.pop(operation, None)
+        resolve(operation.future, result)
+
+    def _on_timeout(self) -> None:
+        """Gives up what has waited too long; the oldest operations come first in the dict."""
+        loop = self._loop
+        if loop is None:
+            return
+        self._timeout_timer = None
+        now = loop.time()
+        for operation in list(self._unanswered):
+            if operation.deadline > now:
+                self._timeout_timer = loop.call_at(operation.deadline, self._on_timeout)
+                return
+            sent = "whether it was carried out is not known" if operation.attempts else "not sent"
+            error = Unavailable(
+                f"ZooKeeper at {self.hosts} did not answer within"
+                f" {self._operation_timeout_s:g} s ({sent})"
+            )
+            self._finish(operation, error)
+
+    # What kazoo's threads hand over.
+
+    def _hand_over(self, call: Callable[..., None], *arguments: Any) -> None:
+        """On any thread: lets the loop make this call, with one wake-up for all that is due."""
+        self._arrived.append(functools.partial(call, *arguments))
+        if self._is_wake_up_due:
+            return
+        self._is_wake_up_due = True
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._on_arrived)
+
+    def _on_arrived(self) -> None:
+        self._is_wake_up_due = False
+        while self._arrived:
+            self._arrived.popleft()()
+
+    def _on_state(self, state: str) -> None:
+        loop = self._loop
+        if loop is None or self._client is None:
+            return
+        if state == KazooState.CONNECTED:
+            self._on_connected()
+        elif state == KazooState.SUSPENDED:
+            _log.warning("the connection to ZooKeeper at %s is lost", self.hosts)
+            self._notify_session(SessionEvent.CONNECTION_LOST)
+            # A client cannot learn that its session has ended while the server is away. Pulsar's
+            # ZKSessionWatcher assumes it after 5/6 of the session's time.
+            patience_s = self._session_timeout_s * 5 / 6
+            self._lost_timer = loop.call_later(patience_s, self._on_session_lost)
+        else:
+            self._on_session_lost()
+
+    def _on_connected(self) -> None:
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+            self._lost_timer = None
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_result(None)
+        else:
+            _log.warning("connected to ZooKeeper at %s again", self.hosts)
+            self._notify_session(SessionEvent.RECONNECTED)
+            if self._is_lost:
+                self._is_lost = False
+                self._notify_session(SessionEvent.SESSION_REESTABLISHED)
+            self._notify_of_what_may_have_changed()
+        self._resume()
+
+    def _on_session_lost(self) -> None:
+        if self._lost_timer is not None:
+            self._lost_timer.cancel()
+            self._lost_timer = None
+        if not self._is_lost:
+            self._is_lost = True
+            _log.warning("the session with ZooKeeper at %s is lost", self.hosts)
+            self._notify_session(SessionEvent.SESSION_LOST)
+
+    # Watches.
+
+    def _watch_node(self, path: str) -> Callable[[WatchedEvent], None] | None:
+        if not self._is_watched(path):
+            return None
+        self._watched_nodes.add(path)
+        return self._on_watch
+
+    def _on_watch(self, event: WatchedEvent) -> None:
+        """On kazoo's thread. NONE is not about a node: the connection was lost."""
+        if event.type in _EVENT_KINDS:
+            self._hand_over(self._on_watch_event, event.type, event.path)
+
+    def _on_watch_event(self, event_type: str, path: str) -> None:
+        """Tells one notification, even where kazoo calls for the node and for its children."""
+        watched = self._watched_nodes
+        if event_type == EventType.CHILD:
+            watched = self._watched_children
+        elif event_type == EventType.DELETED and path in self._watched_children:
+            self._watched_children.discard(path)
+            watched.add(path)
+        if path in watched:
+            watched.discard(path)
+            self._notify(Notification(_EVENT_KINDS[event_type], path))
+
+    def _notify_of_what_may_have_changed(self) -> None:
+        nodes, self._watched_nodes = self._watched_nodes, set()
+        children, self._watched_children = self._watched_children, set()
+        for path in sorted(nodes):
+            self._notify(Notification(NotificationKind.MODIFIED, path))
+        for path in sorted(children):
+            self._notify(Notification(NotificationKind.CHILDREN_CHANGED, path))
+
+
+def _checked(outcome: Any, path: str) -> Any:
+    """The value of a request, or the MetadataError for what ZooKeeper answered."""
+    if not isinstance(outcome, BaseException):
+        return outcome
+    if isinstance(outcome, NoNodeError):
+        raise NotFound(f"{path} does not exist")
+    if isinstance(outcome, BadVersionError):
+        raise BadVersion(f"{path} has another version than was expected")
+    if isinstance(outcome, NotEmptyError):
+        raise NotEmpty(f"{path} has children")
+    if isinstance(outcome, NoChildrenForEphemeralsError):
+        raise NoChildrenForEphemerals(f"a node above {path} is ephemeral")
+    raise MetadataError(f"ZooKeeper refused an operation on {path}: {outcome!r}") from outcome
+
+
+def _to_result(value: bytes, stat: ZnodeStat) -> GetResult:
+    return GetResult(value, stat.version, stat.ephemeralOwner != 0, stat.ctime, stat.mtime)
