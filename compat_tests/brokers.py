@@ -113,6 +113,8 @@ class Broker:
             "brokerServicePort": str(self.port),
             "webServicePort": str(self.web_port),
             "bookiePort": str(self._bookie_port),
+            # As Pulsar ships it; without it the bookie refuses entries near the size limit.
+            "nettyMaxFrameSizeBytes": "5253120",
         }
         return self._write_configuration(settings | self.settings)
 

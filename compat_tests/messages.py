@@ -9,8 +9,8 @@ import pulsar
 
 
 def payload(number: int, size: int | None = None) -> bytes:
-    """Bytes that only ``number`` determines; the size varies from 0 to about 1,000 bytes."""
-    wanted = (number * 37) % 1009 if size is None else size
+    """Bytes that only ``number`` determines; the size varies from 1 to about 1,000 bytes."""
+    wanted = 1 + (number * 37) % 1009 if size is None else size
     seed = hashlib.blake2b(number.to_bytes(8, "big"), digest_size=48).digest()
     return (seed * (wanted // len(seed) + 1))[:wanted]
 

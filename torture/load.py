@@ -1,0 +1,220 @@
+"""The load on the broker, and reading everything back after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from compat_tests import wire
+from torture.client import Connection, Position, Refused
+from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_of
+
+WINDOW = 24  # messages of one producer without a receipt
+CHECKSUM_BYTES_MAX = 600  # larger ones are sent without a checksum, which the protocol allows
+
+
+def make_topics(generator: random.Random, life: int) -> list[TopicModel]:
+    """The topics of one data directory; odd ones are acknowledged cumulatively."""
+    topics = []
+    for number in range(3):
+        name = f"persistent://public/default/torture-{life}-{number}"
+        producers = [
+            ProducerModel(f"p{life}-{number}-{n}", name) for n in range(generator.randint(1, 3))
+        ]
+        topics.append(TopicModel(name, number % 2 == 1, producers))
+    return topics
+
+
+class Load:
+    """Producers and consumers that run until the broker is gone or ``stop`` is called."""
+
+    def __init__(self, topics: list[TopicModel], generator: random.Random) -> None:
+        self.topics = topics
+        self.random = generator
+        self._producers = dict(enumerate((p for t in topics for p in t.producers), 1))
+        self._room: dict[int, asyncio.Semaphore] = {}
+        self._stopping = False
+        self._acks: set[asyncio.Task[None]] = set()
+
+    async def run(self, port: int) -> None:
+        """Drive the broker; returns when the connection ends."""
+        try:
+            sender, receiver = await Connection.open(port), await Connection.open(port)
+        except OSError:
+            return
+        sender.on_receipt = self._on_receipt
+        receiver.on_message = lambda *message: self._on_message(receiver, *message)
+        try:
+            await self._subscribe(receiver)
+            await asyncio.gather(*(self._produce(sender, n) for n in self._producers))
+        except (ConnectionError, TimeoutError, asyncio.TimeoutError, Refused):
+            if not sender.closed.done() and not self._stopping:
+                await asyncio.wait([sender.closed], timeout=0.2)
+        finally:
+            for task in self._acks:
+                task.cancel()
+            await asyncio.gather(*self._acks, return_exceptions=True)
+            sender.close()
+            receiver.close()
+
+    def stop(self) -> None:
+        """Let ``run`` end soon although the broker lives."""
+        self._stopping = True
+
+    async def _subscribe(self, receiver: Connection) -> None:
+        for consumer_id, topic in enumerate(self.topics, 1):
+            sub_type = wire.EXCLUSIVE if topic.cumulative else wire.SHARED
+            await receiver.subscribe(topic.name, consumer_id, "audit", fields={3: sub_type})
+            topic.subscribed = True
+            receiver.flow(consumer_id, 500)
+
+    async def _produce(self, sender: Connection, number: int) -> None:
+        producer = self._producers[number]
+        room = self._room[number] = asyncio.Semaphore(WINDOW)
+        await sender.producer(producer.topic, number, producer.name)
+        while not sender.closed.done() and not self._stopping:
+            try:
+                await asyncio.wait_for(room.acquire(), 0.5)
+            except asyncio.TimeoutError:
+                continue
+            sequence = producer.next_sequence
+            producer.next_sequence += 1
+            body = body_of(producer.name, sequence, self._size())
+            metadata = wire.metadata(producer.name, sequence, int(time.time() * 1000))
+            checksum = len(body) <= CHECKSUM_BYTES_MAX
+            sender.write(wire.send(number, sequence, metadata, body, checksum=checksum))
+            if sequence % 8 == 7:
+                await asyncio.sleep(self.random.random() * 0.01)
+
+    def _size(self) -> int:
+        dice = self.random.random()
+        if dice < 0.97:
+            return self.random.randint(20, 400)
+        return self.random.randint(400, 20_000 if dice < 0.995 else 300_000)
+
+    def _on_receipt(self, number: int, sequence: int, position: Position) -> None:
+        self._producers[number].received[sequence] = position
+        self._room[number].release()
+
+    def _on_message(
+        self, receiver: Connection, consumer_id: int, position: Position, _: wire.Payload
+    ) -> None:
+        topic = self.topics[consumer_id - 1]
+        receiver.flow(consumer_id, 1)
+        dice = self.random.random()
+        if topic.cumulative:
+            if dice < 0.02:
+                topic.acked_up_to = max(topic.acked_up_to, position)
+                receiver.ack(consumer_id, [position], cumulative=True)
+        elif dice < 0.5:
+            topic.acked.add(position)
+            if dice < 0.05:
+                task = asyncio.ensure_future(self._ack_surely(receiver, topic, position))
+                self._acks.add(task)
+                task.add_done_callback(self._acks.discard)
+            else:
+                receiver.ack(consumer_id, [position])
+
+    async def _ack_surely(self, to: Connection, topic: TopicModel, position: Position) -> None:
+        try:
+            await to.ack_with_receipt(self.topics.index(topic) + 1, [position])
+        except (ConnectionError, TimeoutError, asyncio.TimeoutError):
+            return
+        topic.acked_with_receipt.add(position)
+
+
+async def time_to_ready(port: int, topic: str, started_at: float) -> float:
+    """Seconds from exec until CONNECTED and a topic that can be read."""
+    while True:
+        if time.monotonic() - started_at > 20:
+            raise TimeoutError("the broker was not ready within 20 s")
+        try:
+            connection = await Connection.open(port)
+        except OSError:
+            await asyncio.sleep(0.003)
+            continue
+        try:
+            await connection.reader(topic, 1)
+            await connection.last_position(1)
+            return time.monotonic() - started_at
+        finally:
+            connection.close()
+
+
+async def verify(port: int, topics: list[TopicModel], verdict: Verdict, clean: bool) -> None:
+    """Read every topic back, drain its subscription, and put what is wrong into the verdict."""
+    connection = await Connection.open(port)
+    try:
+        for topic in topics:
+            check = TopicCheck(topic)
+            verdict.promised += sum(len(p.received) for p in topic.producers)
+            await _read_all(connection, topic, check)
+            verdict.read_back += len(check.positions)
+            if topic.subscribed:
+                await _drain(connection, topic, check, verdict)
+            verdict.problems += check.finish(clean)
+    finally:
+        connection.close()
+
+
+async def _read_all(connection: Connection, topic: TopicModel, check: TopicCheck) -> None:
+    progress = asyncio.Event()
+
+    def take(consumer_id: int, position: Position, payload: wire.Payload) -> None:
+        check.take(position, payload)
+        connection.flow(consumer_id, 1)
+        progress.set()
+
+    connection.on_message = take
+    await connection.reader(topic.name, 1)
+    last = await connection.last_position(1)
+    connection.flow(1, 1000)
+    while last is not None and last not in check.positions:
+        progress.clear()
+        try:
+            await asyncio.wait_for(progress.wait(), 5)
+        except asyncio.TimeoutError:
+            check.problems.append(f"{topic.name}: reading stopped before {last}")
+            break
+    connection.on_message = lambda *_: None
+    await connection.request(wire.CLOSE_CONSUMER, 2, {1: 1})
+
+
+async def _drain(
+    connection: Connection, topic: TopicModel, check: TopicCheck, verdict: Verdict
+) -> None:
+    """Take all that the durable subscription still has, and acknowledge it."""
+    wanted = {
+        position
+        for position in check.positions
+        if position not in topic.acked and position > topic.acked_up_to
+    }
+    progress = asyncio.Event()
+
+    def take(consumer_id: int, position: Position, _: wire.Payload) -> None:
+        check.delivered.add(position)
+        wanted.discard(position)
+        connection.flow(consumer_id, 1)
+        progress.set()
+
+    connection.on_message = take
+    sub_type = wire.EXCLUSIVE if topic.cumulative else wire.SHARED
+    await connection.subscribe(topic.name, 2, "audit", fields={3: sub_type})
+    connection.flow(2, 1000)
+    while wanted or progress.is_set():
+        progress.clear()
+        try:
+            await asyncio.wait_for(progress.wait(), 3 if wanted else 0.02)
+        except asyncio.TimeoutError:
+            break
+    connection.on_message = lambda *_: None
+    verdict.redelivered += len(check.delivered & topic.acked)
+    if check.delivered and not wanted:
+        if topic.cumulative:
+            topic.acked_up_to = max(topic.acked_up_to, max(check.delivered))
+            connection.ack(2, [topic.acked_up_to], cumulative=True)
+        else:
+            topic.acked |= check.delivered
+            connection.ack(2, sorted(check.delivered))
+    await connection.request(wire.CLOSE_CONSUMER, 2, {1: 2})

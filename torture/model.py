@@ -1,0 +1,141 @@
+"""What the broker has promised so far, and the check that it kept every promise.
+
+The rules, for one data directory over any number of kills and cuts:
+
+* every message with a SEND_RECEIPT is read back, at the position the receipt named;
+* per producer the sequence numbers that are read rise; nothing comes twice;
+* every payload is what that producer sent under that number;
+* a subscription that was confirmed delivers every such message that no consumer acknowledged;
+* after a clean stop it delivers none that was acknowledged with a receipt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+
+from compat_tests import wire
+from torture.client import Position
+
+
+def body_of(producer: str, sequence: int, size: int) -> bytes:
+    """The payload: who sent it under which number and size, then bytes those determine."""
+    head = f"{producer}:{sequence}:{size}:".encode()
+    seed = hashlib.blake2b(head).digest()
+    return (head + seed * (size // len(seed) + 1))[: max(size, len(head))]
+
+
+@dataclass
+class ProducerModel:
+    """One producer's promises."""
+
+    name: str
+    topic: str
+    next_sequence: int = 0
+    received: dict[int, Position] = field(default_factory=dict)
+
+
+@dataclass
+class TopicModel:
+    """One topic with its producers and its durable subscription."""
+
+    name: str
+    cumulative: bool
+    producers: list[ProducerModel]
+    subscribed: bool = False
+    acked: set[Position] = field(default_factory=set)  # sent, with or without an answer
+    acked_with_receipt: set[Position] = field(default_factory=set)
+    acked_up_to: Position = (-1, -1)
+
+
+@dataclass
+class Verdict:
+    """Counts over all rounds; ``problems`` lists the broken promises."""
+
+    rounds: int = 0
+    promised: int = 0
+    read_back: int = 0
+    redelivered: int = 0
+    problems: list[str] = field(default_factory=list)
+    ready_s: list[float] = field(default_factory=list)
+
+
+class TopicCheck:
+    """Reads one topic back and compares."""
+
+    def __init__(self, topic: TopicModel) -> None:
+        self.topic = topic
+        self.problems: list[str] = []
+        self.read: dict[str, list[tuple[int, Position]]] = {}
+        self.positions: set[Position] = set()
+        self.delivered: set[Position] = set()
+        self.repeated: list[Position] = []
+        self.damaged: list[Position] = []
+
+    def take(self, position: Position, payload: wire.Payload) -> None:
+        """One message that the reader got."""
+        if position in self.positions:
+            self.repeated.append(position)
+        self.positions.add(position)
+        name, number, size, _ = (payload.body.split(b":", 3) + [b"", b"", b"", b""])[:4]
+        try:
+            sequence = int(number)
+            expected = body_of(name.decode(), sequence, int(size))
+        except ValueError:
+            expected = b""
+        if payload.body != expected or payload.metadata.get(2) != [sequence]:
+            self.damaged.append(position)
+            return
+        self.read.setdefault(name.decode(), []).append((sequence, position))
+
+    def finish(self, clean: bool) -> list[str]:
+        """All messages were read and the subscription is drained: what is wrong?"""
+        for what, where in (("repeated", self.repeated), ("damaged", self.damaged)):
+            if where:
+                self.problems.append(
+                    f"{self.topic.name}: {len(where)} positions {what}, first {where[0]}"
+                )
+        for producer in self.topic.producers:
+            self._check_producer(producer)
+        if self.topic.subscribed:
+            self._check_subscription(clean)
+        return self.problems
+
+    def _check_producer(self, producer: ProducerModel) -> None:
+        read = self.read.get(producer.name, [])
+        sequences = [sequence for sequence, _ in read]
+        if sequences != sorted(set(sequences)):
+            wrong = [b for a, b in zip(sequences, sequences[1:]) if b <= a]
+            self.problems.append(
+                f"{producer.name}: out of order or repeated at {wrong[:5]} ({len(wrong)} in all)"
+            )
+        places = dict(read)
+        lost = [number for number in producer.received if number not in places]
+        if lost:
+            self.problems.append(
+                f"{producer.name}: {len(lost)} acknowledged messages lost, {lost[0]} to {lost[-1]}"
+                f" of {producer.next_sequence}, first at {producer.received[lost[0]]}"
+            )
+        moved = [n for n, p in producer.received.items() if n in places and places[n] != p]
+        if moved:
+            self.problems.append(f"{producer.name}: {len(moved)} not where the receipt said")
+        # What was stored without a receipt is promised from now on: a reader has seen it.
+        producer.received |= places
+
+    def _check_subscription(self, clean: bool) -> None:
+        topic = self.topic
+        promised = {p for producer in topic.producers for p in producer.received.values()}
+        open_ones = {
+            p for p in promised if p not in topic.acked and p > topic.acked_up_to
+        }
+        missing = open_ones - self.delivered
+        if missing:
+            self.problems.append(
+                f"{topic.name}: {len(missing)} unacknowledged messages were not delivered, "
+                f"first {min(missing)}"
+            )
+        again = self.delivered & topic.acked_with_receipt
+        if clean and again:
+            self.problems.append(
+                f"{topic.name}: {len(again)} acknowledged messages came again after a clean stop"
+            )
