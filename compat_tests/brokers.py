@@ -10,6 +10,7 @@ Each broker is one process group on free ports of 127.0.0.1 with its own data di
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import importlib.util
 import os
@@ -93,8 +94,9 @@ class Broker:
                 str(self.data),
                 str(self._apache_configuration()),
             ]
-        command = os.environ.get("PYXBROKER_COMMAND") or str(Path(sys.executable).parent / "pyxbroker")
-        line = [*command.split(), "standalone", "--data", str(self.data)]
+        beside = str(Path(sys.executable).parent / "pyxbroker")
+        command = os.environ.get("PYXBROKER_COMMAND", beside).split()
+        line = [*command, "standalone", "--data", str(self.data)]
         line += ["--broker-port", str(self.port), "--web-port", str(self.web_port)]
         if self.settings:
             line += ["--config", str(self._write_configuration(self.settings))]
@@ -143,7 +145,7 @@ class Broker:
         """Wait for the answer to CONNECT; Apache Pulsar must also have its default namespace."""
         limit = timeout_s or (90.0 if self.kind == "apache" else 20.0)
         deadline = time.monotonic() + limit
-        while not self._answers():
+        while not self.answers():
             self._check(deadline)
             time.sleep(0.002 if self.kind != "apache" else 0.1)
         if self.kind == "apache":
@@ -154,13 +156,15 @@ class Broker:
     def _check(self, deadline: float) -> None:
         assert self.process is not None
         if self.process.poll() is not None:
-            raise BrokerFailed(f"{self.kind} ended with {self.process.returncode}:\n{self.output()}")
+            status = self.process.returncode
+            raise BrokerFailed(f"{self.kind} ended with {status}:\n{self.output()}")
         if time.monotonic() > deadline:
             output = self.output()
             self.kill()
             raise BrokerFailed(f"{self.kind} was not ready in time:\n{output}")
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
+        """Whether CONNECT is answered now."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:
                 connection.sendall(_HANDSHAKE)
@@ -199,10 +203,9 @@ class Broker:
     def kill(self) -> None:
         """SIGKILL to the whole process group, then wait."""
         if self.process is not None:
-            try:
+            # It may have ended by itself, which is what is wanted here.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # It ended by itself, which is what is wanted here.
             self.process.wait()
             self.process = None
 
@@ -231,13 +234,11 @@ def _pulsar_lite() -> str:
 
 def _group(leader: int) -> list[int]:
     pids = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                if os.getpgid(int(entry)) == leader:
-                    pids.append(int(entry))
-            except ProcessLookupError:
-                continue
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getpgid(int(entry.name)) == leader:
+                    pids.append(int(entry.name))
     return pids
 
 

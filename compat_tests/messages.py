@@ -15,7 +15,7 @@ def payload(number: int, size: int | None = None) -> bytes:
     return (seed * (wanted // len(seed) + 1))[:wanted]
 
 
-def publish(producer: Any, bodies: list[bytes], timeout_s: float = 120.0) -> list[Any]:
+def publish(producer: Any, bodies: list[bytes]) -> list[Any]:
     """Send all without waiting in between; returns the message ids in order.
 
     Raises ``AssertionError`` naming the first result that was not Ok.
@@ -36,7 +36,9 @@ def publish(producer: Any, bodies: list[bytes], timeout_s: float = 120.0) -> lis
     return [message_id for _, message_id in outcomes]
 
 
-def receive(consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = 20_000) -> list[bytes]:
+def receive(
+    consumer: Any, count: int, *, ack: bool = True, timeout_ms: int = 20_000
+) -> list[bytes]:
     """Receive ``count`` messages; a missing one raises ``pulsar.Timeout``."""
     bodies = []
     for _ in range(count):

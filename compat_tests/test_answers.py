@@ -56,7 +56,7 @@ def test_acknowledgements_have_receipts(broker: Broker, topic: str) -> None:
         one.producer(topic)
         for number in range(10):
             one.send(b"%d" % number, number)
-        for number in range(10):
+        for _ in range(10):
             one.expect(wire.SEND_RECEIPT)
         assert one.subscribe(topic, sub_type=wire.SHARED).type == wire.SUCCESS
         one.flow(100)

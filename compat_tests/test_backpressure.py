@@ -52,9 +52,7 @@ def test_a_reader_that_stops_reading_its_socket_costs_bounded_memory(
 
 
 @pytest.mark.pyxbroker
-def test_publishing_faster_than_the_disk_costs_bounded_memory(
-    broker: Broker, topic: str
-) -> None:
+def test_publishing_faster_than_the_disk_costs_bounded_memory(broker: Broker, topic: str) -> None:
     with RawConnection(broker.port, timeout_s=60) as one:
         one.producer(topic)
         body = payload(3, 256 * 1024)

@@ -95,9 +95,7 @@ def test_a_malformed_frame_closes(raw: RawConnection, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_garbage_never_harms_others(
-    broker: Broker, neighbour: RawConnection, seed: int
-) -> None:
+def test_garbage_never_harms_others(broker: Broker, neighbour: RawConnection, seed: int) -> None:
     generator = random.Random(seed)
     with RawConnection(broker.port, handshake=seed % 2 == 0) as one:
         good = wire.send(1, 0, wire.metadata("p", 0, 1), b"body" * 20)

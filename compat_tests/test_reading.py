@@ -53,7 +53,7 @@ def test_a_reader_leaves_no_subscription_behind(client: pulsar.Client, topic: st
     producer = client.create_producer(topic)
     for number in range(3):
         producer.send(payload(number))
-        reader = client.create_reader(topic, pulsar.MessageId.earliest, subscription_role_prefix="r")
+        reader = client.create_reader(topic, pulsar.MessageId.earliest)
         assert read(reader, number + 1) == [payload(n) for n in range(number + 1)]
         reader.close()
 

@@ -33,15 +33,13 @@ def again(broker: Broker, client: pulsar.Client, how: str) -> pulsar.Client:
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_messages_subscriptions_and_positions_survive(
-    fresh: Broker, topic: str, how: str
-) -> None:
+def test_messages_subscriptions_and_positions_survive(fresh: Broker, topic: str, how: str) -> None:
     client = official_client(fresh.url)
     client.subscribe(topic, "untouched").close()
     consumer = client.subscribe(topic, "half")
     bodies = [payload(number) for number in range(COUNT)]
     publish(client.create_producer(topic, block_if_queue_full=True), bodies)
-    for number in range(COUNT // 2):
+    for _ in range(COUNT // 2):
         message = consumer.receive(timeout_millis=10_000)
     consumer.acknowledge_cumulative(message)
     client = again(fresh, client, how)

@@ -170,9 +170,7 @@ def command(kind: int, fields: dict) -> bytes:
 
 def metadata(producer_name: str, sequence_id: int, publish_time_ms: int, **more: dict) -> bytes:
     """MessageMetadata with the required fields; ``more={"fields": {...}}`` adds others."""
-    return encode(
-        {1: producer_name, 2: sequence_id, 3: publish_time_ms} | more.get("fields", {})
-    )
+    return encode({1: producer_name, 2: sequence_id, 3: publish_time_ms} | more.get("fields", {}))
 
 
 def send(

@@ -130,7 +130,9 @@ class Connection(asyncio.Protocol):
         fields = {1: topic, 2: producer_id, 4: name}
         await self._request_on_topic(topic, wire.PRODUCER, 3, fields)
 
-    async def subscribe(self, topic: str, consumer_id: int, subscription: str, **more: dict) -> None:
+    async def subscribe(
+        self, topic: str, consumer_id: int, subscription: str, **more: dict
+    ) -> None:
         """Look up and subscribe; ``more={"fields": {...}}`` adds fields."""
         fields = {1: topic, 2: subscription, 3: wire.EXCLUSIVE, 4: consumer_id, 13: wire.LATEST}
         fields |= more.get("fields", {})

@@ -256,14 +256,13 @@ class PowerCut:
                 change = changes[number]
                 if all(held[: number + 1]) and change.order != self._torn:
                     break
-                lose = not held[number]
-                self._undo_write(file.fileno(), log.fileno(), change, lose, size, pinned, needs_pins)
+                files = (file.fileno(), log.fileno())
+                self._undo_write(files, change, not held[number], size, pinned, needs_pins)
             os.ftruncate(file.fileno(), size)
 
     def _undo_write(
         self,
-        file: int,
-        log: int,
+        files: tuple[int, int],
         change: Change,
         lose: bool,
         size: int,
@@ -271,6 +270,7 @@ class PowerCut:
         needs_pins: bool,
     ) -> None:
         """Take one write back, sector by sector where the mode wants that."""
+        file, log = files
         by_sector = self.report.mode is Mode.SECTORS and not change.durable
         tear = change.order == self._torn
         start = change.pieces[0].offset if change.pieces else 0

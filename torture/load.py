@@ -7,6 +7,7 @@ import random
 import time
 
 from compat_tests import wire
+
 from torture.client import Connection, Position, Refused
 from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_of
 
@@ -212,7 +213,7 @@ async def _drain(
     verdict.redelivered += len(check.delivered & topic.acked)
     if check.delivered and not wanted:
         if topic.cumulative:
-            topic.acked_up_to = max(topic.acked_up_to, max(check.delivered))
+            topic.acked_up_to = max(topic.acked_up_to, *check.delivered)
             connection.ack(2, [topic.acked_up_to], cumulative=True)
         else:
             topic.acked |= check.delivered

@@ -12,9 +12,11 @@ The rules, for one data directory over any number of kills and cuts:
 from __future__ import annotations
 
 import hashlib
+import itertools
 from dataclasses import dataclass, field
 
 from compat_tests import wire
+
 from torture.client import Position
 
 
@@ -77,7 +79,7 @@ class TopicCheck:
         if position in self.positions:
             self.repeated.append(position)
         self.positions.add(position)
-        name, number, size, _ = (payload.body.split(b":", 3) + [b"", b"", b"", b""])[:4]
+        name, number, size, _ = [*payload.body.split(b":", 3), b"", b"", b"", b""][:4]
         try:
             sequence = int(number)
             expected = body_of(name.decode(), sequence, int(size))
@@ -105,7 +107,7 @@ class TopicCheck:
         read = self.read.get(producer.name, [])
         sequences = [sequence for sequence, _ in read]
         if sequences != sorted(set(sequences)):
-            wrong = [b for a, b in zip(sequences, sequences[1:]) if b <= a]
+            wrong = [b for a, b in itertools.pairwise(sequences) if b <= a]
             self.problems.append(
                 f"{producer.name}: out of order or repeated at {wrong[:5]} ({len(wrong)} in all)"
             )
@@ -125,9 +127,7 @@ class TopicCheck:
     def _check_subscription(self, clean: bool) -> None:
         topic = self.topic
         promised = {p for producer in topic.producers for p in producer.received.values()}
-        open_ones = {
-            p for p in promised if p not in topic.acked and p > topic.acked_up_to
-        }
+        open_ones = {p for p in promised if p not in topic.acked and p > topic.acked_up_to}
         missing = open_ones - self.delivered
         if missing:
             self.problems.append(

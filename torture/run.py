@@ -23,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compat_tests.brokers import KINDS, Broker, BrokerFailed
+
 from torture.client import Refused
 from torture.cut import Mode
 from torture.load import Load, make_topics, time_to_ready, verify
@@ -152,8 +153,7 @@ class Torture:
         load = Load(self.topics, self.random)
         if wait_ready:
             # The load begins as soon as it can; the end comes at its moment either way.
-            while time.monotonic() < deadline and not await asyncio.to_thread(broker._answers):
-                await asyncio.sleep(0.003)
+            await asyncio.to_thread(_wait_until_it_answers, broker, deadline)
         running = asyncio.ensure_future(load.run(broker.port))
         await asyncio.sleep(max(0.0, deadline - time.monotonic()))
         assert broker.process is not None
@@ -172,6 +172,11 @@ class Torture:
         mode = self.random.choice(list(Mode))
         report = self.simulator.cut(self.random, mode)
         self.ending += f", cut {mode.value} ({report.uncovered - report.kept} changes lost)"
+
+
+def _wait_until_it_answers(broker: Broker, deadline: float) -> None:
+    while time.monotonic() < deadline and not broker.answers():
+        time.sleep(0.003)
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
