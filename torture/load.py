@@ -12,6 +12,7 @@ from torture.client import Connection, Position, Refused
 from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_of
 
 WINDOW = 24  # messages of one producer without a receipt
+KEEPER_ID = 1000
 CHECKSUM_BYTES_MAX = 600  # larger ones are sent without a checksum, which the protocol allows
 
 
@@ -65,6 +66,9 @@ class Load:
 
     async def _subscribe(self, receiver: Connection) -> None:
         for consumer_id, topic in enumerate(self.topics, 1):
+            # Nobody ever acknowledges on the keeper, so no ledger becomes free to be deleted.
+            await receiver.subscribe(topic.name, KEEPER_ID, "keeper")
+            await receiver.request(wire.CLOSE_CONSUMER, 2, {1: KEEPER_ID})
             sub_type = wire.EXCLUSIVE if topic.cumulative else wire.SHARED
             await receiver.subscribe(topic.name, consumer_id, "audit", fields={3: sub_type})
             topic.subscribed = True
