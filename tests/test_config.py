@@ -1,0 +1,163 @@
+"""Settings: where values come from, which are refused, and what the schema writes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pyxbroker.cli.config import markdown, sample
+from pyxbroker.config import ALIASES, SCHEMA, SECTIONS, WITHOUT_EFFECT, Config, ConfigError
+
+SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "broker.conf"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_are_standalone_pulsars() -> None:
+    config = Config()
+    assert config.clusterName == "standalone"
+    assert (config.brokerServicePort, config.webServicePort) == (6650, 8080)
+    assert config.maxMessageSize == 5 * 1024 * 1024
+    assert config.journalSyncData is True
+    assert config.changed() == {}
+
+
+def test_file_then_environment_then_command_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "maxProducersPerTopic=1\nmaxConsumersPerTopic=1\nclusterName=one\n")
+    environment = {
+        "PULSAR_PREFIX_maxConsumersPerTopic": "2",
+        "PULSAR_PREFIX_clusterName": "two",
+        "maxProducersPerTopic": "9",
+    }
+    config = Config.load(path, environment, {"clusterName": "three"})
+    assert config.maxProducersPerTopic == 1
+    assert config.maxConsumersPerTopic == 2
+    assert config.clusterName == "three"
+
+
+def test_java_properties_syntax(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "# a comment\n! another\n\n  brokerServicePort = 7000 \n"
+        "metadataStoreUrl=zk:a:2181,\\\n   b:2181\nclusterName: c1\nclusterName=c2\n",
+    )
+    config = Config.load(path)
+    assert config.brokerServicePort == 7000
+    assert config.metadataStoreUrl == "zk:a:2181,b:2181"
+    assert config.clusterName == "c2"
+
+
+def test_empty_is_the_default_except_where_it_is_a_value(tmp_path: Path) -> None:
+    path = write(tmp_path, "advertisedAddress=\nmanagedLedgerCacheSizeMB=\nwebServicePort=\n")
+    config = Config.load(path)
+    assert config.advertisedAddress == "localhost"
+    assert config.managedLedgerCacheSizeMB == SCHEMA["managedLedgerCacheSizeMB"].default
+    assert config.webServicePort is None
+
+
+@pytest.mark.parametrize("key", ["zookeeperServers", "zkServers"])
+def test_zookeeper_keys_become_a_metadata_url(tmp_path: Path, key: str) -> None:
+    assert Config.load(write(tmp_path, f"{key}=h:2181\n")).metadataStoreUrl == "zk:h:2181"
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_current_key_wins_over_its_older_name(tmp_path: Path, first: bool) -> None:
+    lines = ["metadataStoreUrl=memory:x", "zookeeperServers=h:2181"]
+    path = write(tmp_path, "\n".join(lines if first else reversed(lines)))
+    assert Config.load(path).metadataStoreUrl == "memory:x"
+
+
+def test_an_empty_older_name_changes_nothing(tmp_path: Path) -> None:
+    assert Config.load(write(tmp_path, "zookeeperServers=\n")).metadataStoreUrl == ""
+
+
+def test_unknown_keys_are_listed_once_and_java_keys_are_silent(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "functionsWorkerEnabled=true\nnumIOThreads=4\nfunctionsWorkerEnabled=1\n"
+    )
+    config = Config.load(path, {"PULSAR_PREFIX_functionsWorkerEnabled": "x"})
+    assert config.unknown == ["functionsWorkerEnabled"]
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "expected"),
+    [
+        ("maxMessageSize", "5MB", "a whole number, 1024 to 1073741824 (bytes)"),
+        ("brokerServicePort", "65536", "a whole number, 0 to 65535"),
+        ("journalSyncData", "yes", "true or false"),
+        ("managedLedgerDigestType", "SHA1", "one of CRC32C, CRC32, MAC, DUMMY"),
+        ("diskUsageThreshold", "1.5", "a number, 0.01 to 1"),
+        ("managedLedgerDefaultEnsembleSize", "0", "a whole number, 1 or more"),
+    ],
+)
+def test_a_bad_value_names_place_key_and_what_is_expected(
+    tmp_path: Path, key: str, text: str, expected: str
+) -> None:
+    path = write(tmp_path, f"# first\n{key}={text}\n")
+    with pytest.raises(ConfigError) as caught:
+        Config.load(path)
+    assert str(caught.value) == f"{path}, line 2: {key} is {text!r}; expected {expected}."
+    with pytest.raises(ConfigError, match=f"environment variable PULSAR_PREFIX_{key}: {key} is"):
+        Config.load(None, {f"PULSAR_PREFIX_{key}": text})
+
+
+def test_a_line_without_a_value_and_a_missing_file_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="line 1: expected key=value, found 'nonsense'"):
+        Config.load(write(tmp_path, "nonsense\n"))
+    with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
+        Config.load(tmp_path / "none.conf")
+
+
+def test_keywords_must_be_settings() -> None:
+    assert Config(brokerServicePort=0).brokerServicePort == 0
+    with pytest.raises(ConfigError, match="brokerPort"):
+        Config(brokerPort=0)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = Config(managedLedgerPassword="hush", maxProducersPerTopic=3).changed()
+    assert shown == {"maxProducersPerTopic": 3}
+
+
+def test_the_sample_file_states_every_default(tmp_path: Path) -> None:
+    text = sample()
+    uncommented = re.sub(r"^#(?=\w+=)", "", text, flags=re.MULTILINE)
+    config = Config.load(write(tmp_path, uncommented))
+    assert config.unknown == []
+    assert config.changed() == {}
+    assert all(f"\n#{key}=" in text for key in SCHEMA)
+
+
+def test_the_reference_page_has_every_key() -> None:
+    page = markdown()
+    assert [key for key in (*SCHEMA, *ALIASES, *WITHOUT_EFFECT) if f"`{key}`" not in page] == []
+    committed = SOURCE.parent.parent / "docs" / "configuration.md"
+    assert committed.read_text() == page, "run `make docs`"
+
+
+def test_the_schema_is_consistent() -> None:
+    assert set(SECTIONS) <= set(SCHEMA)
+    assert set(ALIASES.values()) <= set(SCHEMA)
+    assert not set(ALIASES) & set(SCHEMA)
+    assert not WITHOUT_EFFECT & (set(ALIASES) | set(SCHEMA))
+    for row in SCHEMA.values():
+        assert row.doc.endswith("."), row.key
+        if row.default not in (None, ""):
+            text = str(row.default).lower() if isinstance(row.default, bool) else str(row.default)
+            assert row.parse(text) == row.default
+
+
+def test_every_setting_that_the_code_reads_exists() -> None:
+    members = {name for name in dir(Config()) if not name.startswith("_")}
+    wrong = []
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyx")]:
+        for name in re.findall(r"\bconfig\.([a-zA-Z_]+)\b(?!\.py)", path.read_text()):
+            if "_" not in name and name != name.lower() and name not in members:
+                wrong.append(f"{path.name}: config.{name}")
+    assert wrong == []

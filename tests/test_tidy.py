@@ -1,0 +1,281 @@
+"""The house rules that a machine can check: arrows between parts, sizes, codes, words."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "pyxbroker"
+NATIVE = ROOT / "src" / "bookie_native"
+
+LINE_MAX = 100
+FUNCTION_MAX = 70
+FILE_MAX = 600
+FILE_END = 1000
+
+# Files between FILE_MAX and FILE_END lines, each with the reason why it is one piece.
+LONG_FILES: dict[str, str] = {}
+
+# Longer functions, each with the reason why it is one piece.
+LONG_FUNCTIONS: dict[str, str] = {}
+
+CODE = (".py", ".pyx", ".pxd", ".c", ".h")
+
+# The road of a message. A part may import those to its right.
+ROAD = ("broker", "mledger", "ledger", "bookie", "_native")
+# Called by the broker, or calling in; never both.
+SIDES = ("auth", "schema", "admin", "cluster")
+# Used by everyone, using nobody of the above.
+GROUND = ("metadata", "proto", "config", "errors", "limits", "log", "topic_name")
+
+
+def tracked(*suffixes: str) -> list[Path]:
+    """The files of the project, without build outputs; new ones that git does not ignore count."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    paths = [ROOT / name for name in names.split("\0") if name]
+    return [path for path in paths if path.exists() and (not suffixes or path.suffix in suffixes)]
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+# --- sizes ------------------------------------------------------------------------------------
+
+
+def test_lines_are_short() -> None:
+    wrong = []
+    for path in tracked(*CODE):
+        for number, line in enumerate(path.read_text().splitlines(), start=1):
+            if len(line) > LINE_MAX:
+                wrong.append(f"{relative(path)}:{number}: {len(line)} characters")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_files_are_short() -> None:
+    wrong = []
+    for path in tracked(*CODE):
+        lines = len(path.read_text().splitlines())
+        limit = FILE_END if relative(path) in LONG_FILES else FILE_MAX
+        if lines > limit:
+            wrong.append(f"{relative(path)}: {lines} lines")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def functions_of_python(text: str) -> Iterator[tuple[str, int, int]]:
+    """Name, first line and number of lines of each function."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
+
+
+def functions_of_cython(text: str) -> Iterator[tuple[str, int, int]]:
+    """The same by indentation: a function ends before the next line that is not deeper than it."""
+    lines = text.splitlines()
+    for start, line in enumerate(lines):
+        head = re.match(r"(\s*)(?:async def|def|cdef|cpdef)\b[^=]*?(\w+)\s*\(", line)
+        if head is None:
+            continue
+        indent = len(head[1])
+        at = start
+        while at < len(lines) and not lines[at].split("#")[0].rstrip().endswith(":"):
+            at += 1
+            if at < len(lines) and lines[at].strip() and indent >= _indent(lines[at]):
+                break
+        last = at
+        for index in range(at + 1, len(lines)):
+            if not lines[index].strip():
+                continue
+            if _indent(lines[index]) <= indent and not lines[index].lstrip().startswith(")"):
+                break
+            last = index
+        yield head[2], start + 1, last - start + 1
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def functions_of_c(text: str) -> Iterator[tuple[str, int, int]]:
+    """The same by braces in the first column, which is how our C is written."""
+    lines = text.splitlines()
+    name, start = "", 0
+    for index, line in enumerate(lines):
+        head = re.match(r"[A-Za-z_].*?(\w+)\(", line)
+        if head is not None and not line.rstrip().endswith(";"):
+            name, start = head[1], index
+        elif line.startswith("}") and name:
+            if re.fullmatch(r"}\s*", line):
+                yield name, start + 1, index - start + 1
+            name = ""
+
+
+def functions(path: Path) -> Iterator[tuple[str, int, int]]:
+    text = path.read_text()
+    if path.suffix == ".py":
+        return functions_of_python(text)
+    return functions_of_c(text) if path.suffix in (".c", ".h") else functions_of_cython(text)
+
+
+def test_functions_are_short() -> None:
+    wrong = []
+    for path in tracked(*CODE):
+        for name, line, lines in functions(path):
+            if lines > FUNCTION_MAX and f"{relative(path)}:{name}" not in LONG_FUNCTIONS:
+                wrong.append(f"{relative(path)}:{line}: {name} has {lines} lines")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_functions_are_measured() -> None:
+    body = "\n".join(f"    x{n} = {n}" for n in range(80))
+    python = f"def a(\n    b,\n):\n{body}\n\n\ndef c():\n    pass\n"
+    assert list(functions_of_python(python)) == [("a", 1, 83), ("c", 6 + 80, 2)]
+    cython = (
+        f"cdef int a(\n        int b,\n) except -1:\n{body}\n\n\ncdef class D:\n    cdef int x\n"
+    )
+    assert next(functions_of_cython(cython)) == ("a", 1, 83)
+    native = f"static int a(int b,\n             int c)\n{{\n{body}\n}}\n"
+    assert list(functions_of_c(native)) == [("a", 1, 84)]
+    assert list(functions_of_c(f"int a(void) {{\n{body}\n}}\n")) == [("a", 1, 82)]
+
+
+# --- arrows -----------------------------------------------------------------------------------
+
+
+def imports_of(path: Path) -> set[str]:
+    """The parts of the package that a module imports: the first name after `pyxbroker.`."""
+    text = path.read_text()
+    if path.suffix != ".py":
+        found = re.findall(r"^\s*(?:from|import|cimport)\s+pyxbroker\.(\w+)", text, re.MULTILINE)
+        return set(found)
+    parts = set()
+    for node in ast.walk(ast.parse(text)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names = [node.module]
+            if node.module == "pyxbroker":
+                names = [f"pyxbroker.{alias.name}" for alias in node.names]
+        for name in names:
+            if name.startswith("pyxbroker."):
+                parts.add(name.split(".")[1])
+    return parts
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].split(".")[0]
+
+
+def modules() -> list[Path]:
+    files = tracked(".py", ".pyx", ".pxd", ".pyi")
+    return [path for path in files if PACKAGE in path.parents]
+
+
+def test_the_road_points_one_way() -> None:
+    wrong = []
+    for path in modules():
+        part = part_of(path)
+        if part in ROAD:
+            above = ROAD[: ROAD.index(part)]
+            wrong += [f"{relative(path)} imports {each}" for each in imports_of(path) & {*above}]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_the_top_modules_know_no_place() -> None:
+    """The .pyx at the top are the road itself; the places import them, not the other way."""
+    wrong = []
+    for path in modules():
+        if path.parent == PACKAGE and path.suffix in (".pyx", ".pxd"):
+            places = imports_of(path) & {*ROAD[:-1], *SIDES, "cli", "metadata"}
+            wrong += [f"{relative(path)} imports {each}" for each in places]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_a_side_is_called_or_calls_but_not_both() -> None:
+    wrong = []
+    for side in SIDES:
+        calls = {relative(p) for p in modules() if part_of(p) == side and imports_of(p) & {*ROAD}}
+        called = {relative(p) for p in modules() if part_of(p) in ROAD and side in imports_of(p)}
+        if calls and called:
+            wrong.append(f"{side} is imported by {sorted(called)}, and {sorted(calls)} import back")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_the_ground_stands_on_nothing() -> None:
+    wrong = []
+    for path in modules():
+        if part_of(path) in GROUND:
+            above = imports_of(path) & {*ROAD, *SIDES, "cli"}
+            wrong += [f"{relative(path)} imports {each}" for each in above]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", ["broker", "mledger", "ledger", "bookie", "metadata", "cluster"])
+def test_nothing_imports_the_command_line(part: str) -> None:
+    wrong = [relative(p) for p in modules() if part_of(p) == part and "cli" in imports_of(p)]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+# --- codes and words ----------------------------------------------------------------------------
+
+
+def test_every_server_error_has_exactly_one_class() -> None:
+    from pyxbroker import errors
+    from pyxbroker.proto import PulsarApi
+
+    classes = [
+        each
+        for each in vars(errors).values()
+        if isinstance(each, type)
+        and issubclass(each, errors.PulsarError)
+        and each.__module__ == errors.__name__
+        and "code" in vars(each)
+    ]
+    of_code: dict[int, list[str]] = {code: [] for code in PulsarApi.ServerError.values()}
+    for each in classes:
+        of_code[each.code].append(each.__name__)
+    names = PulsarApi.ServerError
+    wrong = {names.Name(code): found for code, found in of_code.items() if len(found) != 1}
+    # PulsarError itself may carry UnknownError, the code of what has no better one.
+    assert wrong == {}
+
+
+# Spelled in pieces so that this file passes its own test.
+UNFINISHED = re.compile("|".join(["TO" + "DO", "FIX" + "ME", "X" + "XX", "HA" + r"CK\b"]))
+MACHINE = re.compile(
+    "|".join(["/wo" + "rk/", "/ro" + "ot/", r"/ho" + r"me/\w", r"https?://[^\s/]*\bregis" + "try"])
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"), [(UNFINISHED, "unfinished work"), (MACHINE, "a machine's path or host")]
+)
+def test_no_line_has(pattern: re.Pattern[str], what: str) -> None:
+    wrong = []
+    for path in tracked():
+        if path.name == "LICENSE" or b"\0" in path.read_bytes()[:4096]:
+            continue
+        text = path.read_text(errors="replace")
+        for number, line in enumerate(text.splitlines(), start=1):
+            if pattern.search(line):
+                wrong.append(f"{relative(path)}:{number}: {what}: {line.strip()[:80]}")
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_no_test_is_skipped() -> None:
+    words = re.compile(r"mark\.(skip|xfail)|pytest\.(skip|xfail|importorskip)\(|unittest\.skip")
+    wrong = []
+    for folder in ("tests", "compat_tests", "torture", "bench"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if path != Path(__file__) and words.search(path.read_text()):
+                wrong.append(relative(path))
+    assert not wrong, "\n" + "\n".join(wrong)
