@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
+PYTEST := $(PY) -m pytest -q
 ARGS ?=
+SECONDS ?= 60
+ROUNDS ?= 10
 
 .DEFAULT_GOAL := help
 
@@ -25,17 +28,88 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
 	@touch $@
 
 .PHONY: build
-build: $(VENV)/.installed ## make .venv, build everything in place; only what changed is built again
+build: $(VENV)/.installed ## make .venv and build in place; only what changed is built again
 	@$(PY) setup.py -q build_ext --inplace
 
 .PHONY: dev
-dev: $(VENV)/.dev build ## build, and install the tools that tests and linters need
+dev: $(VENV)/.dev build ## build, and install the tools of tests and linters
 
 .PHONY: run
 run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data DIR ...')
 	@exec $(BIN)/pyxbroker standalone $(ARGS)
 
+# Everything that a change has to pass. What pytest does not run comes first, so that its closing
+# line is the last one. Peers that are missing are failures, not skips.
+.PHONY: test
+test: native fuzz torture benchshort ## all tests, about a quarter of an hour
+	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
+
+.PHONY: quicktest
+quicktest: dev ## unit tests only, seconds
+	$(PYTEST) -n auto -m 'not interop and not slow' tests
+
+.PHONY: native
+native: dev ## the C tests of the storage under ASan and UBSan
+	bash tests/native/build.sh asan
+
+.PHONY: compat
+compat: dev ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
+	$(PYTEST) compat_tests
+
+.PHONY: interop
+interop: dev ## what needs a real ZooKeeper or another peer
+	$(PYTEST) -m interop tests
+
+.PHONY: fuzz
+fuzz: dev ## every fuzz target for SECONDS (60) seconds
+	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
+
+.PHONY: torture
+torture: dev ## ROUNDS (10) kills with -9 and as many power cuts, at random moments under load
+	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS)
+
+.PHONY: bench
+bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure ...')
+	$(PYTEST) --benchmark-enable --benchmark-only bench/micro
+	$(PY) bench/run.py $(ARGS)
+
+.PHONY: benchshort
+benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
+	$(PY) bench/run.py --short
+
+# A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
+.PHONY: asan
+asan: dev ## unit tests with every extension module under ASan and UBSan
+	PYXBROKER_SANITIZE=address,undefined $(PY) setup.py -q build \
+	    --build-lib build/asan --build-temp build/asan-objects
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
+	    $(PYTEST) -m 'not interop and not slow' tests
+
+.PHONY: lint
+lint: dev ## ruff, mypy, cython-lint, and our C with warnings as errors
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/cython-lint src/pyxbroker
+	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
+	    --build-lib build/lint --build-temp build/lint-objects
+
+.PHONY: tidy
+tidy: dev ## the house rules: sizes, arrows between the parts, words
+	$(PYTEST) tests/test_tidy.py
+
+.PHONY: docs
+docs: build ## write the pages and files that come from the settings' schema
+	@mkdir -p conf
+	$(BIN)/pyxbroker config --markdown > docs/configuration.md
+	$(BIN)/pyxbroker config --sample > conf/standalone.conf
+
+.PHONY: clean
+clean: ## remove what was built (.venv and data stay)
+	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev
+	find src tests compat_tests torture bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{sub(/ .*/, "", $$1); printf "  make %-10s %s\n", $$1, $$2}' \
-	    $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

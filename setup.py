@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -103,12 +104,14 @@ def extension_modules() -> list[Extension]:
     """The C module and one module for each .pyx that exists."""
     compile_args, link_args = _flags()
     wanted = [name for name in os.environ.get("PYXBROKER_MODULES", "").split(",") if name]
-    own_args = ["-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-fvisibility=hidden"]
+    own_args = ["-std=gnu11", "-Wall", "-Wextra", "-fvisibility=hidden"]
     if os.environ.get("PYXBROKER_WERROR"):
         own_args.append("-Werror")
     native_sources = sorted(str(path) for path in NATIVE.glob("*.c"))
     flags = " ".join([*compile_args, *own_args, *native_sources, sys.executable])
-    depends = [_write_if_changed(BUILD / "flags.txt", flags)]
+    # One file per kind of build, so that `make asan` does not make `make build` start again.
+    variant = re.sub(r"\W+", "-", os.environ.get("PYXBROKER_SANITIZE", "") + own_args[-1])
+    depends = [_write_if_changed(BUILD / f"flags{variant}.txt", flags)]
     depends += sorted(str(path) for path in NATIVE.glob("*.h"))
     modules = []
     if native_sources:

@@ -161,3 +161,8 @@ def test_every_setting_that_the_code_reads_exists() -> None:
             if "_" not in name and name != name.lower() and name not in members:
                 wrong.append(f"{path.name}: config.{name}")
     assert wrong == []
+
+
+def test_the_sample_file_in_conf_is_up_to_date() -> None:
+    committed = SOURCE.parent.parent / "conf" / "standalone.conf"
+    assert committed.read_text() == sample(), "run `make docs`"
