@@ -143,6 +143,8 @@ async def time_to_ready(port: int, topic: str, started_at: float) -> float:
             await connection.reader(topic, 1)
             await connection.last_position(1)
             return time.monotonic() - started_at
+        except (Refused, ConnectionError):
+            await asyncio.sleep(0.01)
         finally:
             connection.close()
 
@@ -178,7 +180,7 @@ async def _read_all(connection: Connection, topic: TopicModel, check: TopicCheck
     while last is not None and last not in check.positions:
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), 5)
+            await asyncio.wait_for(progress.wait(), 15)
         except asyncio.TimeoutError:
             check.problems.append(f"{topic.name}: reading stopped before {last}")
             break
@@ -210,7 +212,7 @@ async def _drain(
     while wanted or progress.is_set():
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), 3 if wanted else 0.02)
+            await asyncio.wait_for(progress.wait(), 10 if wanted else 0.02)
         except asyncio.TimeoutError:
             break
     connection.on_message = lambda *_: None
