@@ -1,0 +1,226 @@
+"""What a client can be told: one class for each ServerError of the binary protocol.
+
+A refused request is answered with `code` and `str(error)`, so a sentence says what happened and,
+where somebody can do something about it, what. Whoever raises an error usually knows more than
+the class and passes its own sentence; the class has one for when there is nothing to add.
+
+The numbers are those of ServerError in proto/PulsarApi.proto; the names are those of Pulsar's
+broker exceptions, or of the wire where the broker has none. `ProtocolViolation` stands apart: a
+peer that sends a malformed frame has no request that could be answered, its connection is closed.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PulsarError(Exception):
+    """An operation is refused. Raise a subclass; each carries its ServerError in `code`."""
+
+    code: ClassVar[int]
+    sentence: ClassVar[str]
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(self.sentence if message is None else message)
+
+
+class UnknownError(PulsarError):
+    """Something failed that no other code describes."""
+
+    code = 0
+    sentence = "The broker failed. Its log says where."
+
+
+class MetadataStoreError(PulsarError):
+    """The metadata store failed or cannot be reached. (ServerError calls it MetadataError.)"""
+
+    code = 1
+    sentence = "The metadata store failed or cannot be reached; try again later."
+
+
+class PersistenceError(PulsarError):
+    """The storage could not store or read an entry."""
+
+    code = 2
+    sentence = "The storage failed; the broker's log says why."
+
+
+class AuthenticationError(PulsarError):
+    """The credentials are missing, wrong or expired."""
+
+    code = 3
+    sentence = "Authentication failed; check the client's credentials."
+
+
+class AuthorizationError(PulsarError):
+    """The role is known, and may not do this."""
+
+    code = 4
+    sentence = "The role is not allowed to do this; ask the tenant's administrator for permission."
+
+
+class ConsumerBusy(PulsarError):
+    """Other consumers hold the subscription."""
+
+    code = 5
+    sentence = "The subscription has another consumer; close it, or subscribe in shared mode."
+
+
+class SubscriptionBusy(ConsumerBusy):
+    """The subscription is in a state, or has consumers, that a new consumer cannot join."""
+
+    sentence = "The subscription is busy with other consumers; close them first."
+
+
+class ServiceNotReady(PulsarError):
+    """The client looks the topic up again and retries: not owned here, moving, or fenced."""
+
+    code = 6
+    sentence = "The topic is not served here at this moment; look it up again."
+
+
+class ProducerBlockedQuotaExceededError(PulsarError):
+    """The backlog quota is reached and its policy is to hold producers (producer_request_hold)."""
+
+    code = 7
+    sentence = "The topic's backlog quota is reached; producing goes on when consumers catch up."
+
+
+class ProducerBlockedQuotaExceededException(PulsarError):  # noqa: N818 (the wire's name)
+    """The backlog quota is reached and its policy is to refuse producers (producer_exception)."""
+
+    code = 8
+    sentence = "The topic's backlog quota is reached; consume the backlog or raise the quota."
+
+
+class ChecksumError(PulsarError):
+    """The CRC-32C of a published entry does not match its bytes."""
+
+    code = 9
+    sentence = "The message was damaged on its way: its checksum does not match. Send it again."
+
+
+class UnsupportedVersion(PulsarError):
+    """The topic needs something that this peer's protocol version does not have."""
+
+    code = 10
+    sentence = "The client is too old for this; use a newer one."
+
+
+class TopicNotFound(PulsarError):
+    """There is no such topic, and it may not be created by using it."""
+
+    code = 11
+    sentence = "The topic does not exist; create it, or allow topics to be created by use."
+
+
+class SubscriptionNotFound(PulsarError):
+    """The topic has no such subscription."""
+
+    code = 12
+    sentence = "The topic has no such subscription."
+
+
+class ConsumerNotFound(PulsarError):
+    """The connection has no such consumer."""
+
+    code = 13
+    sentence = "The consumer is not open on this connection; subscribe again."
+
+
+class TooManyRequests(PulsarError):
+    """More lookups are under way than maxConcurrentLookupRequest."""
+
+    code = 14
+    sentence = "Too many lookups are under way; try again in a moment."
+
+
+class TopicTerminated(PulsarError):
+    """The topic was terminated: it can be read and never written again."""
+
+    code = 15
+    sentence = "The topic is terminated and accepts no more messages."
+
+
+class ProducerBusy(PulsarError):
+    """The producer's name is in use, or the topic has as many producers as it may."""
+
+    code = 16
+    sentence = "A producer with this name is connected already; close it or choose another name."
+
+
+class InvalidTopicName(PulsarError):
+    """The text is no name of a topic or namespace."""
+
+    code = 17
+    sentence = (
+        "The topic name is not valid; write persistent://tenant/namespace/topic or a short form."
+    )
+
+
+class IncompatibleSchema(PulsarError):
+    """The schema breaks the compatibility that the namespace asks for, or is no schema."""
+
+    code = 18
+    sentence = "The schema is not compatible with the topic's schemas."
+
+
+class ConsumerAssignError(PulsarError):
+    """A Key_Shared consumer asks for key-hash ranges that it cannot have."""
+
+    code = 19
+    sentence = "The consumer's key-hash ranges overlap those of another consumer."
+
+
+class TransactionCoordinatorNotFound(PulsarError):
+    """This broker does not run the transaction coordinator."""
+
+    code = 20
+    sentence = "The transaction coordinator is not on this broker; look it up again."
+
+
+class InvalidTxnStatus(PulsarError):
+    """The transaction is in a state that does not allow this step."""
+
+    code = 21
+    sentence = "The transaction's state does not allow this; begin a new transaction."
+
+
+class NotAllowed(PulsarError):
+    """A policy, or the kind of topic or subscription, forbids the operation."""
+
+    code = 22
+    sentence = "The operation is not allowed on this topic."
+
+
+class TransactionConflict(PulsarError):
+    """Another transaction has acknowledged the message already."""
+
+    code = 23
+    sentence = "Another transaction has acknowledged the message; abort this one and try again."
+
+
+class TransactionNotFound(PulsarError):
+    """The coordinator knows no such transaction."""
+
+    code = 24
+    sentence = "There is no such transaction; it may have timed out. Begin a new one."
+
+
+class ProducerFenced(PulsarError):
+    """A newer producer took exclusive access."""
+
+    code = 25
+    sentence = "Another producer took exclusive access to the topic; this one is closed for good."
+
+
+def _table() -> dict[int, type[PulsarError]]:
+    return {each.code: each for each in PulsarError.__subclasses__()}
+
+
+# ServerError -> its class. More special classes share the code of the one they derive from.
+BY_CODE: dict[int, type[PulsarError]] = _table()
+
+
+class ProtocolViolation(Exception):  # noqa: N818 (it is told of the peer, it is no fault of ours)
+    """The peer does not speak the protocol: its connection is closed, no request is answered."""
