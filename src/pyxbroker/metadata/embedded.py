@@ -18,7 +18,8 @@ the same thread, under the same transactions.
 
 What a power cut may leave is what SQLite recovers from: a last transaction that is not complete is
 cut off. A damaged earlier one must not be taken for that, since it would silently lose what was
-acknowledged after it: `_check_log_frames` tells them apart when the store is opened.
+acknowledged after it: metadata/damage.py tells them apart
+when the store is opened.
 """
 
 from __future__ import annotations
@@ -26,15 +27,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from pyxbroker.metadata.damage import (
+    check_content,
+    check_log_frames,
+    check_log_header,
+    row_checksum,
+)
 from pyxbroker.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
@@ -63,9 +68,6 @@ OPERATIONS_PER_COMMIT_MAX = 1024
 COMMITS_PER_CHECKPOINT = 64
 COMMITS_PER_CHECKPOINT_MAX = 1024  # the log is folded in even if somebody waits
 CHECKPOINT_IDLE_S = 0.2
-
-_LOG_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, 2 salts, 2 checksums
-_FRAME_HEADER = struct.Struct(">6I")  # page, pages after commit or 0, 2 salts, 2 checksums
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -245,7 +247,7 @@ class _Tree:
 
     def _connect(self) -> sqlite3.Connection:
         log = self.path.with_name(self.path.name + "-wal")
-        _check_log_header(log)
+        check_log_header(log)
         is_new = not self.path.exists()
         database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
         try:
@@ -254,7 +256,7 @@ class _Tree:
             database.execute("PRAGMA synchronous=FULL")
             database.execute("PRAGMA wal_autocheckpoint=0")
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            _check_log_frames(log, database)
+            check_log_frames(log, database)
             if version > FORMAT_VERSION:
                 raise MetadataError(
                     f"{self.path} was written by a newer version (format {version}, this program"
@@ -262,6 +264,8 @@ class _Tree:
                 )
             if version == 0:
                 self._make_schema(database)
+            else:
+                check_content(self.path, database)
             if is_new:
                 _sync_directory(self.path.parent)
         except BaseException:
@@ -274,7 +278,7 @@ class _Tree:
         database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT_VERSION};")
         database.execute(
             "INSERT OR IGNORE INTO node VALUES ('', '', 0, ?, ?, ?, x'')",
-            (now_ms, now_ms, _checksum("", "", 0, b"")),
+            (now_ms, now_ms, row_checksum("", "", 0, b"")),
         )
         database.execute("COMMIT")
 
@@ -374,7 +378,7 @@ class _Tree:
             self._execute(
                 "UPDATE node SET value=?, version=?, modified_ms=?, checksum=?"
                 " WHERE parent=? AND name=?",
-                *(value, version, _now_ms(), _checksum(parent, name, version, value)),
+                *(value, version, _now_ms(), row_checksum(parent, name, version, value)),
                 *(parent, name),
             )
         self._tell(NotificationKind.MODIFIED, path)
@@ -388,7 +392,7 @@ class _Tree:
             number += 1
         self._execute(
             "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?)",
-            *(parent, number + 1, _checksum(parent, "", number + 1, b"")),
+            *(parent, number + 1, row_checksum(parent, "", number + 1, b"")),
         )
         return self._create(f"{path}{number:010d}", value, ephemeral)
 
@@ -421,7 +425,7 @@ class _Tree:
         if row is None:
             return None
         value, version, created_ms, modified_ms, checksum = row
-        if checksum != _checksum(parent, name, version, value):
+        if checksum != row_checksum(parent, name, version, value):
             raise CorruptStore(f"the node {path} in {self.path} is damaged; its checksum is wrong")
         return GetResult(value, version, False, created_ms, modified_ms)
 
@@ -429,7 +433,7 @@ class _Tree:
         row = self._execute("SELECT next, checksum FROM sequence WHERE parent=?", parent).fetchone()
         if row is None:
             return 0
-        if row[1] != _checksum(parent, "", row[0], b""):
+        if row[1] != row_checksum(parent, "", row[0], b""):
             raise CorruptStore(f"the counter of {parent} in {self.path} is damaged")
         return row[0]
 
@@ -448,7 +452,7 @@ class _Tree:
             parent, name = _split(path)
             self._execute(
                 "INSERT INTO node VALUES (?, ?, 0, ?, ?, ?, ?)",
-                *(parent, name, now_ms, now_ms, _checksum(parent, name, 0, value), value),
+                *(parent, name, now_ms, now_ms, row_checksum(parent, name, 0, value), value),
             )
         self._tell(NotificationKind.CREATED, path)
         self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
@@ -483,11 +487,6 @@ def _split(path: str) -> tuple[str, str]:
     return path[:cut] or "/", path[cut + 1 :]
 
 
-def _checksum(parent: str, name: str, version: int, value: bytes) -> int:
-    """CRC-32 (zlib) of the row's key, its version and its value."""
-    return zlib.crc32(value, zlib.crc32(f"{parent}\0{name}\0{version}\0".encode()))
-
-
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
@@ -507,72 +506,3 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _damaged(log: Path) -> CorruptStore:
-    return CorruptStore(
-        f"the metadata log {log} is damaged before its end; restore {log.parent} from a backup"
-    )
-
-
-def _check_log_header(log: Path) -> None:
-    """Raises CorruptStore when the log's header is damaged: SQLite would drop the whole log.
-
-    A power cut cannot do it: the header lies within one sector and is synced before any frame.
-    This has to come before SQLite opens the log.
-    """
-    aside = _aside(log)
-    if aside.exists():
-        aside.replace(log)
-    try:
-        with log.open("rb") as file:
-            header = file.read(_LOG_HEADER.size + 1)
-    except FileNotFoundError:
-        return
-    if len(header) <= _LOG_HEADER.size:
-        return
-    fields = _LOG_HEADER.unpack_from(header)
-    if _log_header_checksum(header[:24], fields[0]) != fields[6:]:
-        raise _damaged(log)
-
-
-def _check_log_frames(log: Path, database: sqlite3.Connection) -> None:
-    """Raises CorruptStore when frames are damaged, rather than the log only cut short.
-
-    SQLite takes the log up to the first frame whose checksum fails. A power cut can only have hit
-    the last transaction, because each is synced before the next is written: so at most one frame
-    behind that point can be the end of a transaction of this log's life (which its salts tell).
-    """
-    try:
-        data = log.read_bytes()
-    except FileNotFoundError:
-        return
-    if len(data) <= _LOG_HEADER.size:
-        return
-    _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack_from(data)
-    # A passive checkpoint tells how many frames SQLite accepted.
-    _, accepted, _ = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-    frame_size = _FRAME_HEADER.size + page_size
-    commits = 0
-    for offset in range(_LOG_HEADER.size + accepted * frame_size, len(data) - 23, frame_size):
-        _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack_from(data, offset)
-        commits += bool(pages_after_commit) and frame_salts == salts
-    if commits > 1:
-        # SQLite deletes the log when the database is closed, and the next open would find nothing
-        # wrong. A second name keeps it; `_check_log_header` gives it its first name back.
-        os.link(log, _aside(log))
-        raise _damaged(log)
-
-
-def _aside(log: Path) -> Path:
-    return log.with_name(log.name + ".damaged")
-
-
-def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:
-    """SQLite's checksum of the log's first 24 bytes; the magic's last bit tells the byte order."""
-    words = struct.unpack(">6I" if magic & 1 else "<6I", header)
-    sum_1 = sum_2 = 0
-    for first, second in zip(words[::2], words[1::2], strict=True):
-        sum_1 = (sum_1 + first + sum_2) & 0xFFFFFFFF
-        sum_2 = (sum_2 + second + sum_1) & 0xFFFFFFFF
-    return sum_1, sum_2

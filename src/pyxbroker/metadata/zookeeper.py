@@ -39,7 +39,7 @@ from kazoo.exceptions import (
     NotEmptyError,
     SessionExpiredError,
 )
-from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import WatchedEvent, ZnodeStat
 
 from pyxbroker.metadata.store import (
     ANY_VERSION,
@@ -52,8 +52,6 @@ from pyxbroker.metadata.store import (
     NoChildrenForEphemerals,
     NotEmpty,
     NotFound,
-    Notification,
-    NotificationKind,
     PutResult,
     SessionEvent,
     StoreClosed,
@@ -62,7 +60,7 @@ from pyxbroker.metadata.store import (
     parent_of,
     resolve,
 )
-from pyxbroker.metadata.zookeeper_client import GatedClient
+from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
 
 REQUESTS_IN_FLIGHT_MAX = 128
 """kazoo wakes its thread through a socket pair that holds one message per request: about 270."""
@@ -73,12 +71,6 @@ CLOSE_DRAIN_S = 0.8
 CLOSE_SESSION_S = 1.0
 
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
-_EVENT_KINDS = {
-    EventType.CREATED: NotificationKind.CREATED,
-    EventType.CHANGED: NotificationKind.MODIFIED,
-    EventType.DELETED: NotificationKind.DELETED,
-    EventType.CHILD: NotificationKind.CHILDREN_CHANGED,
-}
 
 _log = logging.getLogger(__name__)
 
@@ -89,15 +81,20 @@ Steps = Generator[list[Request], list[Any], Any]
 class _Operation:
     """One operation of the store: its steps, and the requests of the step that is under way."""
 
-    __slots__ = ("attempts", "deadline", "future", "make_steps", "outcomes", "remaining", "steps")
+    __slots__ = (
+        *("attempts", "deadline", "future", "make_steps", "outcomes", "remaining", "steps"),
+        "written_path",
+    )
 
     def __init__(
         self,
         make_steps: Callable[[bool], Steps],
+        written_path: str | None,
         future: asyncio.Future[Any],
         deadline: float,
     ) -> None:
         self.make_steps = make_steps
+        self.written_path = written_path
         self.future = future
         self.deadline = deadline
         self.attempts = 0
@@ -137,26 +134,28 @@ class ZooKeeperStore(MetadataStore):
         self._unanswered: dict[_Operation, None] = {}
         self._lost: list[_Operation] = []
         self._in_flight = 0
+        self._paths_in_flight: set[str] = set()
         self._timeout_timer: asyncio.TimerHandle | None = None
         # What kazoo's threads have handed over, and whether the loop knows.
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_wake_up_due = False
         self._known_parents: set[str] = {"/"}
-        self._watched_nodes: set[str] = set()
-        self._watched_children: set[str] = set()
+        self._watched = WatchedPaths(self._hand_over, self._notify)
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._connected = self._loop.create_future()
         self._is_closing = self._is_lost = self._is_wake_up_due = False
+        self._in_flight = 0
+        self._paths_in_flight.clear()
         self._arrived.clear()
         client = self._client = GatedClient(self.hosts, self._session_timeout_s)
-        client.add_listener(lambda state: self._hand_over(self._on_state, state))
+        client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
         client.start_async()
         try:
             await asyncio.wait_for(self._connected, self._connect_timeout_s)
             if client.chroot:
-                await self._issue(lambda repeated: self._make_chroot(client))
+                await self._issue_read("/", lambda repeated: self._make_chroot(client))
         except BaseException as error:
             await self.close()
             if isinstance(error, asyncio.TimeoutError):
@@ -209,7 +208,7 @@ class ZooKeeperStore(MetadataStore):
     # have gone through.
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
-        return self._issue_at(path, lambda repeated: self._get(path))
+        return self._issue_read(path, lambda repeated: self._get(path))
 
     def put(
         self,
@@ -221,32 +220,34 @@ class ZooKeeperStore(MetadataStore):
         sequential: bool = False,
     ) -> asyncio.Future[PutResult]:
         value = bytes(value)
+        version = expected_version
         if sequential:
-            return self._issue_at(
+            return self._issue_read(
                 path, lambda repeated: self._put_new(path, value, ephemeral, True)
             )
-        if expected_version is ANY_VERSION:
-            return self._issue_at(path, lambda repeated: self._put_any(path, value, ephemeral))
-        if expected_version == MUST_NOT_EXIST:
-            return self._issue_at(
+        if version is ANY_VERSION:
+            return self._issue_write(path, lambda repeated: self._put_any(path, value, ephemeral))
+        if version == MUST_NOT_EXIST:
+            return self._issue_write(
                 path, lambda repeated: self._put_new(path, value, ephemeral, False, repeated)
             )
-        version = expected_version
-        return self._issue_at(path, lambda repeated: self._put_next(path, value, version, repeated))
+        return self._issue_write(
+            path, lambda repeated: self._put_next(path, value, version, repeated)
+        )
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
         version = -1 if expected_version is ANY_VERSION else expected_version
-        return self._issue_at(path, lambda repeated: self._delete(path, version, repeated))
+        return self._issue_write(path, lambda repeated: self._delete(path, version, repeated))
 
     def children(self, path: str) -> asyncio.Future[list[str]]:
-        return self._issue_at(path, lambda repeated: self._children(path))
+        return self._issue_read(path, lambda repeated: self._children(path))
 
     def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._issue_at(path, lambda repeated: self._exists(path))
+        return self._issue_read(path, lambda repeated: self._exists(path))
 
     def _get(self, path: str) -> Steps:
         while True:
-            (outcome,) = yield [self._request("get", path, watch=self._watch_node(path))]
+            (outcome,) = yield [self._request("get", path, watch=self._watch(path))]
             if not isinstance(outcome, NoNodeError):
                 value, stat = _checked(outcome, path)
                 return _to_result(value, stat)
@@ -255,14 +256,11 @@ class ZooKeeperStore(MetadataStore):
                 return None
 
     def _exists(self, path: str) -> Steps:
-        (outcome,) = yield [self._request("exists", path, watch=self._watch_node(path))]
+        (outcome,) = yield [self._request("exists", path, watch=self._watch(path))]
         return _checked(outcome, path) is not None
 
     def _children(self, path: str) -> Steps:
-        watch = None
-        if self._is_watched(path):
-            self._watched_children.add(path)
-            watch = self._on_watch
+        watch = self._watched.watch_children(path) if self._is_watched(path) else None
         (outcome,) = yield [self._request("get_children", path, watch=watch)]
         if isinstance(outcome, NoNodeError):
             return []
@@ -347,6 +345,9 @@ class ZooKeeperStore(MetadataStore):
             if not isinstance(outcome, (NodeExistsError, NoNodeError)):
                 _checked(outcome, path)
 
+    def _watch(self, path: str) -> Callable[[WatchedEvent], None] | None:
+        return self._watched.watch_node(path) if self._is_watched(path) else None
+
     def _request(self, name: str, path: str, *arguments: Any, **options: Any) -> Request:
         return functools.partial(
             getattr(self._client, f"{name}_async"), path, *arguments, **options
@@ -354,37 +355,49 @@ class ZooKeeperStore(MetadataStore):
 
     # Sending and answering.
 
-    def _issue_at(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
+    def _issue_read(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
+        """Issues what may be repeated at will: a read, or a node with a number of its own."""
+        return self._issue(path, None, make_steps)
+
+    def _issue_write(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
+        return self._issue(path, path, make_steps)
+
+    def _issue(
+        self, path: str, written_path: str | None, make_steps: Callable[[bool], Steps]
+    ) -> asyncio.Future[Any]:
+        if self._client is None or self._loop is None or self._is_closing:
+            raise StoreClosed("the metadata store is closed")
+        future: asyncio.Future[Any] = self._loop.create_future()
         try:
             check_path(path)
         except InvalidPath as error:
-            if self._loop is None:
-                raise
-            future: asyncio.Future[Any] = self._loop.create_future()
             future.set_exception(error)
             return future
-        return self._issue(make_steps)
-
-    def _issue(self, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
-        if self._client is None or self._loop is None or self._is_closing:
-            raise StoreClosed("the metadata store is closed")
         deadline = self._loop.time() + self._operation_timeout_s
-        operation = _Operation(make_steps, self._loop.create_future(), deadline)
+        operation = _Operation(make_steps, written_path, future, deadline)
         self._unanswered[operation] = None
         self._waiting.append(operation)
         if self._timeout_timer is None:
             self._timeout_timer = self._loop.call_at(deadline, self._on_timeout)
         self._pump()
-        return operation.future
+        return future
 
     def _pump(self) -> None:
-        """Sends what waits, in order, as far as the connection takes it."""
+        """Sends what waits, in order, as far as the connection takes it.
+
+        Two writes of one node are never under way at once: if the answers of both were lost, the
+        node would only show the second, and nobody could tell how the first one ended.
+        """
         while self._waiting and self._in_flight < REQUESTS_IN_FLIGHT_MAX:
             client = self._client
             if client is None or not client.is_gate_open:
                 return
+            if self._waiting[0].written_path in self._paths_in_flight:
+                return
             operation = self._waiting.popleft()
             if operation in self._unanswered:
+                if operation.written_path is not None:
+                    self._paths_in_flight.add(operation.written_path)
                 operation.steps = operation.make_steps(operation.attempts > 0)
                 operation.attempts += 1
                 self._advance(operation, None)
@@ -400,6 +413,13 @@ class ZooKeeperStore(MetadataStore):
             self._finish(operation, error)
         else:
             self._send(operation, requests)
+            return
+        self._leave_path(operation)
+
+    def _leave_path(self, operation: _Operation) -> None:
+        """None of the operation's requests is under way any more."""
+        if operation.written_path is not None:
+            self._paths_in_flight.discard(operation.written_path)
 
     def _send(self, operation: _Operation, requests: list[Request]) -> None:
         client = self._client
@@ -409,30 +429,40 @@ class ZooKeeperStore(MetadataStore):
         operation.remaining = len(requests)
         with client.gate:
             if not client.is_gate_open:
+                self._leave_path(operation)
                 self._lost.append(operation)
                 return
             self._in_flight += len(requests)
             answers = [request() for request in requests]
         for index, answer in enumerate(answers):
-            answer.rawlink(functools.partial(self._on_answer, operation, index))
+            answer.rawlink(functools.partial(self._on_answer, client, operation, index))
 
-    def _on_answer(self, operation: _Operation, index: int, answer: Any) -> None:
+    def _on_answer(
+        self, client: GatedClient, operation: _Operation, index: int, answer: Any
+    ) -> None:
         """On kazoo's thread."""
         outcome = answer.value if answer.successful() else answer.exception
-        self._hand_over(self._on_outcome, operation, index, outcome)
+        self._hand_over(self._on_outcome, client, operation, index, outcome)
 
-    def _on_outcome(self, operation: _Operation, index: int, outcome: Any) -> None:
+    def _on_outcome(
+        self, client: GatedClient, operation: _Operation, index: int, outcome: Any
+    ) -> None:
+        if client is not self._client:
+            return  # The store was closed meanwhile, and has answered everything.
         self._in_flight -= 1
         operation.outcomes[index] = outcome
         operation.remaining -= 1
-        if operation.remaining == 0 and operation in self._unanswered:
-            if any(isinstance(each, _LOST) for each in operation.outcomes):
+        if operation.remaining == 0:
+            if operation not in self._unanswered:
+                self._leave_path(operation)
+            elif any(isinstance(each, _LOST) for each in operation.outcomes):
                 self._on_operation_lost(operation)
             else:
                 self._advance(operation, operation.outcomes)
         self._resume()
 
     def _on_operation_lost(self, operation: _Operation) -> None:
+        self._leave_path(operation)
         if operation.attempts < ATTEMPTS_MAX:
             self._lost.append(operation)
             return
@@ -494,9 +524,9 @@ class ZooKeeperStore(MetadataStore):
         while self._arrived:
             self._arrived.popleft()()
 
-    def _on_state(self, state: str) -> None:
+    def _on_state(self, client: GatedClient, state: str) -> None:
         loop = self._loop
-        if loop is None or self._client is None:
+        if loop is None or client is not self._client:
             return
         if state == KazooState.CONNECTED:
             self._on_connected()
@@ -522,7 +552,7 @@ class ZooKeeperStore(MetadataStore):
             if self._is_lost:
                 self._is_lost = False
                 self._notify_session(SessionEvent.SESSION_REESTABLISHED)
-            self._notify_of_what_may_have_changed()
+            self._watched.tell_all()
         self._resume()
 
     def _on_session_lost(self) -> None:
@@ -533,39 +563,6 @@ class ZooKeeperStore(MetadataStore):
             self._is_lost = True
             _log.warning("the session with ZooKeeper at %s is lost", self.hosts)
             self._notify_session(SessionEvent.SESSION_LOST)
-
-    # Watches.
-
-    def _watch_node(self, path: str) -> Callable[[WatchedEvent], None] | None:
-        if not self._is_watched(path):
-            return None
-        self._watched_nodes.add(path)
-        return self._on_watch
-
-    def _on_watch(self, event: WatchedEvent) -> None:
-        """On kazoo's thread. NONE is not about a node: the connection was lost."""
-        if event.type in _EVENT_KINDS:
-            self._hand_over(self._on_watch_event, event.type, event.path)
-
-    def _on_watch_event(self, event_type: str, path: str) -> None:
-        """Tells one notification, even where kazoo calls for the node and for its children."""
-        watched = self._watched_nodes
-        if event_type == EventType.CHILD:
-            watched = self._watched_children
-        elif event_type == EventType.DELETED and path in self._watched_children:
-            self._watched_children.discard(path)
-            watched.add(path)
-        if path in watched:
-            watched.discard(path)
-            self._notify(Notification(_EVENT_KINDS[event_type], path))
-
-    def _notify_of_what_may_have_changed(self) -> None:
-        nodes, self._watched_nodes = self._watched_nodes, set()
-        children, self._watched_children = self._watched_children, set()
-        for path in sorted(nodes):
-            self._notify(Notification(NotificationKind.MODIFIED, path))
-        for path in sorted(children):
-            self._notify(Notification(NotificationKind.CHILDREN_CHANGED, path))
 
 
 def _checked(outcome: Any, path: str) -> Any:

@@ -1,16 +1,26 @@
-"""kazoo's client, with the one thing added that ordered operations need."""
+"""What the ZooKeeper store needs of kazoo: a client that keeps order, and the watches."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.protocol.states import KeeperState
+from kazoo.protocol.states import EventType, KeeperState, WatchedEvent
+
+from pyxbroker.metadata.store import Notification, NotificationKind
 
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
 """For ever, ever more slowly; delays in seconds."""
+
+_KINDS = {
+    EventType.CREATED: NotificationKind.CREATED,
+    EventType.CHANGED: NotificationKind.MODIFIED,
+    EventType.DELETED: NotificationKind.DELETED,
+    EventType.CHILD: NotificationKind.CHILDREN_CHANGED,
+}
 
 # The store logs what an operator needs to know of the connection; kazoo's own is about attempts.
 _log = logging.getLogger(__name__)
@@ -24,6 +34,8 @@ class GatedClient(KazooClient):
     the next connection. Those would be sent before the lost ones are repeated. So the gate closes
     before kazoo looks at its requests, and the loop opens it when it has sorted out the lost ones.
     """
+
+    chroot: str
 
     def __init__(self, hosts: str, session_timeout_s: float) -> None:
         self.gate = threading.Lock()
@@ -54,3 +66,54 @@ class GatedClient(KazooClient):
             return self.create_async(path, b"")
         finally:
             self.chroot = chroot
+
+
+class WatchedPaths:
+    """The paths that ZooKeeper watches for us. A watch tells one change, and ends with it.
+
+    kazoo calls on its own thread; `hand_over` brings that to the loop, where `notify` is called.
+    """
+
+    def __init__(
+        self,
+        hand_over: Callable[..., None],
+        notify: Callable[[Notification], None],
+    ) -> None:
+        self._hand_over = hand_over
+        self._notify = notify
+        self._nodes: set[str] = set()
+        self._children: set[str] = set()
+
+    def watch_node(self, path: str) -> Callable[[WatchedEvent], None]:
+        """The callback for a get or exists."""
+        self._nodes.add(path)
+        return self._on_event
+
+    def watch_children(self, path: str) -> Callable[[WatchedEvent], None]:
+        """The callback for a listing of children."""
+        self._children.add(path)
+        return self._on_event
+
+    def tell_all(self) -> None:
+        """After a reconnection: the watches have ended, and anything may have changed."""
+        nodes, self._nodes = self._nodes, set()
+        children, self._children = self._children, set()
+        for path in sorted(nodes):
+            self._notify(Notification(NotificationKind.MODIFIED, path))
+        for path in sorted(children):
+            self._notify(Notification(NotificationKind.CHILDREN_CHANGED, path))
+
+    def _on_event(self, event: WatchedEvent) -> None:
+        """On kazoo's thread. An event of type NONE is about the connection, not about a node."""
+        if event.type in _KINDS:
+            self._hand_over(self._tell, _KINDS[event.type], event.path)
+
+    def _tell(self, kind: NotificationKind, path: str) -> None:
+        """Tells one notification, even where kazoo calls for the node and for its children."""
+        watched = self._children if kind is NotificationKind.CHILDREN_CHANGED else self._nodes
+        if kind is NotificationKind.DELETED and path in self._children:
+            self._children.discard(path)
+            watched.add(path)
+        if path in watched:
+            watched.discard(path)
+            self._notify(Notification(kind, path))

@@ -1,0 +1,296 @@
+"""The ZooKeeper store when the connection, the session or the server goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from metadata_backends import Backend, coroutine_test
+from pyxbroker.metadata.coordination import LockBusy, ResourceLock
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataStore,
+    Notification,
+    NotificationKind,
+    SessionEvent,
+    StoreClosed,
+    Unavailable,
+    open_store,
+)
+from zookeeper_server import ZooKeeperServer, free_port
+
+pytestmark = pytest.mark.interop
+
+LOST_AND_FOUND = [
+    SessionEvent.CONNECTION_LOST,
+    SessionEvent.SESSION_LOST,
+    SessionEvent.RECONNECTED,
+    SessionEvent.SESSION_REESTABLISHED,
+]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    server = ZooKeeperServer(tmp_path / "zookeeper")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def backend(server: ZooKeeperServer, tmp_path: Path) -> Backend:
+    return Backend("zookeeper", tmp_path, server)
+
+
+@coroutine_test
+async def test_operations_wait_for_a_server_that_restarts_and_keep_their_order(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(session_timeout_ms=20_000) as store:
+        events = _record(store)
+        before = [store.put("/order", b"%d" % index) for index in range(100)]
+        await before[0]
+        server.kill()
+        during = [store.put("/order", b"%d" % index) for index in range(100, 400)]
+        created = store.put("/created", b"me", MUST_NOT_EXIST)
+        replaced = store.put("/created", b"you", 0)
+        deleted = store.delete("/created")
+        await _until(lambda: SessionEvent.CONNECTION_LOST in events)
+        assert not during[-1].done()
+        await asyncio.to_thread(server.start)
+        versions = [result.version for result in await asyncio.gather(*before, *during)]
+        assert versions == sorted(set(versions)), "each write replaced the one before it"
+        assert (await created).version == 0
+        assert (await replaced).version == 1
+        await deleted
+        node = await store.get("/order")
+        assert node is not None and node.value == b"399"
+        assert events == [SessionEvent.CONNECTION_LOST, SessionEvent.RECONNECTED]
+
+
+@coroutine_test
+async def test_lost_answers_of_conditional_writes_are_found_out(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    """Kills the server under load: no conditional write may be refused because of itself."""
+    async with backend.store(session_timeout_ms=20_000) as store:
+        await store.put("/n", b"start")
+        for _ in range(3):
+            node = await store.get("/n")
+            assert node is not None
+            first = node.version
+            chain = [store.put("/n", b"%d" % (first + i), first + i) for i in range(400)]
+            creates = [store.put(f"/c/{first}-{i}", b"", MUST_NOT_EXIST) for i in range(100)]
+            deletes = [store.delete(f"/c/{first}-{i}") for i in range(100)]
+            await chain[20]
+            server.kill()
+            await asyncio.to_thread(server.start)
+            results = await asyncio.gather(*chain)
+            assert [result.version for result in results] == list(range(first + 1, first + 401))
+            await asyncio.gather(*creates, *deletes)
+        assert await store.children("/c") == []
+
+
+@coroutine_test
+async def test_operations_fail_clearly_when_the_server_stays_away(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(operation_timeout_ms=800) as store:
+        server.kill()
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match=f"{server.address}.* 0.8 s"):
+            await store.put("/n", b"")
+        assert 0.7 < time.monotonic() - began < 1.5
+        ticks = 0
+        refused = store.get("/n")
+        while not refused.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        assert isinstance(refused.exception(), Unavailable)
+        assert ticks > 40, "the loop went on"
+
+
+@coroutine_test
+async def test_a_server_that_answers_nothing_for_a_while(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(session_timeout_ms=6000, operation_timeout_ms=500) as store:
+        await store.put("/n", b"0")
+        server.pause()
+        with pytest.raises(Unavailable):
+            await store.get("/n")
+        server.resume()
+        node = await store.get("/n")
+        assert node is not None and node.value == b"0"
+
+
+@coroutine_test
+async def test_a_session_that_expires_takes_its_ephemerals_and_a_new_one_begins(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store() as witness, backend.store(session_timeout_ms=1500) as store:
+        events = _record(store)
+        lost: list[str] = []
+        lock = ResourceLock(store, "/locks/mine", b"me", lambda: lost.append("mine"))
+        await lock.acquire()
+        await store.put("/plain", b"", ephemeral=True)
+        await _expire_session(store, server)
+        await _until(lambda: events == LOST_AND_FOUND)
+        assert not await witness.exists("/plain")
+        await _until_found(witness, "/locks/mine")
+        assert lock.is_held
+        assert lost == []
+        await lock.release()
+        assert not await witness.exists("/locks/mine")
+
+
+@coroutine_test
+async def test_a_lock_that_another_took_meanwhile_is_lost(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store() as other, backend.store(session_timeout_ms=1500) as store:
+        lost: list[str] = []
+        lock = ResourceLock(store, "/locks/mine", b"me", lambda: lost.append("mine"))
+        await lock.acquire()
+        rival = ResourceLock(other, "/locks/mine", b"other")
+        with pytest.raises(LockBusy):
+            await rival.acquire()
+        node = await other.get("/locks/mine")
+        assert node is not None
+        await other.delete("/locks/mine", node.version)
+        await rival.acquire()
+        await _expire_session(store, server)
+        await _until(lambda: lost == ["mine"])
+        assert not lock.is_held
+        assert rival.is_held
+
+
+@coroutine_test
+async def test_a_session_is_taken_for_lost_when_the_server_stays_away(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(session_timeout_ms=1200) as store:
+        events = _record(store)
+        server.kill()
+        await _until(lambda: len(events) == 2)
+        await asyncio.to_thread(server.start)
+        await _until(lambda: events == LOST_AND_FOUND)
+        await store.put("/n", b"")
+
+
+@coroutine_test
+async def test_watched_paths_are_reported_after_a_reconnection(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    async with backend.store(session_timeout_ms=20_000) as store:
+        heard: list[Notification] = []
+        store.watch(heard.append, prefix="/w")
+        await store.put("/w/x", b"")
+        await asyncio.gather(store.get("/w/x"), store.children("/w"), store.get("/v"))
+        server.kill()
+        await asyncio.to_thread(server.start)
+        await _until(lambda: len(heard) >= 2)
+        assert set(heard) == {
+            Notification(NotificationKind.MODIFIED, "/w/x"),
+            Notification(NotificationKind.CHILDREN_CHANGED, "/w"),
+        }
+
+
+@coroutine_test
+async def test_callbacks_run_on_the_loops_thread(backend: Backend, server: ZooKeeperServer) -> None:
+    async with backend.store() as store:
+        threads: set[int] = set()
+        store.watch(lambda notification: threads.add(threading.get_ident()))
+        store.on_session(lambda event: threads.add(threading.get_ident()))
+        read = store.get("/n")
+        read.add_done_callback(lambda future: threads.add(threading.get_ident()))
+        await read
+        await store.put("/n", b"")
+        server.kill()
+        await _until(lambda: len(threads) > 0)
+        await asyncio.sleep(0.2)
+        assert threads == {threading.get_ident()}
+
+
+@coroutine_test
+async def test_opening_fails_clearly_when_nobody_answers() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    store = open_store(f"zk:{address}", connect_timeout_ms=500)
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=f"no ZooKeeper answers at {address}"):
+        await store.open()
+    assert time.monotonic() - began < 2
+    with pytest.raises(StoreClosed):
+        await store.get("/n")
+
+
+@coroutine_test
+async def test_closing_is_prompt_when_the_server_is_gone(
+    backend: Backend, server: ZooKeeperServer
+) -> None:
+    for disturb in (server.pause, server.kill):
+        store = open_store(backend.url)
+        await store.open()
+        disturb()
+        waiting = store.put("/n", b"")
+        began = time.monotonic()
+        await store.close()
+        assert time.monotonic() - began < 2
+        assert isinstance(waiting.exception(), StoreClosed)
+        if disturb == server.pause:
+            server.resume()
+
+
+@coroutine_test
+async def test_two_stores_contend_with_versions(backend: Backend) -> None:
+    async with backend.store() as first, backend.store() as second:
+        await first.put("/n", b"")
+        outcomes = await asyncio.gather(
+            first.put("/n", b"1", 0), second.put("/n", b"2", 0), return_exceptions=True
+        )
+        assert sorted(isinstance(outcome, BadVersion) for outcome in outcomes) == [False, True]
+        outcomes = await asyncio.gather(
+            *[store.put("/both", b"", n) for store in (first, second) for n in (None, None)]
+        )
+        assert sorted(result.version for result in outcomes) == [0, 1, 2, 3]
+
+
+def _record(store: MetadataStore) -> list[SessionEvent]:
+    events: list[SessionEvent] = []
+    store.on_session(events.append)
+    return events
+
+
+async def _expire_session(store: MetadataStore, server: ZooKeeperServer) -> None:
+    """Another connection with the store's session closes it, as an expiry at the server does."""
+    from kazoo.client import KazooClient
+
+    client = store._client  # type: ignore[attr-defined]
+    thief = KazooClient(server.address, client_id=client.client_id)
+
+    def close_session() -> None:
+        thief.start()
+        thief.stop()
+        thief.close()
+
+    await asyncio.to_thread(close_session)
+
+
+async def _until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass in time"
+        await asyncio.sleep(0.02)
+
+
+async def _until_found(store: MetadataStore, path: str, timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not await store.exists(path):
+        assert time.monotonic() < deadline, f"{path} did not appear in time"
+        await asyncio.sleep(0.02)
