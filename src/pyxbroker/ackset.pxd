@@ -23,3 +23,8 @@ cdef class AckSet:
     cdef readonly int64_t holes                 # entries acknowledged after the mark
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1
+
+# Positions in order, without limits on which: what is to be delivered again.
+cdef class PositionSet:
+    cdef dict ledgers               # ledger id -> EntryBitmap
+    cdef int64_t count

@@ -310,3 +310,53 @@ cdef class AckSet:
                 if self.add(known, run.items[i].entry_id):
                     added += 1
         return added
+
+
+cdef class PositionSet:
+    """A set of positions that gives its first ones in order."""
+
+    def __cinit__(self):
+        self.ledgers = {}
+
+    def __len__(self):
+        return self.count
+
+    def __contains__(self, position):
+        cdef EntryBitmap bitmap = self.ledgers.get(position[0])
+        return bitmap is not None and bitmap.contains(position[1])
+
+    def add(self, int64_t ledger_id, int64_t entry_id):
+        cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
+        if bitmap is None:
+            bitmap = self.ledgers[ledger_id] = EntryBitmap()
+        self.count += bitmap.add(entry_id)
+
+    def first_range(self, int64_t count_max):
+        """(ledger_id, first, last) of the first positions without a gap, at most count_max."""
+        cdef EntryBitmap bitmap
+        cdef int64_t first
+        if self.count == 0:
+            raise IndexError("no positions")
+        ledger_id = min(self.ledgers)
+        bitmap = self.ledgers[ledger_id]
+        first = bitmap.next_set(0)
+        return ledger_id, first, min(bitmap.next_clear(first), first + count_max) - 1
+
+    def discard_range(self, int64_t ledger_id, int64_t first, int64_t last):
+        """Removes the positions first..last of one ledger, those that are there."""
+        cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
+        cdef int64_t at
+        if bitmap is None:
+            return
+        at = bitmap.next_set(first)
+        while at != -1 and at <= last:
+            bitmap.words[(at >> 6) - bitmap.base] &= ~(<uint64_t>1 << (at & 63))
+            bitmap.count -= 1
+            self.count -= 1
+            at = bitmap.next_set(at + 1)
+        if bitmap.count == 0:
+            del self.ledgers[ledger_id]
+
+    def clear(self):
+        self.ledgers = {}
+        self.count = 0

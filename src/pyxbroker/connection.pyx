@@ -118,9 +118,10 @@ cdef class Connections:
         self.publish_bytes_max = publish_bytes_max
         self.flush_call = self._flush
 
-    def accept(self, sock, str peer):
+    def accept(self, sock, str peer, session):
         """Serves a connected, non-blocking socket; returns its Connection."""
         cdef Connection connection = Connection(self, sock, peer)
+        connection.session = session
         self.live.add(connection)
         connection._set_paused(PAUSED_GATE, self.gate_closed)
         connection._update_reading()

@@ -11,6 +11,8 @@ from pyxbroker.commands cimport (
 from pyxbroker.frames cimport payload_metadata
 from pyxbroker.native cimport entry_ref
 
+from typing import NamedTuple
+
 
 cdef class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
@@ -138,8 +140,17 @@ cdef class ConsumerState:
         self.unacked_messages = 0
 
 
+class Peeked(NamedTuple):
+    """What peek_entry tells of an entry."""
+
+    publish_time: int               # ms since the epoch
+    num_messages: int
+    is_batch: bool
+    marker_type: int                # -1: a message, not a marker
+
+
 def peek_entry(EntryBatch batch not None, int i):
-    """(publish_time ms, num_messages, marker_type or -1) of an entry, or None when undecodable."""
+    """The Peeked of an entry of a batch, or None when its metadata cannot be decoded."""
     cdef MetadataPeek peek
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size
@@ -152,4 +163,5 @@ def peek_entry(EntryBatch batch not None, int i):
                                 &metadata, &metadata_size) != 0
             or peek_metadata(metadata, metadata_size, &peek) != 0):
         return None
-    return peek.publish_time, max(peek.num_messages, 1), peek.marker_type
+    return Peeked(peek.publish_time, max(peek.num_messages, 1), bool(peek.is_batch),
+                  peek.marker_type)

@@ -15,6 +15,8 @@ from pyxbroker import _native
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
+ENTRY_HEADER_SIZE = ENTRY_HEADER_BYTES
+
 
 class Position(NamedTuple):
     """Where an entry is: ledger id and entry id, ordered as such."""

@@ -7,6 +7,8 @@ from pyxbroker import _native
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
+FRAME_PADDING = FRAME_PADDING_BYTES
+
 
 cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, uint64_t size) noexcept nogil:
     return _api.crc32c(crc, data, size)

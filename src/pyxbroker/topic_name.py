@@ -16,7 +16,6 @@ ledger never gets two topics; and `-partition-N` with nothing before it is a top
 from __future__ import annotations
 
 import re
-from urllib.parse import quote
 
 from pyxbroker.errors import InvalidTopicName
 from pyxbroker.metadata.paths import decode, encode
@@ -29,6 +28,7 @@ NON_PERSISTENT = "non-persistent"
 
 CACHED_NAMES_MAX = 10_000
 CACHED_NAME_LENGTH_MAX = 1_024  # characters; a client must not fill the memory with huge names
+SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
 PARTITION_INDEX_MAX = 2**31 - 1
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
@@ -50,7 +50,7 @@ class NamespaceName:
         for what, part in (("tenant", tenant), ("namespace", local_name)):
             if _NAMED_ENTITY.fullmatch(part) is None:
                 raise InvalidTopicName(
-                    f"{self._name!r} is not a namespace: its {what} {part!r} must be made of"
+                    f"{_shown(self._name)} is not a namespace: its {what} {_shown(part)} must be made of"
                     " letters, digits and - = : . _ only."
                 )
         self.tenant = tenant
@@ -62,7 +62,7 @@ class NamespaceName:
         parts = name.split("/")
         if len(parts) != 2:
             raise InvalidTopicName(
-                f"{name!r} is not a namespace: it has the form tenant/namespace."
+                f"{_shown(name)} is not a namespace: it has the form tenant/namespace."
             )
         return cls(parts[0], parts[1])
 
@@ -94,16 +94,16 @@ class TopicName:
         self._full_name = f"{domain}://{namespace_name}/{local_name}"
         if domain not in _DOMAINS:
             raise InvalidTopicName(
-                f"{self._full_name!r} is not a topic name: the domain {domain!r} is neither"
+                f"{_shown(self._full_name)} is not a topic name: the domain {_shown(domain)} is neither"
                 " persistent nor non-persistent."
             )
         if not local_name or local_name.isspace():
             raise InvalidTopicName(
-                f"{self._full_name!r} is not a topic name: the part after the namespace is blank."
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace is blank."
             )
         if "/" in local_name:
             raise InvalidTopicName(
-                f"{self._full_name!r} is not a topic name: the part after the namespace has a"
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace has a"
                 " slash."
             )
         self.domain = domain
@@ -131,7 +131,7 @@ class TopicName:
         """The inverse of `managed_ledger_name`. Raises InvalidTopicName."""
         parts = name.split("/")
         if len(parts) != 4:
-            raise InvalidTopicName(f"{name!r} is not the name of a topic's managed ledger.")
+            raise InvalidTopicName(f"{_shown(name)} is not the name of a topic's managed ledger.")
         tenant, namespace, domain, encoded = parts
         return cls(domain, NamespaceName(tenant, namespace), decode(encoded))
 
@@ -165,19 +165,14 @@ class TopicName:
 
     @property
     def managed_ledger_name(self) -> str:
-        """`tenant/namespace/domain/<encoded local name>`; TopicName.getPersistenceNamingEncoding
-        and, but for the order of its parts, the topic's path in the metadata store."""
+        """`tenant/namespace/domain/<encoded local name>`; what follows /managed-ledgers
+        in the metadata store. TopicName.getPersistenceNamingEncoding."""
         return f"{self.namespace_name}/{self.domain}/{self.encoded_local_name}"
 
     @property
     def lookup_name(self) -> str:
         """`domain/tenant/namespace/<encoded local name>`; TopicName.getLookupName."""
         return f"{self.domain}/{self.namespace_name}/{self.encoded_local_name}"
-
-    @property
-    def rest_path(self) -> str:
-        """The lookup name with blanks as `%20`, as the path of a URL wants them."""
-        return f"{self.domain}/{self.namespace_name}/{quote(self.local_name, safe='*')}"
 
     @property
     def schema_name(self) -> str:
@@ -224,12 +219,12 @@ def _parse(name: str) -> TopicName:
     parts = rest.split("/")
     if len(parts) > 3:
         raise InvalidTopicName(
-            f"{name!r} is not a topic name: names with a cluster in them are not supported and a"
+            f"{_shown(name)} is not a topic name: names with a cluster in them are not supported and a"
             " local name has no slash; write domain://tenant/namespace/topic."
         )
     if len(parts) < 3:
         raise InvalidTopicName(
-            f"{name!r} is not a topic name: it has the form domain://tenant/namespace/topic."
+            f"{_shown(name)} is not a topic name: it has the form domain://tenant/namespace/topic."
         )
     tenant, namespace, local_name = parts
     return TopicName(domain.lower(), NamespaceName(tenant, namespace), local_name)
@@ -242,7 +237,7 @@ def _parse_short(name: str) -> TopicName:
     if len(parts) == 3:
         return TopicName(PERSISTENT, NamespaceName(parts[0], parts[1]), parts[2])
     raise InvalidTopicName(
-        f"{name!r} is not a topic name: a short name is topic or tenant/namespace/topic."
+        f"{_shown(name)} is not a topic name: a short name is topic or tenant/namespace/topic."
     )
 
 
@@ -252,3 +247,8 @@ def _partition_index(local_name: str) -> int:
         return -1
     index = int(found.group(2))
     return index if index <= PARTITION_INDEX_MAX else -1
+
+
+def _shown(text: str) -> str:
+    shown = repr(text[:SHOWN_LENGTH_MAX])
+    return shown if len(text) <= SHOWN_LENGTH_MAX else f"{shown}..."

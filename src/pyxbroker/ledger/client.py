@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.connection import Turn
 from pyxbroker.ledger.handle import (
+    EntryDamaged,
     LedgerError,
     LedgerHandle,
     LedgerListener,
@@ -199,38 +200,19 @@ async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
     await future
 
 
-async def _find_end(
-    reader: ReadHandle, bookies: list[EmbeddedBookie]
-) -> tuple[int, int]:
-    """(last entry id, length) of a fenced ledger on an ensemble of this process.
+async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[int, int]:
+    """(last entry id, length in bytes) of a fenced ledger.
 
-    The last entry that is here may not be the last of a gapless run: entries behind a gap were
-    never confirmed, since confirming is in order.
+    A bookie in this process is the only one of its ensemble, and its journal keeps the order of adds:
+    an entry that is missing or damaged before the last one was written once, so the ledger goes on
+    behind it. Only that entry is lost.
     """
     last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
-    confirmed, length = await _probe(reader, last)
-    entry_id = confirmed + 1
-    while entry_id <= last:
+    for entry_id in range(last, -1, -1):
         try:
-            batch = await reader.read_future(entry_id, last)
-        except NoSuchEntry:
-            break
-        entry_id = batch.entry_id(batch.count - 1) + 1
-        length = int.from_bytes(batch.packaged(batch.count - 1)[_LENGTH_AT], "big")
-    return entry_id - 1, length
-
-
-async def _probe(reader: ReadHandle, last: int) -> tuple[int, int]:
-    """(an entry id up to which all was confirmed, the ledger's length there), from the last entry.
-
-    Every entry carries the last id that its writer had confirmed when it sent it.
-    """
-    if last < 0:
-        return -1, 0
-    batch = await reader.read_future(last, last)
-    packaged = batch.packaged(0)
-    confirmed = int.from_bytes(packaged[16:24], "big", signed=True)
-    if confirmed < 0:
-        return -1, 0
-    batch = await reader.read_future(confirmed, confirmed)
-    return confirmed, int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
+            batch = await reader.read_future(entry_id, entry_id)
+        except (EntryDamaged, NoSuchEntry) as error:
+            log.error("ledger=%d %s", reader.ledger_id, error)
+            continue
+        return last, int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
+    return last, 0

@@ -213,6 +213,11 @@ class ManagedLedger:
         last = self.last_entry(ledger_id)
         return self._cumulative[at] + min(entry_id, -1 if last is None else last) + 1
 
+    def position_of(self, index: int) -> Position:
+        """The position of the index-th kept entry (from 0)."""
+        at = bisect_right(self._cumulative, index) - 1
+        return Position(self._ids[at], index - self._cumulative[at])
+
     def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
         """How many kept entries are after one position and not after another."""
         return max(self.ordinal(last) - self.ordinal(after), 0)
@@ -221,6 +226,11 @@ class ManagedLedger:
     def entries(self) -> int:
         """Entries that are kept."""
         return self.ordinal(self.last_confirmed)
+
+    @property
+    def is_dead(self) -> bool:
+        """It failed or was closed: it can only be opened anew."""
+        return self.state in (State.FAILED, State.FENCED, State.CLOSED)
 
     # --- adding -------------------------------------------------------------------------------
 

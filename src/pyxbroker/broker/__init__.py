@@ -1,0 +1,1 @@
+"""The broker: topics, their producers and subscriptions, and the commands of clients."""

@@ -1,0 +1,323 @@
+"""What the broker does for each command of a client: the table, the handshake, and lookups.
+
+Commands of producers and consumers are in topic_commands.py. A command that has to wait (for metadata,
+for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from pyxbroker.broker import replies
+from pyxbroker.broker.topic_commands import TopicCommands
+from pyxbroker.connection import Connection
+from pyxbroker.errors import (
+    MetadataStoreError,
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    ServiceNotReady,
+    TooManyRequests,
+    UnknownError,
+)
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.managed_ledger import ManagedLedgerError
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.producer import Producer
+    from pyxbroker.broker.service import Service
+
+log = logging.getLogger("pyxbroker.connection")
+
+PROTOCOL_VERSION = 21
+PROTOCOL_VERSION_BATCHES = 4
+
+Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
+
+REFUSED_SENDS = {
+    "checksum": (
+        replies.CHECKSUM_ERROR,
+        "The checksum of the message does not match: it was damaged on its way to the broker.",
+    ),
+    "metadata": (
+        replies.CHECKSUM_ERROR,
+        "The metadata of the message cannot be decoded, so no consumer could read it.",
+    ),
+    "transaction": (
+        replies.NOT_ALLOWED,
+        "Sending within a transaction is not supported by this broker.",
+    ),
+}
+
+
+class Session:
+    """What the broker knows of one connection's client."""
+
+    __slots__ = ("client_version", "lookups", "opening", "ping_sent", "tasks")
+
+    def __init__(self) -> None:
+        self.client_version = ""
+        self.ping_sent = False
+        self.lookups = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        # ("producer" or "consumer", id) -> the task that is opening it
+        self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
+
+
+def as_pulsar_error(error: Exception) -> PulsarError:
+    """The error that a client is told for anything that went wrong."""
+    if isinstance(error, PulsarError):
+        return error
+    if isinstance(error, MetadataError):
+        return MetadataStoreError(str(error))
+    if isinstance(error, (LedgerError, ManagedLedgerError, CursorError)):
+        return PersistenceError(str(error))
+    return UnknownError(f"The broker failed: {error!r}. Its log says where.")
+
+
+class Handlers:
+    """The commands of all connections of one broker."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._lookups = 0
+        commands = TopicCommands(service)
+        kinds = pb.BaseCommand
+        # type -> (field of BaseCommand, handler)
+        self._table: dict[int, tuple[str, Handler]] = {
+            kinds.LOOKUP: ("lookupTopic", self._handle_lookup),
+            kinds.PARTITIONED_METADATA: ("partitionMetadata", self._handle_partitioned_metadata),
+            kinds.PING: ("ping", self._handle_ping),
+            kinds.PONG: ("pong", self._handle_pong),
+            kinds.PRODUCER: ("producer", commands.handle_producer),
+            kinds.CLOSE_PRODUCER: ("close_producer", commands.handle_close_producer),
+            kinds.SUBSCRIBE: ("subscribe", commands.handle_subscribe),
+            kinds.UNSUBSCRIBE: ("unsubscribe", commands.handle_unsubscribe),
+            kinds.CLOSE_CONSUMER: ("close_consumer", commands.handle_close_consumer),
+            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
+                "redeliverUnacknowledgedMessages",
+                commands.handle_redeliver,
+            ),
+            kinds.SEEK: ("seek", commands.handle_seek),
+            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", commands.handle_get_last_message_id),
+        }
+
+    # --- called by connections ----------------------------------------------------------------
+
+    def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
+        """A command that is not hot (or not written the usual way)."""
+        command = pb.BaseCommand()
+        try:
+            command.ParseFromString(data)
+        except DecodeError:
+            self.on_malformed(connection, "a command could not be decoded")
+            connection.close()
+            return
+        if not connection.established:
+            self._handle_first(connection, command)
+            return
+        found = self._table.get(command.type)
+        if found is None:
+            self._refuse(connection, command)
+            return
+        field, handler = found
+        if not command.HasField(field):
+            self.on_malformed(connection, f"a command of type {command.type} has no {field}")
+            connection.close()
+            return
+        self._call(connection, handler, getattr(command, field))
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """The peer does not speak the protocol: it is told, and the connection is closed."""
+        log.warning("peer=%s closed: %s", connection.peer, what)
+        connection.send_frame(
+            replies.error(
+                replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}."
+            )
+        )
+
+    def on_internal_error(self, connection: Connection, error: Exception) -> None:
+        """A defect of ours, met while handling this connection."""
+        log.error("peer=%s internal error", connection.peer, exc_info=error)
+
+    def on_refused_send(
+        self,
+        connection: Connection,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        reason: str,
+    ) -> None:
+        """A SEND that cannot be stored."""
+        code, message = REFUSED_SENDS[reason]
+        log.warning(
+            "peer=%s topic=%s producer=%s sequence_id=%d refused: %s",
+            connection.peer, producer.topic.name, producer.name, sequence_id, message,
+        )
+        connection.send_frame(
+            replies.send_error(producer.producer_id, sequence_id, code, message)
+        )
+
+    def on_closed(self, connection: Connection) -> None:
+        """The connection is gone, and everything that its client had open with it."""
+        session: Session = connection.session
+        for task in session.tasks:
+            task.cancel()
+        for producer in list(connection.producers.values()):
+            producer.topic.remove_producer(producer)
+        consumers = list(connection.consumers.values())
+        connection.producers.clear()
+        connection.consumers.clear()
+        for consumer in consumers:
+            consumer.subscription.remove_consumer(consumer)
+        log.info("peer=%s disconnected", connection.peer)
+
+    # --- running handlers ---------------------------------------------------------------------
+
+    def _call(self, connection: Connection, handler: Handler, message: Any) -> None:
+        try:
+            waiting = handler(connection, message)
+        except Exception as error:
+            self._answer_error(connection, message, error)
+            return
+        if waiting is not None:
+            task = asyncio.ensure_future(self._run(connection, waiting, message))
+            connection.session.tasks.add(task)
+            task.add_done_callback(connection.session.tasks.discard)
+
+    async def _run(self, connection: Connection, waiting: Awaitable[None], message: Any) -> None:
+        try:
+            await waiting
+        except Exception as error:
+            self._answer_error(connection, message, error)
+
+    def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
+        told = as_pulsar_error(error)
+        if told is not error:
+            log.error("peer=%s %s failed", connection.peer, type(message).__name__, exc_info=error)
+        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+
+    def _refuse(self, connection: Connection, command: Any) -> None:
+        """What is not built, or not for a broker, answers its request with a sentence."""
+        name = pb.BaseCommand.Type.Name(command.type)
+        for _, message in command.ListFields():
+            request_id = getattr(message, "request_id", None)
+            if request_id is not None:
+                connection.send_frame(
+                    replies.error(
+                        request_id, NotAllowed.code, f"{name} is not supported by this broker."
+                    )
+                )
+                return
+        self.on_malformed(connection, f"a client does not send {name}")
+        connection.close()
+
+    # --- handshake and keep-alive -------------------------------------------------------------
+
+    def _handle_first(self, connection: Connection, command: Any) -> None:
+        if command.type != pb.BaseCommand.CONNECT or not command.HasField("connect"):
+            self.on_malformed(connection, "the first command must be CONNECT")
+            connection.close()
+            return
+        connect = command.connect
+        if not self.service.is_ready:
+            connection.send_frame(
+                replies.error(
+                    replies.NO_REQUEST, ServiceNotReady.code, "The broker is not ready; try again."
+                )
+            )
+            connection.close()
+            return
+        if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
+            # Such a client could not decode a batch, and nobody can tell which entries are one.
+            connection.send_frame(
+                replies.error(
+                    replies.NO_REQUEST,
+                    replies.NOT_ALLOWED,
+                    f"Protocol version {connect.protocol_version} is too old: at least"
+                    f" {PROTOCOL_VERSION_BATCHES} is needed.",
+                )
+            )
+            connection.close()
+            return
+        connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
+        connection.session.client_version = connect.client_version
+        connection.established = True
+        connection.send_frame(
+            replies.connected(
+                self.service.server_version,
+                connection.protocol_version,
+                self.service.config.maxMessageSize,
+            )
+        )
+        log.info("peer=%s connected client=%s", connection.peer, connect.client_version)
+
+    def _handle_ping(self, connection: Connection, message: Any) -> None:
+        connection.send_frame(replies.pong())
+
+    def _handle_pong(self, connection: Connection, message: Any) -> None:
+        connection.session.ping_sent = False
+
+    def check_alive(self, live: list[Connection]) -> None:
+        """Called once per keep-alive interval: pings silent peers, closes those that stay silent."""
+        for connection in live:
+            if connection.heard:
+                connection.heard = False
+                connection.session.ping_sent = False
+            elif not connection.established or connection.session.ping_sent:
+                log.info("peer=%s closed: it was silent for too long", connection.peer)
+                connection.close()
+                continue
+            if connection.established and not connection.session.ping_sent:
+                connection.session.ping_sent = True
+                connection.send_frame(replies.ping())
+
+    # --- lookups ------------------------------------------------------------------------------
+
+    def _admit_lookup(self) -> None:
+        limit = self.service.config.maxConcurrentLookupRequest
+        if self._lookups >= limit:
+            raise TooManyRequests(
+                f"{limit} lookups are under way, which is the limit of this broker"
+                " (maxConcurrentLookupRequest); try again."
+            )
+        self._lookups += 1
+
+    async def _handle_lookup(self, connection: Connection, message: Any) -> None:
+        try:
+            self._admit_lookup()
+            try:
+                result = await self.service.lookup(message.topic)
+            finally:
+                self._lookups -= 1
+        except Exception as error:
+            told = as_pulsar_error(error)
+            connection.send_frame(
+                replies.lookup_failed(message.request_id, told.code, str(told))
+            )
+            return
+        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
+
+    async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
+        try:
+            self._admit_lookup()
+            try:
+                count = await self.service.topics.partitions(TopicName.get(message.topic))
+            finally:
+                self._lookups -= 1
+        except Exception as error:
+            told = as_pulsar_error(error)
+            connection.send_frame(
+                replies.partitions_failed(message.request_id, told.code, str(told))
+            )
+            return
+        connection.send_frame(replies.partitions(message.request_id, count))

@@ -1,0 +1,179 @@
+"""The frames that answer cold commands, from protobuf messages."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from pyxbroker.proto import PulsarApi as pb
+
+_SIZES = struct.Struct(">II")
+
+UNKNOWN_ERROR = 0
+PERSISTENCE_ERROR = 2
+CHECKSUM_ERROR = 9
+TOPIC_TERMINATED = 15
+NOT_ALLOWED = 22
+
+NO_REQUEST = 2**64 - 1  # the request id of an error that answers no request
+MINUS_ONE = 2**64 - 1  # -1 as the unsigned ids of positions carry it
+
+
+def frame(command: Any) -> bytes:
+    """A simple command frame from a BaseCommand."""
+    body: bytes = command.SerializeToString()
+    return _SIZES.pack(len(body) + 4, len(body)) + body
+
+
+def _command(kind: int) -> Any:
+    command = pb.BaseCommand()
+    command.type = kind
+    return command
+
+
+def connected(server_version: str, protocol_version: int, max_message_size: int) -> bytes:
+    command = _command(pb.BaseCommand.CONNECTED)
+    answer = command.connected
+    answer.server_version = server_version
+    answer.protocol_version = protocol_version
+    answer.max_message_size = max_message_size
+    answer.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    return frame(command)
+
+
+def ping() -> bytes:
+    command = _command(pb.BaseCommand.PING)
+    command.ping.SetInParent()
+    return frame(command)
+
+
+def pong() -> bytes:
+    command = _command(pb.BaseCommand.PONG)
+    command.pong.SetInParent()
+    return frame(command)
+
+
+def success(request_id: int) -> bytes:
+    command = _command(pb.BaseCommand.SUCCESS)
+    command.success.request_id = request_id
+    return frame(command)
+
+
+def error(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.ERROR)
+    command.error.request_id = request_id
+    command.error.error = code
+    command.error.message = message
+    return frame(command)
+
+
+def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.SEND_ERROR)
+    answer = command.send_error
+    answer.producer_id = producer_id
+    answer.sequence_id = sequence_id
+    answer.error = code
+    answer.message = message
+    return frame(command)
+
+
+def producer_success(request_id: int, name: str, last_sequence_id: int, topic_epoch: int) -> bytes:
+    command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
+    answer = command.producer_success
+    answer.request_id = request_id
+    answer.producer_name = name
+    answer.last_sequence_id = last_sequence_id
+    answer.schema_version = b""
+    if topic_epoch:
+        answer.topic_epoch = topic_epoch
+    return frame(command)
+
+
+def lookup_connect(request_id: int, broker_url: str) -> bytes:
+    """This broker serves the topic."""
+    command = _command(pb.BaseCommand.LOOKUP_RESPONSE)
+    answer = command.lookupTopicResponse
+    answer.request_id = request_id
+    answer.response = pb.CommandLookupTopicResponse.Connect
+    answer.brokerServiceUrl = broker_url
+    answer.authoritative = True
+    answer.proxy_through_service_url = False
+    return frame(command)
+
+
+def lookup_failed(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.LOOKUP_RESPONSE)
+    answer = command.lookupTopicResponse
+    answer.request_id = request_id
+    answer.response = pb.CommandLookupTopicResponse.Failed
+    answer.error = code
+    answer.message = message
+    return frame(command)
+
+
+def partitions(request_id: int, count: int) -> bytes:
+    command = _command(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    answer = command.partitionMetadataResponse
+    answer.request_id = request_id
+    answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
+    answer.partitions = count
+    return frame(command)
+
+
+def partitions_failed(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
+    answer = command.partitionMetadataResponse
+    answer.request_id = request_id
+    answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+    answer.error = code
+    answer.message = message
+    return frame(command)
+
+
+def last_message_id(
+    request_id: int,
+    position: tuple[int, int],
+    partition: int,
+    batch_index: int,
+    mark_delete: tuple[int, int] | None,
+) -> bytes:
+    command = _command(pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    answer = command.getLastMessageIdResponse
+    answer.request_id = request_id
+    last = answer.last_message_id
+    last.ledgerId, last.entryId = (_unsigned(part) for part in position)
+    last.partition = partition
+    last.batch_index = batch_index
+    if mark_delete is not None:
+        mark = answer.consumer_mark_delete_position
+        mark.ledgerId, mark.entryId = (_unsigned(part) for part in mark_delete)
+    return frame(command)
+
+
+def ack_response(consumer_id: int, request_id: int, code: int | None, message: str) -> bytes:
+    command = _command(pb.BaseCommand.ACK_RESPONSE)
+    answer = command.ackResponse
+    answer.consumer_id = consumer_id
+    answer.request_id = request_id
+    if code is not None:
+        answer.error = code
+        answer.message = message
+    return frame(command)
+
+
+def close_producer(producer_id: int) -> bytes:
+    command = _command(pb.BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = NO_REQUEST
+    return frame(command)
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    command = _command(pb.BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = NO_REQUEST
+    return frame(command)
+
+
+def _unsigned(value: int) -> int:
+    return value & MINUS_ONE

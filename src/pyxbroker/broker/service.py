@@ -1,0 +1,339 @@
+"""The composition root: makes the parts of a standalone broker, and stops them in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyxbroker import __version__, _native, admin
+from pyxbroker.bookie.cookie import check_cookie
+from pyxbroker.bookie.embedded import EmbeddedBookie
+from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.broker.handlers import Handlers, Session
+from pyxbroker.broker.stats import TopicStats, topic_stats
+from pyxbroker.broker.topics import Topics
+from pyxbroker.cluster.initialize import ClusterSettings, initialize
+from pyxbroker.config import Config
+from pyxbroker.connection import Connection, Connections
+from pyxbroker.entry import ENTRY_HEADER_SIZE
+from pyxbroker.frames import FRAME_PADDING
+from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.coordination import next_counter_value
+from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
+from pyxbroker.topic_name import TopicName
+
+log = logging.getLogger("pyxbroker.service")
+
+BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
+LISTEN_BACKLOG = 1024
+AGE_CHECK_INTERVAL_S = 30.0
+DEFAULT_METADATA_URL = "embedded:metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupResult:
+    """Where a topic is served."""
+
+    broker_url: str
+    http_url: str
+
+
+class ProducerNames:
+    """Names for producers that have none: <cluster>-<number of this broker's start>-<n>."""
+
+    def __init__(self, cluster: str, store: MetadataStore) -> None:
+        self._cluster = cluster
+        self._count = 0
+        self._instance = asyncio.ensure_future(
+            next_counter_value(store, paths.PRODUCER_NAME_COUNTER)
+        )
+
+    async def next(self) -> str:
+        instance = await asyncio.shield(self._instance)
+        name = f"{self._cluster}-{instance}-{self._count}"
+        self._count += 1
+        return name
+
+    async def close(self) -> None:
+        self._instance.cancel()
+        await asyncio.gather(self._instance, return_exceptions=True)
+
+
+class Service:
+    """One running standalone broker. Made by start_standalone."""
+
+    def __init__(self, config: Config, data_directory: Path) -> None:
+        self.config = config
+        self.data_directory = data_directory
+        self.loop = asyncio.get_running_loop()
+        self.server_version = f"Pulsar Server {__version__}"
+        self.is_ready = False
+        self.started_at = time.time()
+        self.handlers = Handlers(self)
+        self.connections = Connections(
+            self.loop,
+            self.handlers,
+            frame_bytes_max=config.maxMessageSize + FRAME_PADDING,
+            sends_max=config.maxPendingPublishRequestsPerConnection,
+            publish_bytes_max=config.maxMessagePublishBufferSizeInMB << 20,
+        )
+        self.broker_port = 0
+        self.web_port = 0
+        self.metadata: MetadataStore
+        self.topics: Topics
+        self.producer_names: ProducerNames
+        self._bookie: EmbeddedBookie
+        self._ledgers: LedgerClient
+        self._listener: socket.socket | None = None
+        self._web_socket: socket.socket | None = None
+        self._web: Any = None
+        self._background: list[asyncio.Task[None]] = []
+        self._failed: asyncio.Future[str] = self.loop.create_future()
+        self._connections_by_ip: dict[str, int] = {}
+
+    # --- starting -----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Opens storage and metadata side by side, then the ports."""
+        config = self.config
+        self._listener = _listen(config.bindAddress, config.brokerServicePort)
+        self.broker_port = self._listener.getsockname()[1]
+        self._web_socket = admin.listen(config)
+        if self._web_socket is not None:
+            self.web_port = self._web_socket.getsockname()[1]
+        self.metadata = open_store(
+            config.metadataStoreUrl or DEFAULT_METADATA_URL,
+            data_directory=self.data_directory,
+            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
+            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+        )
+        storage_opening = self.loop.run_in_executor(None, self._open_storage)
+        try:
+            await self.metadata.open()
+            identity = await initialize(self.metadata, self._cluster_settings())
+            bookie_id = await check_cookie(
+                self._bookie_directory(),
+                f"{config.advertisedAddress}:{BOOKIE_PORT}",
+                identity.instance_id,
+                self.metadata,
+            )
+        except BaseException:
+            (await storage_opening).close(flush=False)
+            await self.metadata.close()
+            raise
+        turn = self.connections.turn
+        self._bookie = EmbeddedBookie(
+            await storage_opening, turn, bookie_id, self.connections.set_full
+        )
+        self._ledgers = LedgerClient(
+            self.metadata,
+            {bookie_id: self._bookie},
+            turn,
+            LedgerQuorums(
+                config.managedLedgerDefaultEnsembleSize,
+                config.managedLedgerDefaultWriteQuorum,
+                config.managedLedgerDefaultAckQuorum,
+            ),
+        )
+        self.topics = Topics(config, self.metadata, self._ledgers, turn)
+        self.producer_names = ProducerNames(config.clusterName, self.metadata)
+        self._ledgers.prefetch()
+        self.is_ready = True
+        self.loop.add_reader(self._listener, self._on_connection)
+        self._start_background()
+
+    def _start_background(self) -> None:
+        self._spawn(self._check_alive())
+        self._spawn(self._check_ages())
+        self._spawn(self._collect_garbage())
+        if self._web_socket is not None:
+            self._spawn(self._start_web(self._web_socket))
+
+    def _cluster_settings(self) -> ClusterSettings:
+        return ClusterSettings(
+            cluster=self.config.clusterName,
+            web_service_url=self.web_url,
+            broker_service_url=self.broker_url,
+        )
+
+    def _bookie_directory(self) -> Path:
+        return self.data_directory / "bookie"
+
+    def _open_storage(self) -> _native.Storage:
+        """Blocking: replays the journal. Runs in a thread of its own."""
+        config = self.config
+        directory = self._bookie_directory()
+        dirty = config.dbStorage_writeCacheMaxSizeMb << 20
+        return _native.Storage(
+            str(_directory(config.journalDirectories, directory / "journal")),
+            str(_directory(config.ledgerDirectories, directory / "ledgers")),
+            journal_file_bytes=config.journalMaxSizeMB << 20,
+            dirty_bytes_max=dirty,
+            cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
+            entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
+            journal_sync_data=config.journalSyncData,
+        )
+
+    async def _start_web(self, sock: socket.socket) -> None:
+        """REST comes last: its libraries take longer to load than everything else to start."""
+        self._web = await admin.start_web(self, sock)
+
+    # --- connections --------------------------------------------------------------------------
+
+    def _on_connection(self) -> None:
+        assert self._listener is not None
+        try:
+            sock, address = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.error("a connection could not be accepted: %s", error)
+            return
+        peer = f"{address[0]}:{address[1]}"
+        limit = self.config.brokerMaxConnections
+        if limit and len(self.connections.live) >= limit:
+            log.warning("peer=%s refused: %d connections (brokerMaxConnections)", peer, limit)
+            sock.close()
+            return
+        limit = self.config.brokerMaxConnectionsPerIp
+        if limit and self._connections_of(address[0]) >= limit:
+            log.warning("peer=%s refused: %d connections (brokerMaxConnectionsPerIp)", peer, limit)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.connections.accept(sock, peer, Session())
+
+    def _connections_of(self, address: str) -> int:
+        prefix = address + ":"
+        return sum(each.peer.startswith(prefix) for each in self.connections.live)
+
+    # --- what REST and handlers ask -----------------------------------------------------------
+
+    @property
+    def broker_url(self) -> str:
+        return f"pulsar://{self.config.advertisedAddress}:{self.broker_port}"
+
+    @property
+    def web_url(self) -> str:
+        return f"http://{self.config.advertisedAddress}:{self.web_port}"
+
+    async def lookup(self, topic: str) -> LookupResult:
+        """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
+        await self.topics.check_name(TopicName.get(topic))
+        return LookupResult(self.broker_url, self.web_url)
+
+    def failure(self) -> str | None:
+        """Why nothing can be written any more, or None."""
+        code = self._bookie.failure
+        if code:
+            return f"the journal failed (error {-code}); a restart recovers what was acknowledged"
+        return None
+
+    def topic_stats(self) -> Iterator[TopicStats]:
+        """The counters of the open topics."""
+        return (topic_stats(each) for each in self.topics)
+
+    def storage_stats(self) -> dict[str, int]:
+        stats: dict[str, int] = self._bookie.storage.stats()
+        return stats
+
+    async def wait_failed(self) -> str:
+        """Waits for a failure that the process cannot go on with."""
+        return await asyncio.shield(self._failed)
+
+    # --- in the background --------------------------------------------------------------------
+
+    def _spawn(self, coroutine: Any) -> None:
+        task = self.loop.create_task(coroutine)
+        task.add_done_callback(self._on_background_done)
+        self._background.append(task)
+
+    def _on_background_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task failed", exc_info=error)
+            if not self._failed.done():
+                self._failed.set_result(f"{error!r}")
+
+    async def _check_alive(self) -> None:
+        interval = self.config.keepAliveIntervalSeconds
+        if interval <= 0:
+            return
+        while True:
+            await asyncio.sleep(interval)
+            self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+
+    async def _check_ages(self) -> None:
+        while True:
+            await asyncio.sleep(AGE_CHECK_INTERVAL_S)
+            self.topics.check_ages()
+
+    async def _collect_garbage(self) -> None:
+        while True:
+            await asyncio.sleep(max(self.config.gcWaitTime / 1000, 1.0))
+            try:
+                await collect_garbage(self._bookie.storage, self.metadata)
+            except MetadataError as error:
+                log.warning("garbage collection is put off: %s", error)
+
+    # --- stopping -----------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Closes ports, topics, connections, storage and metadata, in that order."""
+        self.is_ready = False
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        if self._listener is not None:
+            self.loop.remove_reader(self._listener)
+            self._listener.close()
+        if self._web is not None:
+            await self._web.stop()
+        elif self._web_socket is not None:
+            self._web_socket.close()
+        await self.topics.close()
+        await self.producer_names.close()
+        self.connections.turn.run(self._close_connections)
+        await self._ledgers.stop()
+        self._bookie.close()
+        await self.metadata.close()
+
+    def _close_connections(self) -> None:
+        connection: Connection
+        for connection in list(self.connections.live):
+            connection.close()
+
+
+def _listen(address: str, port: int | None) -> socket.socket:
+    """A listening, non-blocking socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port or 0))
+        sock.listen(LISTEN_BACKLOG)
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _directory(setting: str, default: Path) -> Path:
+    """The directory that a setting names (the first of a list), or the default."""
+    first = setting.split(",")[0].strip()
+    return Path(first).absolute() if first else default
+
+
+async def start_standalone(config: Config, data_directory: Path) -> Service:
+    """Starts broker, embedded bookie and metadata; returns when the broker port is served."""
+    service = Service(config, data_directory)
+    await service.start()
+    return service

@@ -1,0 +1,274 @@
+"""A persistent topic: a managed ledger, its producers and its subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from pyxbroker.broker import replies
+from pyxbroker.broker.producer import Producer
+from pyxbroker.broker.subscription import Subscription
+from pyxbroker.connection import Turn
+from pyxbroker.dispatch import peek_entry
+from pyxbroker.entry import Position
+from pyxbroker.errors import (
+    ConsumerBusy,
+    NotAllowed,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+)
+from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.topic_name import TopicName
+
+log = logging.getLogger("pyxbroker.topic")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What bounds a topic; 0 is no limit. The settings of the same names are Pulsar's."""
+
+    producers_max: int = 0  # maxProducersPerTopic
+    consumers_max: int = 0  # maxConsumersPerTopic
+    consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
+    subscriptions_max: int = 0  # maxSubscriptionsPerTopic
+    read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
+    read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
+    round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
+
+
+class Topic:
+    """One topic that this broker serves."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        managed_ledger: ManagedLedger,
+        turn: Turn,
+        limits: TopicLimits,
+    ) -> None:
+        self.name = name
+        self.managed_ledger = managed_ledger
+        self.turn = turn
+        self.loop: asyncio.AbstractEventLoop = turn.loop
+        self.limits = limits
+        self.partition: int = name.partition_index
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.fenced = False  # closing, or its log failed: clients have to look it up again
+        self._readers: set[Subscription] = set()  # non-durable subscriptions
+        self._notify_due = False
+        self._past_msg_in = 0  # of producers that are gone
+        self._past_bytes_in = 0
+        managed_ledger.listener = self
+        for cursor in managed_ledger.cursors.values():
+            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+
+    # --- producers ----------------------------------------------------------------------------
+
+    def add_producer(self, producer: Producer) -> None:
+        """Raises ProducerBusy when the name is taken or there are too many."""
+        self._check_open()
+        old = self.producers.get(producer.name)
+        if old is not None and not self._replaces(producer, old):
+            raise ProducerBusy(
+                f"Producer with name '{producer.name}' is already connected to topic {self.name}."
+            )
+        limit = self.limits.producers_max
+        if old is None and limit and len(self.producers) >= limit:
+            raise ProducerBusy(
+                f"Topic {self.name} has {limit} producers, which is its limit"
+                " (maxProducersPerTopic)."
+            )
+        if old is not None:
+            old.closed = True
+            old.connection.forget_producer(old.producer_id)
+            self._count_past(old)
+        self.producers[producer.name] = producer
+
+    @staticmethod
+    def _replaces(producer: Producer, old: Producer) -> bool:
+        """A client that reconnected before its old connection was seen to be gone takes over."""
+        if old.connection.closed:
+            return True
+        return (
+            not producer.user_provided_name
+            and not old.user_provided_name
+            and producer.epoch > old.epoch
+        )
+
+    def remove_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+            self._count_past(producer)
+
+    def _count_past(self, producer: Producer) -> None:
+        self._past_msg_in += producer.msg_in
+        self._past_bytes_in += producer.bytes_in
+
+    @property
+    def msg_in(self) -> int:
+        """Messages received since the topic was opened."""
+        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
+
+    @property
+    def bytes_in(self) -> int:
+        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    def check_consumers(self) -> None:
+        """Raises ConsumerBusy when the topic has as many consumers as it may have."""
+        self._check_open()
+        limit = self.limits.consumers_max
+        if limit and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
+            raise ConsumerBusy(
+                f"Topic {self.name} has {limit} consumers, which is its limit"
+                " (maxConsumersPerTopic)."
+            )
+
+    async def subscription_for(
+        self, name: str, mark_delete: Position, properties: dict[str, str], create: bool
+    ) -> Subscription:
+        """The durable subscription of that name; a new one starts after mark_delete."""
+        found = self.subscriptions.get(name)
+        if found is not None:
+            return found
+        if not create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} of {self.name} does not exist, and it may not be created"
+                " by a consumer (allowAutoSubscriptionCreation)."
+            )
+        limit = self.limits.subscriptions_max
+        if limit and len(self.subscriptions) >= limit:
+            raise NotAllowed(
+                f"Topic {self.name} has {limit} subscriptions, which is its limit"
+                " (maxSubscriptionsPerTopic)."
+            )
+        cursor = Cursor(self.managed_ledger, name, mark_delete)
+        cursor.properties = properties
+        # From here on it counts, so that a second consumer of the name does not create it again and
+        # nothing behind its position is trimmed.
+        subscription = Subscription(self, name, cursor)
+        self.subscriptions[name] = subscription
+        self.managed_ledger.cursors[name] = cursor
+        try:
+            await cursor.create_node()
+        except BaseException:
+            del self.subscriptions[name]
+            del self.managed_ledger.cursors[name]
+            raise
+        return subscription
+
+    def reader_for(self, name: str, mark_delete: Position) -> Subscription:
+        """A non-durable subscription: it lives as long as its consumer."""
+        for found in self._readers:
+            if found.name == name:
+                return found
+        cursor = Cursor(self.managed_ledger, name, mark_delete, durable=False)
+        subscription = Subscription(self, name, cursor)
+        self._readers.add(subscription)
+        return subscription
+
+    def drop_reader(self, subscription: Subscription) -> None:
+        self._readers.discard(subscription)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Deletes a subscription whose consumers are gone."""
+        if subscription.cursor.durable:
+            self.subscriptions.pop(subscription.name, None)
+        await subscription.delete()
+
+    # --- new entries --------------------------------------------------------------------------
+
+    def on_entries_added(self) -> None:
+        """The log has grown: subscriptions are woken once per turn."""
+        if not self._notify_due:
+            self._notify_due = True
+            self.turn.at_end(self._notify)
+
+    def _notify(self) -> None:
+        self._notify_due = False
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.dispatcher.wake()
+        for subscription in tuple(self._readers):
+            subscription.dispatcher.wake()
+
+    # --- positions ----------------------------------------------------------------------------
+
+    async def last_message(self) -> tuple[Position, int]:
+        """(position, batch index) of the last message; the index is -1 outside of a batch."""
+        last = self.managed_ledger.last_confirmed
+        if self.managed_ledger.entries == 0 or last.entry_id < 0:
+            return Position(-1, -1), -1
+        try:
+            batch = await self.managed_ledger.read_one(last)
+        except (EntryDamaged, NoSuchEntry) as error:
+            log.error("topic=%s entry=%s %s", self.name, last, error)
+            return last, -1
+        peeked = peek_entry(batch, 0)
+        if peeked is None or not peeked.is_batch:
+            return last, -1
+        return last, peeked.num_messages - 1
+
+    async def position_before_time(self, publish_time_ms: int) -> Position:
+        """The last position whose entry was published before a time, by bisection."""
+        managed_ledger = self.managed_ledger
+        low = 0
+        high = managed_ledger.entries
+        while low < high:
+            middle = (low + high) // 2
+            position = managed_ledger.position_of(middle)
+            try:
+                peeked = peek_entry(await managed_ledger.read_one(position), 0)
+            except (EntryDamaged, NoSuchEntry):
+                peeked = None
+            if peeked is not None and peeked.publish_time >= publish_time_ms:
+                high = middle
+            else:
+                low = middle + 1
+        if low == 0:
+            return managed_ledger.first_position()
+        return managed_ledger.position_of(low - 1)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self.fenced:
+            raise ServiceNotReady(f"Topic {self.name} is being closed; look it up again.")
+
+    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written: clients are sent away, and may find another owner."""
+        log.error("topic=%s %s", self.name, error)
+        self.fenced = True
+        self.turn.at_end(self.disconnect)
+
+    def disconnect(self) -> None:
+        """Tells every client that the topic is not served here any more."""
+        for producer in list(self.producers.values()):
+            connection = producer.connection
+            connection.send_frame(replies.close_producer(producer.producer_id))
+            connection.forget_producer(producer.producer_id)
+            self.remove_producer(producer)
+        for subscription in [*self.subscriptions.values(), *self._readers]:
+            for consumer in list(subscription.consumers):
+                connection = consumer.connection
+                connection.send_frame(replies.close_consumer(consumer.consumer_id))
+                connection.consumers.pop(consumer.consumer_id, None)
+                subscription.remove_consumer(consumer)
+
+    async def close(self) -> None:
+        """Sends the clients away, makes everything durable, and lets the managed ledger go."""
+        self.fenced = True
+        self.disconnect()
+        await self.managed_ledger.close()
+
+    def all_subscriptions(self) -> list[Subscription]:
+        """Durable ones and those of readers."""
+        return [*self.subscriptions.values(), *self._readers]
+

@@ -1,0 +1,290 @@
+"""Commands about producers and consumers: open, close, move."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.broker import replies
+from pyxbroker.broker.consumer import Consumer
+from pyxbroker.broker.producer import Producer
+from pyxbroker.broker.subscription import DISPATCHERS, Subscription, SubscriptionType
+from pyxbroker.broker.topic import Topic
+from pyxbroker.connection import Connection
+from pyxbroker.entry import Position
+from pyxbroker.errors import ConsumerNotFound, NotAllowed, ServiceNotReady
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.service import Service
+
+ID_MAX = 2**63 - 1
+
+
+class TopicCommands:
+    """The handlers of these commands; handlers.py has the table that leads here."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    # --- producers ----------------------------------------------------------------------------
+
+    async def handle_producer(self, connection: Connection, message: Any) -> None:
+        producer_id = message.producer_id
+        existing = connection.producers.get(producer_id)
+        if existing is not None:
+            # The client asks again because it did not see the answer.
+            self._answer_producer(connection, message.request_id, existing)
+            return
+        _refuse_unsupported_producer(message)
+        key = ("producer", producer_id)
+        with _Opening(connection, key):
+            topic = await self._service.topics.get(TopicName.get(message.topic), create=True)
+            name = message.producer_name
+            user_provided = bool(name) and message.user_provided_producer_name
+            if not name:
+                name = await self._service.producer_names.next()
+            if connection.closed:
+                return
+            producer = Producer(
+                connection, producer_id, topic, name, message.epoch, user_provided,
+                {each.key: each.value for each in message.metadata},
+            )
+            topic.add_producer(producer)
+            connection.producers[producer_id] = producer
+        if message.initial_subscription_name:
+            await topic.subscription_for(
+                message.initial_subscription_name, topic.managed_ledger.last_confirmed, {}, True
+            )
+        self._answer_producer(connection, message.request_id, producer)
+
+    @staticmethod
+    def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
+        connection.send_frame(replies.producer_success(request_id, producer.name, -1, 0))
+
+    async def handle_close_producer(self, connection: Connection, message: Any) -> None:
+        await _opened(connection, ("producer", message.producer_id))
+        producer = connection.producers.get(message.producer_id)
+        if producer is not None:
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            producer.when_idle(lambda: idle.done() or idle.set_result(None))
+            await idle
+            connection.forget_producer(message.producer_id)
+            producer.topic.remove_producer(producer)
+        connection.send_frame(replies.success(message.request_id))
+
+    # --- consumers ----------------------------------------------------------------------------
+
+    async def handle_subscribe(self, connection: Connection, message: Any) -> None:
+        consumer_id = message.consumer_id
+        if consumer_id in connection.consumers:
+            connection.send_frame(replies.success(message.request_id))
+            return
+        kind = SubscriptionType(message.subType)
+        _refuse_unsupported_consumer(message, kind)
+        with _Opening(connection, ("consumer", consumer_id)):
+            name = TopicName.get(message.topic)
+            topic = await self._service.topics.get(name, create=message.force_topic_creation)
+            topic.check_consumers()
+            subscription = await self._subscription(topic, message)
+            if connection.closed:
+                return
+            consumer = Consumer(
+                connection, consumer_id, subscription, message.consumer_name,
+                message.priority_level, {each.key: each.value for each in message.metadata},
+            )
+            if message.HasField("consumer_epoch"):
+                consumer.consumer_epoch = message.consumer_epoch
+            try:
+                subscription.add_consumer(consumer, kind)
+            except BaseException:
+                if not subscription.cursor.durable and not subscription.consumers:
+                    topic.drop_reader(subscription)
+                raise
+            connection.consumers[consumer_id] = consumer
+            connection.send_frame(replies.success(message.request_id))
+
+    async def _subscription(self, topic: Topic, message: Any) -> Subscription:
+        if message.durable:
+            properties = {each.key: each.value for each in message.subscription_properties}
+            earliest = message.initialPosition == pb.CommandSubscribe.Earliest
+            managed_ledger = topic.managed_ledger
+            start = managed_ledger.first_position() if earliest else managed_ledger.last_confirmed
+            return await topic.subscription_for(
+                message.subscription, start, properties,
+                self._service.config.allowAutoSubscriptionCreation,
+            )
+        if message.start_message_rollback_duration_sec:
+            since = time.time() - message.start_message_rollback_duration_sec
+            start = await topic.position_before_time(int(since * 1000))
+        elif message.HasField("start_message_id"):
+            start = reader_start(topic, message.start_message_id)
+        else:
+            start = topic.managed_ledger.last_confirmed
+        return topic.reader_for(message.subscription, start)
+
+    async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
+        await _opened(connection, ("consumer", message.consumer_id))
+        consumer = connection.consumers.pop(message.consumer_id, None)
+        if consumer is not None:
+            consumer.subscription.remove_consumer(consumer)
+        connection.send_frame(replies.success(message.request_id))
+
+    async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
+        consumer = _consumer(connection, message.consumer_id)
+        subscription = consumer.subscription
+        subscription.check_unsubscribe(consumer, message.force)
+        subscription.closing = True
+        for each in list(subscription.consumers):
+            each.connection.consumers.pop(each.consumer_id, None)
+            if each is not consumer:
+                each.connection.send_frame(replies.close_consumer(each.consumer_id))
+            subscription.remove_consumer(each)
+        await subscription.topic.unsubscribe(subscription)
+        connection.send_frame(replies.success(message.request_id))
+
+    def handle_redeliver(self, connection: Connection, message: Any) -> None:
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            return
+        if message.HasField("consumer_epoch"):
+            consumer.consumer_epoch = message.consumer_epoch
+        dispatcher = consumer.subscription.dispatcher
+        if message.message_ids:
+            dispatcher.redeliver(
+                consumer, [(each.ledgerId, each.entryId) for each in message.message_ids]
+            )
+        else:
+            dispatcher.redeliver_all(consumer)
+
+    async def handle_seek(self, connection: Connection, message: Any) -> None:
+        consumer = _consumer(connection, message.consumer_id)
+        subscription: Subscription = consumer.subscription
+        topic = subscription.topic
+        if message.HasField("message_id"):
+            mark_delete = seek_mark(topic, message.message_id)
+        elif message.HasField("message_publish_time"):
+            mark_delete = await topic.position_before_time(message.message_publish_time)
+        else:
+            raise NotAllowed("SEEK names neither a message id nor a publish time.")
+        # Clients drop what they hold when they come back, and ask for messages anew: without that,
+        # the permits of messages that they throw away would be lost.
+        subscription.closing = subscription.cursor.durable
+        for each in list(subscription.consumers):
+            each.connection.consumers.pop(each.consumer_id, None)
+            each.connection.send_frame(replies.close_consumer(each.consumer_id))
+            subscription.remove_consumer(each)
+        try:
+            await subscription.seek(mark_delete)
+        finally:
+            subscription.closing = False
+        connection.send_frame(replies.success(message.request_id))
+
+    async def handle_get_last_message_id(self, connection: Connection, message: Any) -> None:
+        consumer = _consumer(connection, message.consumer_id)
+        subscription: Subscription = consumer.subscription
+        position, batch_index = await subscription.topic.last_message()
+        connection.send_frame(
+            replies.last_message_id(
+                message.request_id, position, subscription.topic.partition, batch_index,
+                subscription.cursor.acks.mark_delete,
+            )
+        )
+
+
+class _Opening:
+    """Marks an id as being opened, so that nothing else of the client uses it meanwhile."""
+
+    def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
+        self._opening = connection.session.opening
+        self._key = key
+        if key in self._opening:
+            raise ServiceNotReady(f"The {key[0]} {key[1]} is already being opened; wait for it.")
+
+    def __enter__(self) -> None:
+        self._opening[self._key] = asyncio.current_task()
+
+    def __exit__(self, *_: object) -> None:
+        del self._opening[self._key]
+
+
+async def _opened(connection: Connection, key: tuple[str, int]) -> None:
+    """Waits until an id that is being opened is open, or is not going to be."""
+    task = connection.session.opening.get(key)
+    if task is not None:
+        await asyncio.wait([task])
+
+
+def _consumer(connection: Connection, consumer_id: int) -> Consumer:
+    consumer: Consumer | None = connection.consumers.get(consumer_id)
+    if consumer is None:
+        raise ConsumerNotFound(f"Consumer {consumer_id} is not open on this connection.")
+    return consumer
+
+
+def _refuse_unsupported_producer(message: Any) -> None:
+    if message.txn_enabled:
+        raise NotAllowed("Transactions are not supported by this broker.")
+    if message.producer_access_mode != pb.Shared:
+        raise NotAllowed(
+            "Only the producer access mode Shared is supported by this broker; exclusive"
+            " producers are not."
+        )
+    if message.HasField("schema") and message.schema.type not in (0,):
+        raise NotAllowed(_NO_SCHEMAS)
+
+
+def _refuse_unsupported_consumer(message: Any, kind: SubscriptionType) -> None:
+    if kind not in DISPATCHERS:
+        raise NotAllowed(
+            f"{kind.name.title()} subscriptions are not supported by this broker; use Exclusive"
+            " or Shared."
+        )
+    if message.read_compacted:
+        raise NotAllowed("Reading compacted topics is not supported by this broker.")
+    if message.HasField("schema") and message.schema.type not in (0,):
+        raise NotAllowed(_NO_SCHEMAS)
+
+
+_NO_SCHEMAS = (
+    "Schemas are not supported by this broker; open the topic without one and encode messages"
+    " in the client."
+)
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value > ID_MAX else value
+
+
+def _is_latest(message_id: Any) -> bool:
+    return message_id.ledgerId == ID_MAX and message_id.entryId == ID_MAX
+
+
+def reader_start(topic: Topic, message_id: Any) -> Position:
+    """The mark of a reader that starts at a message id.
+
+    The entry itself comes again when the id is inside a batch: the client passes over the messages
+    of it that it has had.
+    """
+    managed_ledger = topic.managed_ledger
+    if _is_latest(message_id):
+        return managed_ledger.last_confirmed
+    position = Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
+    if position.ledger_id < 0:
+        return managed_ledger.first_position()
+    if message_id.batch_index >= 0:
+        position = Position(position.ledger_id, position.entry_id - 1)
+    return min(position, managed_ledger.last_confirmed)
+
+
+def seek_mark(topic: Topic, message_id: Any) -> Position:
+    """The mark after which the message of an id is the next one."""
+    managed_ledger = topic.managed_ledger
+    if _is_latest(message_id):
+        return managed_ledger.last_confirmed
+    position = Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
+    if position.ledger_id < 0 or position.entry_id < 0:
+        return managed_ledger.first_position()
+    return min(Position(position.ledger_id, position.entry_id - 1), managed_ledger.last_confirmed)

@@ -1,0 +1,189 @@
+"""The topics that this broker serves: opened when they are first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from pyxbroker.broker.topic import Topic, TopicLimits
+from pyxbroker.config import Config
+from pyxbroker.connection import Turn
+from pyxbroker.errors import MetadataStoreError, NotAllowed, TopicNotFound
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore, Notification
+from pyxbroker.mledger.managed_ledger import ManagedLedgerLimits
+from pyxbroker.mledger.opening import open_managed_ledger
+from pyxbroker.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+log = logging.getLogger("pyxbroker.topics")
+
+CACHED_NODES_MAX = 10_000
+
+
+class MetadataCache:
+    """Values of nodes that were read lately; a change of a node drops it (Pulsar's MetadataCache)."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._values: OrderedDict[str, bytes | None] = OrderedDict()
+        self._changes = 0
+        self._unsubscribe = store.watch(self._on_change)
+
+    async def get(self, path: str) -> bytes | None:
+        """The value of a node, None when there is none."""
+        if path in self._values:
+            self._values.move_to_end(path)
+            return self._values[path]
+        changes = self._changes
+        found = await self._store.get(path)
+        value = None if found is None else found.value
+        if changes == self._changes:
+            # Nothing changed while it was read, so what was read is what is there.
+            self._values[path] = value
+            if len(self._values) > CACHED_NODES_MAX:
+                self._values.popitem(last=False)
+        return value
+
+    def _on_change(self, notification: Notification) -> None:
+        if notification.path in self._values:
+            del self._values[notification.path]
+        if notification.path.startswith("/admin/"):
+            self._changes += 1
+
+    def close(self) -> None:
+        self._unsubscribe()
+
+
+def limits_of(config: Config) -> ManagedLedgerLimits:
+    """The settings of managed ledgers."""
+    return ManagedLedgerLimits(
+        entries_per_ledger_max=config.managedLedgerMaxEntriesPerLedger,
+        bytes_per_ledger_max=config.managedLedgerMaxSizePerLedgerMbytes << 20,
+        rollover_min_s=config.managedLedgerMinLedgerRolloverTimeMinutes * 60,
+        rollover_max_s=config.managedLedgerMaxLedgerRolloverTimeMinutes * 60,
+        retention_s=config.defaultRetentionTimeInMinutes * 60,
+        retention_bytes=(
+            config.defaultRetentionSizeInMB << 20 if config.defaultRetentionSizeInMB >= 0 else -1
+        ),
+        cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
+        mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
+        ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
+    )
+
+
+def topic_limits_of(config: Config) -> TopicLimits:
+    """The settings of topics."""
+    return TopicLimits(
+        producers_max=config.maxProducersPerTopic,
+        consumers_max=config.maxConsumersPerTopic,
+        consumers_per_subscription_max=config.maxConsumersPerSubscription,
+        subscriptions_max=config.maxSubscriptionsPerTopic,
+        read_batch_max=config.dispatcherMaxReadBatchSize,
+        read_bytes_max=config.dispatcherMaxReadSizeBytes,
+        round_robin_max=config.dispatcherMaxRoundRobinBatchSize,
+    )
+
+
+class Topics:
+    """Open topics by name, and those that are being opened."""
+
+    def __init__(
+        self, config: Config, store: MetadataStore, ledgers: LedgerClient, turn: Turn
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._ledgers = ledgers
+        self._turn = turn
+        self._cache = MetadataCache(store)
+        self._ledger_limits = limits_of(config)
+        self._topic_limits = topic_limits_of(config)
+        self._topics: dict[TopicName, Topic] = {}
+        self._opening: dict[TopicName, Future[Topic]] = {}
+        self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        return iter(list(self._topics.values()))
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    async def get(self, name: TopicName, create: bool) -> Topic:
+        """The topic, opened if need be; made if it does not exist and create allows it."""
+        topic = self._topics.get(name)
+        if topic is not None:
+            if not topic.fenced:
+                return topic
+            if topic.managed_ledger.is_dead:
+                del self._topics[name]
+        opening = self._opening.get(name)
+        if opening is None:
+            opening = asyncio.ensure_future(self._open(name, create))
+            self._opening[name] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(name, None))
+        return await asyncio.shield(opening)
+
+    async def _open(self, name: TopicName, create: bool) -> Topic:
+        await self.check_name(name)
+        async with self._loading:
+            managed_ledger = await open_managed_ledger(
+                name.managed_ledger_name,
+                self._store,
+                self._ledgers,
+                self._ledger_limits,
+                create and self._config.allowAutoTopicCreation,
+            )
+        if managed_ledger is None:
+            raise TopicNotFound(
+                f"Topic {name} does not exist, and it may not be created by a client"
+                " (allowAutoTopicCreation)."
+            )
+        topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
+        self._topics[name] = topic
+        return topic
+
+    async def check_name(self, name: TopicName) -> None:
+        """Raises NotAllowed or TopicNotFound when no such topic can be here."""
+        if not name.is_persistent:
+            raise NotAllowed(
+                f"Topic {name} is non-persistent; this broker serves persistent topics only."
+            )
+        if await self._cache.get(paths.namespace_policies(name.namespace)) is None:
+            raise TopicNotFound(
+                f"Namespace {name.namespace} does not exist; create it first, or use a topic of"
+                " public/default."
+            )
+
+    async def partitions(self, name: TopicName) -> int:
+        """How many partitions a topic has; 0 when it is not partitioned."""
+        await self.check_name(name)
+        path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
+        value = await self._cache.get(path)
+        if value is None:
+            return 0
+        try:
+            return int(json.loads(value)["partitions"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error
+
+    def check_ages(self) -> None:
+        """Called now and then: ledgers that are old enough are closed or deleted."""
+        for topic in self._topics.values():
+            topic.managed_ledger.check_age()
+
+    async def close(self) -> None:
+        """Closes every topic; those that fail are logged, and recovered at the next start."""
+        if self._opening:
+            await asyncio.wait(list(self._opening.values()))
+        topics = list(self._topics.values())
+        results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)
+        for topic, result in zip(topics, results, strict=True):
+            if isinstance(result, BaseException):
+                log.error("topic=%s was not closed cleanly: %s", topic.name, result)
+        self._cache.close()
