@@ -61,7 +61,7 @@ def run_load(broker: Broker, load: str, topic: str, count: int) -> Numbers:
         elif word == "result":
             result = json.loads(rest)
     if process.wait() != 0 or result is None:
-        raise LoadFailed(f"{load} against {broker.kind}:\n{broker.output()}")
+        raise LoadFailed(f"{load} against {broker.kind}:\n{broker.output(600)}")
     (cpu, memory, at), (cpu_end, memory_end, at_end) = samples["begin"], samples["end"]
     messages = result.pop("messages", count)
     result["broker_us"] = (cpu_end - cpu) / messages * 1e6

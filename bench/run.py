@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compat_tests.brokers import KINDS, Broker
 
-from bench.e2e import FIGURES, NEEDS, Numbers, Scale
+from bench.e2e import FIGURES, NEEDS, LoadFailed, Numbers, Scale
 
 # (figure, number, title, unit, decimals, what is to be reached)
 ROWS = [
@@ -51,6 +51,7 @@ ROWS = [
     ("topics", "grown_kib", "  memory of each", "KiB", 1, "8"),
 ]
 
+FAILURES: list[str] = []
 Results = dict[str, dict[str, list[Numbers]]]  # broker, figure, rounds
 
 
@@ -93,7 +94,13 @@ def one_life(
         for name in figures:
             if name != "start":
                 began = time.monotonic()
-                numbers[name] = FIGURES[name](broker, scale)
+                try:
+                    numbers[name] = FIGURES[name](broker, scale)
+                except LoadFailed as error:
+                    # A peer's failure is a finding, its other figures still count.
+                    print(f"  {kind} {name} FAILED: {error}", flush=True)
+                    FAILURES.append(f"{kind} {name}")
+                    continue
                 took = time.monotonic() - began
                 print(f"  {kind} {name} ({took:.0f} s): {_brief(numbers[name])}", flush=True)
         return numbers
@@ -151,7 +158,9 @@ def main(arguments: list[str] | None = None) -> int:
         if options.json:
             options.json.write_text(json.dumps(results, indent=1))
     print(table(results))
-    return 0
+    for failure in FAILURES:
+        print(f"failed: {failure}")
+    return 1 if any(failure.startswith("pyxbroker") for failure in FAILURES) else 0
 
 
 if __name__ == "__main__":
