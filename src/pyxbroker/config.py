@@ -358,10 +358,10 @@ class Config:
     # Storage
 
     journalDirectories: str = setting(
-        "", "Directory of the journal; empty is `bookkeeper/journal` in the data directory."
+        "", "Directory of the journal; empty is `bookie/journal` in the data directory."
     )
     ledgerDirectories: str = setting(
-        "", "Directory of the entry logs; empty is `bookkeeper/ledgers` in the data directory."
+        "", "Directory of the entry logs; empty is `bookie/ledgers` in the data directory."
     )
     journalMaxSizeMB: int = setting(
         64,

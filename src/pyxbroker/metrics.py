@@ -24,28 +24,60 @@ NANOSECONDS_PER_MILLISECOND = 1e6
 class SubscriptionStats(Protocol):
     """The counters of one subscription since its topic was loaded."""
 
-    name: str
-    consumers: int
-    backlog: int  # entries that are not acknowledged
-    unacked_messages: int  # sent to consumers, not acknowledged
-    msg_out: int
-    bytes_out: int
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def consumers(self) -> int: ...
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+
+    @property
+    def unacked_messages(self) -> int:
+        """Messages sent to consumers and not acknowledged."""
+
+    @property
+    def msg_out(self) -> int: ...
+
+    @property
+    def bytes_out(self) -> int: ...
 
 
 class TopicStats(Protocol):
     """The counters of one topic since it was loaded."""
 
-    name: str  # persistent://tenant/namespace/topic
-    namespace: str  # tenant/namespace
-    producers: int
-    consumers: int
-    subscriptions: Iterable[SubscriptionStats]
-    msg_in: int
-    bytes_in: int
-    msg_out: int
-    bytes_out: int
-    storage_size: int  # bytes
-    backlog_size: int  # bytes that the slowest subscription has not acknowledged
+    @property
+    def name(self) -> str:
+        """The full name, such as persistent://tenant/namespace/topic."""
+
+    @property
+    def namespace(self) -> str:
+        """tenant/namespace."""
+
+    @property
+    def producers(self) -> int: ...
+
+    @property
+    def consumers(self) -> int: ...
+
+    @property
+    def subscriptions(self) -> Iterable[SubscriptionStats]: ...
+
+    @property
+    def msg_in(self) -> int: ...
+
+    @property
+    def bytes_in(self) -> int: ...
+
+    @property
+    def storage_size(self) -> int:
+        """Bytes."""
+
+    @property
+    def backlog_size(self) -> int:
+        """Bytes that the slowest subscription has not acknowledged."""
 
 
 class MetricsSource(Protocol):

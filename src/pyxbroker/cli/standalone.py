@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -160,7 +160,7 @@ async def _serve(config: Config, data_directory: Path) -> None:
 
     stopping = _watch_signals()
     start = asyncio.ensure_future(start_standalone(config, data_directory))
-    await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await _first_of(start, stopping)
     if not start.done():
         start.cancel()
         await asyncio.wait([start])
@@ -172,12 +172,16 @@ async def _serve(config: Config, data_directory: Path) -> None:
     service = start.result()
     _print_banner(config, data_directory, service)
     failed = asyncio.ensure_future(service.wait_failed())
-    await asyncio.wait([failed, stopping], return_when=asyncio.FIRST_COMPLETED)
+    await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
     failed.cancel()
     await _stop(service, config.brokerShutdownTimeoutMs / 1000)
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}")
+
+
+async def _first_of(*futures: asyncio.Future[Any]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
 async def _stop(service: Service, timeout: float) -> None:

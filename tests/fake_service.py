@@ -1,0 +1,76 @@
+"""A broker service that is not one: what the web side asks for, with numbers of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pyxbroker.config import Config
+from pyxbroker.errors import PulsarError
+from pyxbroker.metadata.memory import MemoryStore
+
+STORAGE = dict.fromkeys(
+    "adds add_bytes groups syncs sync_ns_total sync_ns_max journal_bytes queue_adds flushes"
+    " flush_bytes cache_bytes dirty_bytes entry_logs entry_log_bytes ledgers entries cache_hits"
+    " disk_reads damaged_entries replayed_entries".split(),
+    0,
+)
+
+
+@dataclass
+class Subscription:
+    name: str
+    consumers: int = 0
+    backlog: int = 0
+    unacked_messages: int = 0
+    msg_out: int = 0
+    bytes_out: int = 0
+
+
+@dataclass
+class Topic:
+    name: str
+    namespace: str
+    producers: int = 0
+    consumers: int = 0
+    subscriptions: list[Subscription] = field(default_factory=list)
+    msg_in: int = 0
+    bytes_in: int = 0
+    msg_out: int = 0
+    bytes_out: int = 0
+    storage_size: int = 0
+    backlog_size: int = 0
+
+
+@dataclass
+class Lookup:
+    broker_url: str
+    http_url: str
+
+
+class FakeService:
+    """Answers lookups of any topic, unless `refusal` is set; is well, unless `broken` is set."""
+
+    def __init__(self, metadata: MemoryStore, config: Config | None = None) -> None:
+        self.config = config or Config()
+        self.metadata = metadata
+        self.topics: list[Topic] = []
+        self.storage: Mapping[str, int] = dict(STORAGE)
+        self.broken: str | None = None
+        self.refusal: PulsarError | None = None
+        self.looked_up: list[str] = []
+
+    async def lookup(self, topic_name: str) -> Lookup:
+        self.looked_up.append(topic_name)
+        if self.refusal is not None:
+            raise self.refusal
+        return Lookup("pulsar://localhost:6650", "http://localhost:8080")
+
+    def failure(self) -> str | None:
+        return self.broken
+
+    def topic_stats(self) -> list[Topic]:
+        return self.topics
+
+    def storage_stats(self) -> Mapping[str, int]:
+        return self.storage

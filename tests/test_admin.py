@@ -1,0 +1,174 @@
+"""REST resources, over a real socket, as curl and Pulsar's tools see them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+
+from fake_service import FakeService
+from pyxbroker import admin
+from pyxbroker.admin.errors import STATUS
+from pyxbroker.config import Config
+from pyxbroker.errors import PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.memory import MemoryStore
+
+Answer = tuple[int, str, str]  # status, content type, body
+Get = Callable[..., Awaitable[Answer]]
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[tuple[FakeService, Get]]:
+    store = MemoryStore()
+    await store.open()
+    await store.put(paths.cluster("standalone"), b"{}")
+    service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
+    sock = admin.listen(service.config)
+    assert sock is not None
+    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
+    server = await admin.start_web(service, sock)
+    async with aiohttp.ClientSession() as session:
+
+        async def get(path: str, method: str = "GET") -> Answer:
+            async with session.request(method, url + path, allow_redirects=False) as answer:
+                return answer.status, answer.headers["Content-Type"], await answer.text()
+
+        try:
+            yield service, get
+        finally:
+            await server.stop()
+            await store.close()
+
+
+def run(test: Callable[[FakeService, Get], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with served() as (service, get):
+            await test(service, get)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/admin/v2/clusters", "/admin/v2/clusters/"])
+def test_clusters_are_listed(path: str) -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        await service.metadata.put(paths.cluster("global"), b"{}")
+        await service.metadata.put(paths.cluster("west"), b"{}")
+        status, kind, body = await get(path)
+        assert (status, kind.partition(";")[0]) == (200, "application/json")
+        assert json.loads(body) == ["standalone", "west"]
+
+    run(test)
+
+
+def test_health_is_ok_while_storage_and_metadata_work() -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        assert await get("/admin/v2/brokers/health") == (
+            200,
+            "application/json; charset=utf-8",
+            "ok",
+        )
+        service.broken = "the journal failed: No space left on device"
+        status, _, body = await get("/admin/v2/brokers/health")
+        assert (status, json.loads(body)) == (503, {"reason": service.broken})
+        service.broken = None
+        await service.metadata.close()
+        status, _, body = await get("/admin/v2/brokers/health")
+        assert status == 503
+        assert "metadata store" in json.loads(body)["reason"]
+        await service.metadata.open()
+
+    run(test)
+
+
+def test_lookup_answers_pulsars_lookup_data() -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        status, _, body = await get("/lookup/v2/topic/persistent/public/default/a%2Fb%20c")
+        assert status == 200
+        assert json.loads(body) == {
+            "brokerUrl": "pulsar://localhost:6650",
+            "httpUrl": "http://localhost:8080",
+            "nativeUrl": "pulsar://localhost:6650",
+            "brokerUrlSsl": "",
+        }
+        await get("/lookup/v2/topic/non-persistent/public/default/t")
+        assert service.looked_up == [
+            "persistent://public/default/a/b c",
+            "non-persistent://public/default/t",
+        ]
+
+    run(test)
+
+
+def test_refusals_have_a_reason() -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        topic = "/lookup/v2/topic/persistent/public/none/t"
+        service.refusal = TopicNotFound("Namespace not found")
+        status, kind, body = await get(topic)
+        assert (status, json.loads(body)) == (404, {"reason": "Namespace not found"})
+        assert kind.startswith("application/json")
+        service.refusal = ServiceNotReady()
+        assert (await get(topic))[0] == 503
+        status, _, body = await get("/lookup/v2/topic/durable/public/default/t")
+        assert (status, "durable" in json.loads(body)["reason"]) == (412, True)
+
+    run(test)
+
+
+def test_what_is_not_there_and_what_is_not_allowed() -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        for path in ("/", "/admin/v2/nothing", "/admin/v2/clusters/standalone/x"):
+            status, kind, body = await get(path)
+            assert (status, kind.startswith("application/json")) == (404, True)
+            assert json.loads(body)["reason"]
+        assert (await get("/admin/v2/clusters", "POST"))[0] == 405
+
+    run(test)
+
+
+def test_a_fault_of_ours_is_a_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(service: FakeService, get: Get) -> None:
+        service.storage = {"ledgers": 1}
+        status, _, body = await get("/metrics")
+        assert (status, "log" in json.loads(body)["reason"]) == (500, True)
+
+    run(test)
+    assert "request failed" in caplog.text
+
+
+def test_a_request_before_the_start_waits_in_the_backlog() -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await store.open()
+        service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
+        sock = admin.listen(service.config)
+        assert sock is not None
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
+        server = await admin.start_web(service, sock)
+        assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
+        writer.close()
+        await server.stop()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_listen_needs_a_free_port_and_may_be_off() -> None:
+    assert admin.listen(Config(webServicePort=None)) is None
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        config = Config(bindAddress="127.0.0.1", webServicePort=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            admin.listen(config)
+
+
+def test_every_status_belongs_to_an_error() -> None:
+    codes = {each.code for each in PulsarError.__subclasses__()}
+    assert set(STATUS) <= codes
