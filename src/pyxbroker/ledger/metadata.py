@@ -193,6 +193,8 @@ _DECODERS = {b"1": _decode_lines, b"2": _decode_text, b"3": _decode_binary}
 
 
 def _from_message(message: Any) -> LedgerMetadata:
+    if not message.IsInitialized():
+        raise ValueError(f"it lacks {', '.join(message.FindInitializationErrors())}")
     return LedgerMetadata(
         ensemble_size=message.ensembleSize,
         write_quorum_size=message.quorumSize,

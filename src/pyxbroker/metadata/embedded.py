@@ -112,6 +112,7 @@ class EmbeddedStore(MetadataStore):
             await opened
         except BaseException:
             self._queue.put(None)
+            await self._join()
             raise
         self._loop = loop
 
@@ -119,6 +120,10 @@ class EmbeddedStore(MetadataStore):
         if self._loop is not None:
             self._loop = None
             self._queue.put(None)
+        await self._join()
+
+    async def _join(self) -> None:
+        """Waits for the thread, which ends when it comes to the None in its queue."""
         if self._ended is not None and self._thread is not None:
             await asyncio.shield(self._ended)
             self._thread.join()

@@ -79,9 +79,13 @@ def _decode(message_class: Any, value: bytes) -> Any:
 
 def _parse(message_class: Any, data: bytes) -> Any:
     try:
-        return message_class.FromString(data)
+        message = message_class.FromString(data)
     except DecodeError as error:
         raise MalformedRecord(f"not a {message_class.__name__}: {error}") from error
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise MalformedRecord(f"not a {message_class.__name__}: it lacks {missing}")
+    return message
 
 
 def _decompress(compression: int, data: bytes, size: int) -> bytes:
@@ -97,7 +101,10 @@ def _decompress(compression: int, data: bytes, size: int) -> bytes:
 
 def _decompress_zlib(data: bytes, size: int) -> bytes:
     decompressor = zlib.decompressobj()
-    return decompressor.decompress(data, size + 1)
+    plain = decompressor.decompress(data, size + 1)
+    if not decompressor.eof:
+        raise MalformedRecord("a compressed record is cut short")
+    return plain
 
 
 def _decompress_lz4(data: bytes, size: int) -> bytes:

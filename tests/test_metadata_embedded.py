@@ -1,0 +1,336 @@
+"""The embedded metadata store against crashes, damage and a disk that refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import struct
+import threading
+from pathlib import Path
+
+import pytest
+
+from metadata_backends import coroutine_test
+from pyxbroker.metadata.embedded import EmbeddedStore
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    CorruptStore,
+    MetadataError,
+    PutResult,
+    Unavailable,
+)
+
+FRAME_BYTES = 24 + 4096
+
+
+@coroutine_test
+async def test_a_second_process_gets_a_clear_error(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    with pytest.raises(Unavailable, match=r"metadata\.db is in use by another process"):
+        await EmbeddedStore(tmp_path / "m").open()
+    await store.put("/n", b"")
+    await store.close()
+
+
+@coroutine_test
+async def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unavailable, match=str(tmp_path / "file")):
+        await EmbeddedStore(tmp_path / "file" / "m").open()
+
+
+@coroutine_test
+async def test_operations_of_one_moment_share_a_commit(tmp_path: Path) -> None:
+    """1000 pipelined writes take a handful of transactions: each appends its pages to the log."""
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    await store.put("/n/0", b"")
+    results = await asyncio.gather(*[store.put(f"/n/{index}", b"") for index in range(1000)])
+    assert len(results) == 1000
+    assert _count_commits((tmp_path / "m" / "metadata.db-wal").read_bytes()) < 30
+    await store.close()
+
+
+@coroutine_test
+async def test_notifications_come_on_the_loops_thread_before_the_caller_goes_on(
+    tmp_path: Path,
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    heard: list[tuple[str, int]] = []
+    store.watch(lambda news: heard.append((news.path, threading.get_ident())))
+    await store.put("/n", b"")
+    assert heard == [("/n", threading.get_ident()), ("/", threading.get_ident())]
+    await store.close()
+
+
+@coroutine_test
+async def test_what_was_answered_survives_kill_9(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    for _ in range(6):
+        answered = _write_until_killed(tmp_path / "m", 0.05 + rng.random() * 0.15)
+        store = EmbeddedStore(tmp_path / "m")
+        await store.open()
+        node = await store.get("/counter")
+        assert node is not None
+        assert int(node.value) in (answered, answered + 1)
+        assert node.version == int(node.value)
+        await store.close()
+
+
+@coroutine_test
+async def test_a_log_cut_anywhere_in_its_last_transaction_loses_only_that(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    await _make_crashed(source, writes=12)
+    log = (source / "metadata.db-wal").read_bytes()
+    last = _last_commit_start(log)
+    rng = random.Random(7)
+    for cut in [last, *sorted(rng.sample(range(last + 1, len(log)), 12))]:
+        copy = tmp_path / f"cut-{cut}"
+        shutil.copytree(source, copy)
+        (copy / "metadata.db-wal").write_bytes(log[:cut])
+        assert await _read_counter(copy) == 10
+    assert await _read_counter(source) == 11
+
+
+@coroutine_test
+async def test_sectors_lost_from_the_last_transaction_lose_only_that(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    await _make_crashed(source, writes=12)
+    log = (source / "metadata.db-wal").read_bytes()
+    last = _last_commit_start(log)
+    for sector in range(-(-last // 512), len(log) // 512):
+        copy = tmp_path / f"sector-{sector}"
+        shutil.copytree(source, copy)
+        torn = bytearray(log)
+        torn[sector * 512 : (sector + 1) * 512] = bytes(512)
+        (copy / "metadata.db-wal").write_bytes(torn)
+        assert await _read_counter(copy) in (10, 11)
+
+
+@coroutine_test
+async def test_a_flipped_bit_in_the_log_is_an_error_or_harmless(tmp_path: Path) -> None:
+    """Anywhere before the last transaction: never fewer writes than were answered."""
+    source = tmp_path / "source"
+    await _make_crashed(source, writes=12)
+    log = (source / "metadata.db-wal").read_bytes()
+    last = _last_commit_start(log)
+    rng = random.Random(11)
+    errors = 0
+    for index, offset in enumerate([*range(0, 56, 3), *rng.sample(range(56, last), 60)]):
+        copy = tmp_path / f"flip-{index}"
+        shutil.copytree(source, copy)
+        _flip_bit(copy / "metadata.db-wal", offset, rng.randrange(8))
+        for _ in range(2):  # A second start must not take what the first one refused.
+            try:
+                assert await _read_counter(copy) == 11
+            except CorruptStore as error:
+                assert "metadata.db-wal" in str(error)
+                errors += 1
+    assert errors > 100
+
+
+@coroutine_test
+async def test_a_flipped_bit_in_the_database_is_an_error_or_harmless(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    expected = await _make_closed(source)
+    size = (source / "metadata.db").stat().st_size
+    rng = random.Random(13)
+    errors = 0
+    for index in range(160):
+        copy = tmp_path / f"flip-{index}"
+        shutil.copytree(source, copy)
+        offset = index if index < 100 else rng.randrange(size)
+        _flip_bit(copy / "metadata.db", offset, rng.randrange(8))
+        try:
+            assert await _read_all(copy) == expected, f"at offset {offset}"
+        except MetadataError as error:
+            assert "metadata.db" in str(error)
+            errors += 1
+        shutil.rmtree(copy)
+    assert errors > 30
+
+
+@coroutine_test
+async def test_a_damaged_row_is_an_error_for_its_reader_only(tmp_path: Path) -> None:
+    directory = tmp_path / "m"
+    await _make_closed(directory)
+    database = sqlite3.connect(directory / "metadata.db")
+    database.execute("UPDATE node SET value=x'00' WHERE name='n7'")
+    database.commit()
+    database.close()
+    with pytest.raises(CorruptStore, match=r"/all/n7 .*metadata\.db"):
+        await EmbeddedStore(directory).open()
+    store = EmbeddedStore(directory)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pyxbroker.metadata.damage.CONTENT_CHECK_PAGES_MAX", 0)
+        await store.open()
+    with pytest.raises(CorruptStore, match=r"/all/n7 .*metadata\.db"):
+        await store.get("/all/n7")
+    assert await store.exists("/all/n8")
+    await store.close()
+
+
+@coroutine_test
+async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
+    directory = tmp_path / "m"
+    directory.mkdir()
+    (directory / "metadata.db").write_bytes(b"this is not a database" * 400)
+    with pytest.raises(CorruptStore, match=r"metadata\.db is damaged"):
+        await EmbeddedStore(directory).open()
+
+
+@coroutine_test
+async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    await _make_closed(tmp_path / "m")
+    database = sqlite3.connect(tmp_path / "m" / "metadata.db")
+    database.execute("PRAGMA user_version=9")
+    database.close()
+    with pytest.raises(MetadataError, match=r"newer version \(format 9"):
+        await EmbeddedStore(tmp_path / "m").open()
+
+
+@coroutine_test
+async def test_a_full_disk_fails_the_writes_and_nothing_else(tmp_path: Path) -> None:
+    """A file size limit makes SQLite's writes fail as a full disk does."""
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    await store.put("/n", b"0")
+    await store.put("/e", b"0", ephemeral=True)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 * 1024, before[1]))
+    try:
+        doomed = [
+            store.put("/e", b"lost"),
+            store.put("/e2", b"lost", ephemeral=True),
+            store.delete("/e"),
+            store.put("/large", bytes(500_000)),
+        ]
+        outcomes = await asyncio.gather(*doomed, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Unavailable] * 4
+        assert "metadata.db" in str(outcomes[0])
+        assert await store.exists("/n")
+        ephemeral = await store.get("/e")
+        assert ephemeral is not None and (ephemeral.value, ephemeral.version) == (b"0", 0)
+        assert not await store.exists("/e2")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert await store.put("/large", bytes(500_000), MUST_NOT_EXIST) == PutResult("/large", 0)
+    await store.close()
+    assert await _read_all(tmp_path / "m") == {"/": b"", "/n": b"0", "/large": bytes(500_000)}
+
+
+@coroutine_test
+async def test_the_log_is_folded_in_and_used_again(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    for index in range(150):
+        await store.put("/n", b"%d" % index)
+        if index in (70, 140):
+            await asyncio.sleep(0.4)
+    assert (tmp_path / "m" / "metadata.db-wal").stat().st_size < 150 * FRAME_BYTES
+    await store.close()
+    assert not (tmp_path / "m" / "metadata.db-wal").exists()
+
+
+def _writer(directory: str, pipe) -> None:
+    async def write() -> None:
+        store = EmbeddedStore(Path(directory))
+        await store.open()
+        node = await store.get("/counter")
+        number = int(node.value) + 1 if node else 0
+        while True:
+            await store.put("/counter", b"%d" % number)
+            os.write(pipe, struct.pack(">I", number))
+            number += 1
+
+    asyncio.run(write())
+
+
+def _write_until_killed(directory: Path, seconds: float) -> int:
+    """The last number that a writer said was answered before it got kill -9."""
+    reader, writer = os.pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_writer, args=(str(directory), writer)
+    )
+    process.start()
+    os.close(writer)
+    said = os.read(reader, 4)
+    threading.Event().wait(seconds)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    while more := os.read(reader, 65536):
+        said += more
+    os.close(reader)
+    return struct.unpack(">I", said[-4:])[0]
+
+
+async def _make_crashed(directory: Path, writes: int) -> None:
+    """The files of a store that was not closed, with /counter written so many times."""
+    live = directory.with_name(directory.name + "-live")
+    store = EmbeddedStore(live)
+    await store.open()
+    for number in range(writes):
+        await store.put("/counter", b"%d" % number)
+    shutil.copytree(live, directory)
+    await store.close()
+
+
+async def _make_closed(directory: Path) -> dict[str, bytes]:
+    store = EmbeddedStore(directory)
+    await store.open()
+    for index in range(120):
+        await store.put(f"/all/n{index}", b"value %d" % index * 5)
+    await store.put("/ids/ID-", b"", sequential=True)
+    await store.close()
+    return await _read_all(directory)
+
+
+async def _read_all(directory: Path) -> dict[str, bytes]:
+    store = EmbeddedStore(directory)
+    await store.open()
+    found: dict[str, bytes] = {}
+    try:
+        pending = ["/"]
+        while pending:
+            path = pending.pop()
+            node = await store.get(path)
+            assert node is not None
+            found[path] = node.value
+            pending += [f"{path.rstrip('/')}/{name}" for name in await store.children(path)]
+    finally:
+        await store.close()
+    return found
+
+
+async def _read_counter(directory: Path) -> int:
+    return int((await _read_all(directory))["/counter"])
+
+
+def _count_commits(log: bytes) -> int:
+    """Frames whose header says that a transaction ends there."""
+    offsets = range(32, len(log) - 23, FRAME_BYTES)
+    return sum(struct.unpack_from(">I", log, offset + 4)[0] != 0 for offset in offsets)
+
+
+def _last_commit_start(log: bytes) -> int:
+    """Where the last transaction's first frame begins."""
+    offsets = list(range(32, len(log) - 23, FRAME_BYTES))
+    ends = [offset for offset in offsets if struct.unpack_from(">I", log, offset + 4)[0]]
+    return ends[-2] + FRAME_BYTES
+
+
+def _flip_bit(path: Path, offset: int, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1 << bit
+    path.write_bytes(data)
