@@ -238,7 +238,6 @@ cdef class Connection:
         try:
             if self._receive():
                 self._consume_frames()
-                self._publish_runs()
         except Exception as error:
             self.group.handlers.on_internal_error(self, error)
             self.close()
@@ -289,6 +288,8 @@ cdef class Connection:
                 return 0
             self.start += <uint64_t>n
             self._on_frame(&frame)
+        # The runs point into the slab, which is moved, reused or freed when the rest is kept.
+        self._publish_runs()
         return self._keep_rest()
 
     cdef int _keep_rest(self) except -1:
