@@ -150,7 +150,11 @@ class EmbeddedBookie:
 
     def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Fences a ledger; callback(0) when that is durable, callback(error) when it failed."""
-        sequence = self.storage.fence(ledger_id)
+        try:
+            sequence = self.storage.fence(ledger_id)
+        except OSError as error:
+            callback(-(error.errno or -FAILED))
+            return
         self._syncs.append((sequence, callback))
         self._schedule_commit()
 
@@ -189,8 +193,18 @@ class EmbeddedBookie:
 
     def last_entry(self, ledger_id: int) -> int:
         """Highest entry id stored here; -1 when there is none, or the ledger was never seen."""
-        found: int = self.storage.last_entry(ledger_id)
-        return max(found, -1)
+        try:
+            found: int = self.storage.last_entry(ledger_id)
+        except FileNotFoundError:
+            return -1
+        return found
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """Frees a ledger's space; nothing happens when no entry of it was ever stored."""
+        try:
+            self.storage.delete_ledger(ledger_id)
+        except FileNotFoundError:
+            return
 
     # --- completions --------------------------------------------------------------------------
 

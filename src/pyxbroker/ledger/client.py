@@ -167,7 +167,7 @@ class LedgerClient:
         except NotFound:
             log.info("ledger=%d was deleted already", ledger_id)
         for bookie in self._bookies.values():
-            bookie.storage.delete_ledger(ledger_id)
+            bookie.delete_ledger(ledger_id)
 
     async def stop(self) -> None:
         """Stops fetching ids."""
