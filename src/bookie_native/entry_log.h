@@ -1,0 +1,165 @@
+/*
+ * entry_log.h - a sealed file of entries, sorted by ledger and entry, that carries its own index.
+ *
+ * A log is named <16 hex digits of its id>.log. It is written once, from front to back, under the
+ * name of its id with ".tmp", synced, renamed, and the directory synced; it never changes afterwards,
+ * except that the records of deleted ledgers are punched out. All integers are little-endian.
+ *
+ *   header, the first block of 4096 bytes
+ *     offset size
+ *          0    8  magic "PYXELOG1"
+ *          8    4  CRC32C of bytes 12..39
+ *         12    4  format version, 1
+ *         16    8  log id
+ *         24    8  checkpoint: this log and those before it cover all journal groups up to this one
+ *         32    8  id of the journal file in use when the checkpoint was taken, for people
+ *   records (record.h) from offset 4096 on, sorted; their container number is the log id, salt 0.
+ *     Before a ledger's entries stand its FENCE and MASTER_KEY records, if any
+ *   index: for each ledger its entries, ascending, 16 bytes each
+ *          0    8  entry id
+ *          8    4  offset of the record in the file, in units of 8 bytes
+ *         12    4  length of the packaged entry; 0: it was damaged before it came here
+ *   ledger table: 80 bytes for each ledger, ascending
+ *          0    8  ledger id
+ *          8    8  first entry id
+ *         16    8  last entry id; first > last when there are none
+ *         24    8  offset of its first record
+ *         32    8  bytes of its records
+ *         40    8  offset of its index
+ *         48    4  entries in its index
+ *         52    4  CRC32C of its index
+ *         56    4  flags; 1: fenced, 2: has a master key
+ *         60   20  master key
+ *   zeros, so that the file ends at a multiple of 4096 bytes
+ *   footer, the last 128 bytes
+ *          0    8  magic "PYXEFTR1"
+ *          8    4  CRC32C of bytes 12..127
+ *         12    4  format version, 1
+ *         16    8  log id
+ *         24    8  checkpoint (as in the header)
+ *         32    8  journal file id (as in the header)
+ *         40    8  offset of the ledger table
+ *         48    4  ledgers in the table
+ *         52    4  CRC32C of the table
+ *         56    8  entries
+ *         64    8  file size in bytes
+ *         72       zeros
+ *
+ * At open the footer and the ledger table are checked; a ledger's index is checked before its first
+ * use, and a record with every read. Where footer, table or an index is damaged, it is made anew
+ * from the records.
+ */
+#ifndef PYXBROKER_ENTRY_LOG_H
+#define PYXBROKER_ENTRY_LOG_H
+
+#include <stdatomic.h>
+
+#include "cache.h"
+#include "disk.h"
+#include "events.h"
+#include "record.h"
+#include "segment.h"
+
+enum {
+    LOG_VERSION = 1,
+    LOG_FOOTER_BYTES = 128,
+    LOG_ROW_BYTES = 80,
+    LOG_ENTRY_BYTES = 16,
+    LOG_NAME_BYTES = 32,
+    LOG_READ_AHEAD_BYTES = 4 << 20,
+    LOG_FENCED = 1,
+    LOG_HAS_KEY = 2
+};
+
+/* The mapping of a log; pinned by readers, so it has a life of its own. */
+typedef struct log_map {
+    storage_pin pin; /* first */
+    const uint8_t *base;
+    size_t bytes;
+    const disk_calls *disk;
+} log_map;
+
+enum log_row_state {
+    ROW_LIVE,
+    ROW_DEAD,     /* its ledger was deleted; readers may still hold pins */
+    ROW_DRAINING, /* waiting for the pins of the mapping it was read through */
+    ROW_PUNCHED
+};
+
+struct entry_log;
+
+/* One ledger's part of a log. */
+typedef struct log_row {
+    int64_t ledger_id, first_entry, last_entry;
+    uint64_t data_offset, data_bytes, index_offset;
+    uint32_t entry_count, index_crc, flags;
+    uint8_t key[MASTER_KEY_BYTES];
+    uint8_t state;         /* log_row_state; under the index's lock */
+    uint8_t index_checked; /* by the read thread, or at open */
+    uint8_t *rebuilt;      /* an index made from the records, or NULL */
+    struct entry_log *log;
+} log_row;
+
+typedef struct entry_log {
+    uint64_t id, bytes, checkpoint, journal_file;
+    log_map *map;      /* replaced under the index's lock */
+    log_map *draining; /* flush thread */
+    log_row *rows;     /* ascending ledger ids */
+    size_t row_count, live_rows;
+    uint64_t entries;
+    int punches_wanted;
+    int map_reported; /* that it could not be mapped again */
+    int damaged; /* neither footer nor header could tell the checkpoint */
+    struct entry_log *next; /* the next older one */
+} entry_log;
+
+/* Where a found entry lies. */
+typedef struct log_place {
+    uint64_t offset;
+    uint32_t length; /* 0: known to be damaged */
+} log_place;
+
+void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id);
+int entry_log_parse(const char *name, uint64_t *id);
+
+/* Maps a log that has its name and reads its ledger table, rebuilding what is damaged and saying so.
+ * Returns 0 or an error when the file cannot be opened or mapped. */
+int entry_log_open(const disk_calls *disk, events *log, int directory_fd, uint64_t id,
+                   entry_log **out);
+
+/* Drops the log's hold on its mapping and frees the rest. */
+void entry_log_free(entry_log *log);
+
+/* Maps the log once more, for readers that come from now on. */
+int entry_log_map(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t bytes,
+                  log_map **out);
+
+/* Checks a row's index before its first use, rebuilding it when it is damaged. Read thread. */
+void log_row_prepare(log_row *row, const log_map *map, events *log);
+
+/* The number in the row's index of the entry or of the first one after it. */
+uint32_t log_row_position(const log_row *row, const log_map *map, int64_t entry_id);
+
+/* The entry with that number in the index. */
+int64_t log_row_entry(const log_row *row, const log_map *map, uint32_t number, log_place *out);
+
+/* Checks a record where the index says it lies. 1 and its payload, or 0 when it is damaged. */
+int log_record_check(const log_row *row, const log_map *map, int64_t entry_id,
+                     const log_place *place, const uint8_t **payload);
+
+/* Writes, syncs and names a new log with all that lives in the generation. Returns 0 or an error,
+ * after which no file is left. Flush thread; frozen generation. */
+int entry_log_write(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t journal_file,
+                    const generation *g, uint64_t *bytes);
+
+/* Helpers shared by the two files of this part. */
+void log_header_encode(uint8_t *block, uint64_t id, uint64_t checkpoint, uint64_t journal_file);
+void log_row_encode(uint8_t *at, const log_row *row);
+void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
+                       uint32_t table_crc);
+
+/* entry_log_rebuild.c: fills rows from the records of the first bytes of the mapping. */
+int entry_log_rebuild(entry_log *log, events *events);
+int log_row_rebuild(log_row *row, const log_map *map, events *events);
+
+#endif

@@ -1,0 +1,133 @@
+/* flush.c - the flush thread. */
+#define _GNU_SOURCE
+#include "flush.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200 };
+
+void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, events *events,
+                  int event_fd) {
+    memset(f, 0, sizeof *f);
+    f->logs = logs;
+    f->journal = j;
+    f->files = files;
+    f->events = events;
+    f->event_fd = event_fd;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, NULL);
+}
+
+int flusher_write(flusher *f, generation *g) {
+    int error = journal_wait(f->journal, g->last_group);
+    if (error < 0)
+        return error;
+    uint64_t id = f->logs->next_id++, bytes = 0;
+    error = entry_log_write(f->logs->disk, f->logs->directory_fd, id, 0, g, &bytes);
+    if (error == 0)
+        error = log_list_publish(f->logs, id, g);
+    if (error < 0)
+        return error;
+    journal_files_checkpoint(f->files, g->last_group);
+    atomic_fetch_add(&f->flushes, 1);
+    atomic_fetch_add(&f->flush_bytes, bytes);
+    return 0;
+}
+
+/* Says what went wrong, once for each kind of failure, and when it goes well again. */
+static void flusher_report(flusher *f, int error) {
+    int before = atomic_exchange(&f->error, error);
+    if (error < 0 && error != before && atomic_load(&f->journal->failure) == 0)
+        events_add(f->events, EVENT_ERROR,
+                   "the write cache could not be flushed to an entry log (%s); retrying%s",
+                   strerror(-error), error == -ENOSPC ? ", free some disk space" : "");
+    else if (error == 0 && before < 0)
+        events_add(f->events, EVENT_INFO, "the write cache is flushed again");
+}
+
+static void flusher_wait(flusher *f, unsigned milliseconds) {
+    if (milliseconds == 0) {
+        pthread_cond_wait(&f->work, &f->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)milliseconds * 1000000u;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    pthread_cond_timedwait(&f->work, &f->lock, &until);
+}
+
+static void *flusher_run(void *arg) {
+    flusher *f = arg;
+    unsigned retry_ms = FLUSH_RETRY_MS_MIN;
+    int draining = 0; /* some space waits for pins */
+    pthread_mutex_lock(&f->lock);
+    for (;;) {
+        generation *g = f->waiting;
+        int sweep = f->sweep_wanted || draining;
+        f->sweep_wanted = 0;
+        pthread_mutex_unlock(&f->lock);
+        int error = 0;
+        if (g != NULL) {
+            error = flusher_write(f, g);
+            flusher_report(f, error);
+            /* A new log may leave an older one, without live ledgers, free to go. */
+            sweep |= error == 0;
+        }
+        if (sweep)
+            draining = log_list_sweep(f->logs);
+        pthread_mutex_lock(&f->lock);
+        if (g != NULL && error == 0) {
+            f->waiting = NULL;
+            atomic_store_explicit(&g->state, GENERATION_CLEAN, memory_order_release);
+            event_ring(f->event_fd);
+            retry_ms = FLUSH_RETRY_MS_MIN;
+        }
+        if (f->stopping)
+            break;
+        if (f->waiting != NULL && error < 0) {
+            flusher_wait(f, retry_ms);
+            retry_ms = retry_ms * 2 < FLUSH_RETRY_MS_MAX ? retry_ms * 2 : FLUSH_RETRY_MS_MAX;
+        } else if (f->waiting == NULL && !f->sweep_wanted) {
+            flusher_wait(f, draining ? SWEEP_MS : 0);
+        }
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+int flusher_start(flusher *f) {
+    int error = -pthread_create(&f->thread, NULL, flusher_run, f);
+    f->running = error == 0;
+    return error;
+}
+
+void flusher_flush(flusher *f, generation *g) {
+    pthread_mutex_lock(&f->lock);
+    f->waiting = g;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void flusher_sweep(flusher *f) {
+    pthread_mutex_lock(&f->lock);
+    f->sweep_wanted = 1;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+int flusher_close(flusher *f) {
+    pthread_mutex_lock(&f->lock);
+    f->stopping = 1;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+    if (f->running)
+        pthread_join(f->thread, NULL);
+    f->running = 0;
+    pthread_cond_destroy(&f->work);
+    pthread_mutex_destroy(&f->lock);
+    return atomic_load(&f->error);
+}

@@ -1,0 +1,48 @@
+/*
+ * flush.h - the flush thread: closed generations become entry logs, deleted ledgers' space comes back.
+ *
+ * The owner hands over one frozen generation at a time. The thread waits until the journal has synced
+ * it, writes and publishes its entry log, lets the journal files go that it covered, and marks the
+ * generation clean. When the disk is full it says so once and tries again until there is room.
+ */
+#ifndef PYXBROKER_FLUSH_H
+#define PYXBROKER_FLUSH_H
+
+#include "index.h"
+#include "journal.h"
+
+typedef struct flusher {
+    log_list *logs;
+    journal *journal;
+    journal_files *files;
+    events *events;
+    int event_fd;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work;
+    generation *waiting; /* at most one */
+    int sweep_wanted;
+    int stopping;
+    int running;
+    _Atomic int error; /* of the last attempt; 0 when it went well */
+    _Atomic uint64_t flushes, flush_bytes;
+} flusher;
+
+void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, events *events,
+                  int event_fd);
+int flusher_start(flusher *f);
+
+/* Hands over a frozen generation; there is none waiting. Owner. */
+void flusher_flush(flusher *f, generation *g);
+
+/* Writes one frozen generation, whose groups are durable. Returns 0, or an error after which it may be
+ * tried again. Flush thread, or the owner once that has stopped. */
+int flusher_write(flusher *f, generation *g);
+
+/* Some ledger was deleted. Owner. */
+void flusher_sweep(flusher *f);
+
+/* Finishes the waiting generation (one attempt), stops the thread. Returns the last error. */
+int flusher_close(flusher *f);
+
+#endif

@@ -1,0 +1,408 @@
+/* journal_files.c - preparing, recycling and removing journal files, on a thread of its own. */
+#define _GNU_SOURCE
+#include "journal_files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "bytes.h"
+#include "crc32c.h"
+
+enum {
+    PREPARE_WRITE_BYTES = 1 << 20,
+    SPARES_WANTED = 1,
+    SPARES_MAX = 2,
+    RETRY_MS_MIN = 50,
+    RETRY_MS_MAX = 2000,
+    HEADER_CRC_START = 12,
+    HEADER_CRC_END = 32
+};
+
+static const char PREPARE_NAME[] = "prepare.tmp";
+static const char JOURNAL_MAGIC[8] = {'P', 'Y', 'X', 'J', 'R', 'N', 'L', '1'};
+
+void journal_file_name(char name[JOURNAL_NAME_BYTES], uint64_t id) {
+    snprintf(name, JOURNAL_NAME_BYTES, "%016" PRIx64 ".journal", id);
+}
+
+int journal_file_parse(const char *name, uint64_t *id) {
+    if (strlen(name) != 24 || strcmp(name + 16, ".journal") != 0 ||
+        strspn(name, "0123456789abcdef") != 16)
+        return 0;
+    *id = strtoull(name, NULL, 16);
+    return 1;
+}
+
+int journal_header_decode(const uint8_t *block, uint64_t *id, uint64_t *bytes) {
+    if (memcmp(block, JOURNAL_MAGIC, sizeof JOURNAL_MAGIC) != 0 ||
+        crc32c(0, block + HEADER_CRC_START, HEADER_CRC_END - HEADER_CRC_START) !=
+            load_le32(block + 8) ||
+        load_le32(block + 12) != JOURNAL_VERSION)
+        return 0;
+    *id = load_le64(block + 16);
+    *bytes = load_le64(block + 24);
+    return 1;
+}
+
+static void journal_header_encode(uint8_t *block, uint64_t id, uint64_t bytes) {
+    memset(block, 0, BLOCK_BYTES);
+    memcpy(block, JOURNAL_MAGIC, sizeof JOURNAL_MAGIC);
+    store_le32(block + 12, JOURNAL_VERSION);
+    store_le64(block + 16, id);
+    store_le64(block + 24, bytes);
+    store_le32(block + 8,
+               crc32c(0, block + HEADER_CRC_START, HEADER_CRC_END - HEADER_CRC_START));
+}
+
+/* Writes the header and one zero block, which ends what a former life of the file left behind, and
+ * syncs. Returns 0 or an error. */
+static int journal_header_write(journal_files *files, int fd, uint64_t id, uint64_t bytes) {
+    uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
+    if (blocks == NULL)
+        return -ENOMEM;
+    journal_header_encode(blocks, id, bytes);
+    memset(blocks + BLOCK_BYTES, 0, BLOCK_BYTES);
+    int error = disk_write_all(files->disk, fd, blocks, 2 * BLOCK_BYTES, 0);
+    free(blocks);
+    if (error == 0)
+        error = files->disk->fdatasync(files->disk->ctx, fd);
+    return error;
+}
+
+void journal_files_open(journal_files *files, const disk_calls *disk, events *log,
+                        int directory_fd, int event_fd, uint64_t full_bytes) {
+    memset(files, 0, sizeof *files);
+    files->disk = disk;
+    files->events = log;
+    files->directory_fd = directory_fd;
+    files->event_fd = event_fd;
+    files->full_bytes = full_bytes;
+    files->next_id = 1;
+    pthread_mutex_init(&files->lock, NULL);
+    pthread_cond_init(&files->work, NULL);
+    pthread_cond_init(&files->ready, NULL);
+}
+
+static void journal_files_append(journal_file **list, journal_file *file) {
+    while (*list != NULL)
+        list = &(*list)->next;
+    file->next = NULL;
+    *list = file;
+}
+
+static unsigned journal_files_count(const journal_file *list) {
+    unsigned count = 0;
+    for (; list != NULL; list = list->next)
+        count++;
+    return count;
+}
+
+/* Under the lock or before the thread runs. */
+static int journal_files_new(journal_file **list, uint64_t id, uint64_t bytes, int fd,
+                             uint64_t last_group) {
+    journal_file *file = calloc(1, sizeof *file);
+    if (file == NULL)
+        return -ENOMEM;
+    *file = (journal_file){.id = id, .bytes = bytes, .fd = fd, .last_group = last_group};
+    journal_files_append(list, file);
+    return 0;
+}
+
+int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint64_t last_group,
+                        int spare) {
+    if (id >= files->next_id)
+        files->next_id = id + 1;
+    if (!spare)
+        return journal_files_new(&files->retired, id, bytes, -1, last_group);
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, id);
+    int fd = disk_open_direct(files->disk, files->directory_fd, name, O_RDWR);
+    if (fd < 0)
+        return fd;
+    int error = journal_files_new(&files->spares, id, bytes, fd, 0);
+    if (error < 0)
+        files->disk->close(files->disk->ctx, fd);
+    return error;
+}
+
+/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. */
+static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
+    void *zeros = mmap(NULL, PREPARE_WRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (zeros == MAP_FAILED)
+        return -ENOMEM;
+    int error = 0;
+    for (uint64_t at = 0; at < bytes && error == 0; at += PREPARE_WRITE_BYTES) {
+        uint64_t rest = bytes - at;
+        error = disk_write_all(files->disk, fd, zeros,
+                               rest < PREPARE_WRITE_BYTES ? rest : PREPARE_WRITE_BYTES,
+                               (int64_t)at);
+        pthread_mutex_lock(&files->lock);
+        if (error == 0 && files->stopping)
+            error = -ECANCELED;
+        pthread_mutex_unlock(&files->lock);
+    }
+    munmap(zeros, PREPARE_WRITE_BYTES);
+    return error;
+}
+
+/* Makes a file of zeros with a header under its name, all of it durable. Returns the descriptor. */
+static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes) {
+    const disk_calls *disk = files->disk;
+    int fd = disk_open_direct(disk, files->directory_fd, PREPARE_NAME, O_RDWR | O_CREAT | O_TRUNC);
+    if (fd < 0)
+        return fd;
+    int error = disk->fallocate(disk->ctx, fd, 0, 0, (int64_t)bytes);
+    if (error == -EOPNOTSUPP)
+        error = 0; /* the zeros allocate as well, only less contiguously */
+    if (error == 0)
+        error = journal_file_fill(files, fd, bytes);
+    if (error == 0)
+        error = journal_header_write(files, fd, id, bytes);
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, id);
+    if (error == 0)
+        error = disk->rename(disk->ctx, files->directory_fd, PREPARE_NAME, name);
+    if (error == 0) {
+        error = disk->sync_directory(disk->ctx, files->directory_fd);
+        if (error < 0)
+            disk->unlink(disk->ctx, files->directory_fd, name);
+    } else {
+        /* Gives the space back; when this fails too, the next attempt truncates the file. */
+        disk->unlink(disk->ctx, files->directory_fd, PREPARE_NAME);
+    }
+    if (error < 0) {
+        disk->close(disk->ctx, fd);
+        return error;
+    }
+    return fd;
+}
+
+/* Turns a retired file into a spare with a new id. Returns 0 or an error; then the file is useless. */
+static int journal_file_recycle(journal_files *files, journal_file *file, uint64_t new_id) {
+    const disk_calls *disk = files->disk;
+    char from[JOURNAL_NAME_BYTES], to[JOURNAL_NAME_BYTES];
+    journal_file_name(from, file->id);
+    journal_file_name(to, new_id);
+    /* The header first: between the two syncs the name and the header disagree, and replay takes
+     * such a file for what it is, one that no group needs. */
+    int error = journal_header_write(files, file->fd, new_id, file->bytes);
+    if (error == 0)
+        error = disk->rename(disk->ctx, files->directory_fd, from, to);
+    if (error < 0)
+        return error;
+    file->id = new_id;
+    file->last_group = 0;
+    return disk->sync_directory(disk->ctx, files->directory_fd);
+}
+
+static void journal_file_remove(journal_files *files, journal_file *file) {
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, file->id);
+    if (file->fd >= 0)
+        files->disk->close(files->disk->ctx, file->fd);
+    int error = files->disk->unlink(files->disk->ctx, files->directory_fd, name);
+    if (error < 0 && error != -ENOENT)
+        events_add(files->events, EVENT_WARNING,
+                   "journal file %s is no longer needed but could not be removed: %s", name,
+                   strerror(-error));
+    free(file);
+}
+
+/* Takes a retired file that the checkpoint has passed out of the list, or returns NULL. */
+static journal_file *journal_files_passed(journal_files *files) {
+    for (journal_file **at = &files->retired; *at != NULL; at = &(*at)->next) {
+        journal_file *file = *at;
+        if (file->last_group <= files->checkpoint) {
+            *at = file->next;
+            file->next = NULL;
+            return file;
+        }
+    }
+    return NULL;
+}
+
+/* Recycles or removes one file. Called with the lock, which it gives up meanwhile. */
+static void journal_files_reuse(journal_files *files, journal_file *file) {
+    int recycle = file->fd >= 0 && file->bytes == files->full_bytes &&
+                  journal_files_count(files->spares) < SPARES_MAX;
+    uint64_t id = recycle ? files->next_id++ : 0;
+    pthread_mutex_unlock(&files->lock);
+    int error = recycle ? journal_file_recycle(files, file, id) : 0;
+    if (error < 0)
+        events_add(files->events, EVENT_WARNING,
+                   "journal file %016" PRIx64 " could not be recycled and is removed: %s", file->id,
+                   strerror(-error));
+    if (!recycle || error < 0)
+        journal_file_remove(files, file);
+    pthread_mutex_lock(&files->lock);
+    if (recycle && error == 0) {
+        journal_files_append(&files->spares, file);
+        files->error = 0;
+        pthread_cond_signal(&files->ready);
+    }
+}
+
+/* Prepares one new file. Called with the lock, which it gives up meanwhile. */
+static void journal_files_prepare(journal_files *files) {
+    uint64_t id = files->next_id++;
+    pthread_mutex_unlock(&files->lock);
+    int fd = journal_file_create(files, id, files->full_bytes);
+    pthread_mutex_lock(&files->lock);
+    int error = fd < 0 ? fd : journal_files_new(&files->spares, id, files->full_bytes, fd, 0);
+    if (error < 0 && error != files->error && error != -ECANCELED)
+        events_add(files->events, EVENT_ERROR,
+                   "the next journal file could not be prepared (%s); retrying%s", strerror(-error),
+                   error == -ENOSPC ? ", free some disk space" : "");
+    else if (error == 0 && files->error < 0)
+        events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
+    files->error = error;
+    pthread_cond_signal(&files->ready);
+}
+
+static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(condition, lock, &until);
+}
+
+static void *journal_files_run(void *arg) {
+    journal_files *files = arg;
+    unsigned retry_ms = RETRY_MS_MIN;
+    pthread_mutex_lock(&files->lock);
+    for (;;) {
+        journal_file *passed = journal_files_passed(files);
+        if (passed != NULL) {
+            journal_files_reuse(files, passed);
+            continue;
+        }
+        if (files->stopping)
+            break;
+        int wanted = journal_files_count(files->spares) < SPARES_WANTED;
+        if (wanted)
+            journal_files_prepare(files);
+        int starved = files->waiting && files->error < 0;
+        if (atomic_exchange(&files->starved, starved) && !starved)
+            event_ring(files->event_fd);
+        if (files->error < 0 && !files->stopping) {
+            wait_ms(&files->work, &files->lock, retry_ms);
+            retry_ms = retry_ms * 2 < RETRY_MS_MAX ? retry_ms * 2 : RETRY_MS_MAX;
+        } else if (!wanted && !files->stopping) {
+            pthread_cond_wait(&files->work, &files->lock);
+        }
+        if (files->error == 0)
+            retry_ms = RETRY_MS_MIN;
+    }
+    pthread_mutex_unlock(&files->lock);
+    return NULL;
+}
+
+int journal_files_start(journal_files *files) {
+    /* What a crash left of a preparation would only take up space. */
+    int left = files->disk->unlink(files->disk->ctx, files->directory_fd, PREPARE_NAME);
+    if (left < 0 && left != -ENOENT)
+        return left;
+    if (files->spares == NULL) {
+        uint64_t bytes = files->full_bytes < JOURNAL_FIRST_FILE_BYTES ? files->full_bytes
+                                                                      : JOURNAL_FIRST_FILE_BYTES;
+        uint64_t id = files->next_id++;
+        int fd = journal_file_create(files, id, bytes);
+        if (fd < 0)
+            return fd;
+        int error = journal_files_new(&files->spares, id, bytes, fd, 0);
+        if (error < 0) {
+            files->disk->close(files->disk->ctx, fd);
+            return error;
+        }
+    }
+    int error = -pthread_create(&files->thread, NULL, journal_files_run, files);
+    files->running = error == 0;
+    return error;
+}
+
+static void journal_files_free(journal_files *files, journal_file *list) {
+    while (list != NULL) {
+        journal_file *next = list->next;
+        if (list->fd >= 0)
+            files->disk->close(files->disk->ctx, list->fd);
+        free(list);
+        list = next;
+    }
+}
+
+void journal_files_hurry(journal_files *files) {
+    pthread_mutex_lock(&files->lock);
+    files->closing = 1;
+    pthread_cond_signal(&files->ready);
+    pthread_mutex_unlock(&files->lock);
+}
+
+void journal_files_close(journal_files *files) {
+    pthread_mutex_lock(&files->lock);
+    files->stopping = 1;
+    pthread_cond_signal(&files->work);
+    pthread_cond_signal(&files->ready);
+    pthread_mutex_unlock(&files->lock);
+    if (files->running)
+        pthread_join(files->thread, NULL);
+    journal_files_free(files, files->spares);
+    journal_files_free(files, files->retired);
+    pthread_cond_destroy(&files->work);
+    pthread_cond_destroy(&files->ready);
+    pthread_mutex_destroy(&files->lock);
+}
+
+journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
+    journal_file *taken = NULL;
+    pthread_mutex_lock(&files->lock);
+    files->waiting = 1;
+    while (taken == NULL) {
+        journal_file *first = files->spares;
+        if (first != NULL) {
+            files->spares = first->next;
+            first->next = NULL;
+            pthread_cond_signal(&files->work);
+            if (first->bytes - BLOCK_BYTES >= group_bytes)
+                taken = first;
+            else /* a small first file; it holds nothing, so the checkpoint has passed it */
+                journal_files_append(&files->retired, first);
+        } else if (files->stopping || (files->closing && files->error < 0)) {
+            break;
+        } else {
+            atomic_store(&files->starved, files->error < 0);
+            pthread_cond_wait(&files->ready, &files->lock);
+        }
+    }
+    files->waiting = 0;
+    if (atomic_exchange(&files->starved, 0))
+        event_ring(files->event_fd);
+    pthread_mutex_unlock(&files->lock);
+    return taken;
+}
+
+void journal_files_retire(journal_files *files, journal_file *file) {
+    pthread_mutex_lock(&files->lock);
+    journal_files_append(&files->retired, file);
+    pthread_cond_signal(&files->work);
+    pthread_mutex_unlock(&files->lock);
+}
+
+void journal_files_checkpoint(journal_files *files, uint64_t group) {
+    pthread_mutex_lock(&files->lock);
+    if (group > files->checkpoint)
+        files->checkpoint = group;
+    pthread_cond_signal(&files->work);
+    pthread_mutex_unlock(&files->lock);
+}

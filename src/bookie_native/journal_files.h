@@ -1,0 +1,99 @@
+/*
+ * journal_files.h - the life of journal files: prepared, written, retired, recycled.
+ *
+ * A file is named <16 hex digits of its id>.journal and has a fixed size. It is written with zeros
+ * from end to end and synced before it gets its name, so that a commit overwrites blocks that exist
+ * and its sync has no file system metadata to write. Ids grow and are used in order. When the
+ * entry logs cover all its groups a file becomes a spare under a new id, or is removed.
+ *
+ * First block of a file, little-endian:
+ *
+ *   offset size
+ *        0    8  magic "PYXJRNL1"
+ *        8    4  CRC32C of bytes 12..31
+ *       12    4  format version, 1
+ *       16    8  file id
+ *       24    8  file size in bytes
+ *
+ * The blocks behind it hold groups (journal.h) or anything left from a former life of the file.
+ */
+#ifndef PYXBROKER_JOURNAL_FILES_H
+#define PYXBROKER_JOURNAL_FILES_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "disk.h"
+#include "events.h"
+
+enum {
+    JOURNAL_NAME_BYTES = 32,
+    JOURNAL_FIRST_FILE_BYTES = 4 << 20, /* so that the very first start need not wait long */
+    JOURNAL_VERSION = 1
+};
+
+typedef struct journal_file {
+    uint64_t id;
+    uint64_t bytes;
+    uint64_t last_group; /* the last group in it; set when it is retired */
+    int fd;              /* open for direct writing; -1: replayed, only waiting for its removal */
+    struct journal_file *next;
+} journal_file;
+
+typedef struct journal_files {
+    const disk_calls *disk;
+    events *events;
+    int directory_fd;
+    int event_fd;
+    uint64_t full_bytes;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t work;  /* for the thread of this part */
+    pthread_cond_t ready; /* for the journal thread: there is a spare, or an answer */
+    journal_file *spares; /* ascending ids */
+    journal_file *retired;
+    uint64_t next_id;
+    uint64_t checkpoint; /* groups up to this one are in entry logs */
+    int error;           /* of the last preparation; 0 when it went well */
+    int waiting;         /* the journal thread waits for a spare */
+    int closing;         /* the journal need not wait for a disk that is full */
+    int stopping;
+    int running;
+    _Atomic int starved; /* the journal waits and the preparation fails */
+} journal_files;
+
+/* Formats and parses names. journal_file_parse returns 1 and *id, or 0. */
+void journal_file_name(char name[JOURNAL_NAME_BYTES], uint64_t id);
+int journal_file_parse(const char *name, uint64_t *id);
+
+/* Checks the first block; 1 and what it says, or 0. */
+int journal_header_decode(const uint8_t *block, uint64_t *id, uint64_t *bytes);
+
+/* Sets up the state, before any file is adopted. */
+void journal_files_open(journal_files *files, const disk_calls *disk, events *log,
+                        int directory_fd, int event_fd, uint64_t full_bytes);
+
+/* Hands over what replay found: a file without groups as a spare, one with groups as retired. */
+int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint64_t last_group,
+                        int spare);
+
+/* Makes a small first file when there is no spare, then starts the thread. Returns 0 or an error. */
+int journal_files_start(journal_files *files);
+
+/* From now on journal_files_take gives up when a preparation fails. */
+void journal_files_hurry(journal_files *files);
+
+/* Stops the thread and frees everything. */
+void journal_files_close(journal_files *files);
+
+/* Takes the next file of at least group_bytes of room for groups, waiting for its preparation.
+ * NULL when the storage closes and none can be had. Called by the journal thread. */
+journal_file *journal_files_take(journal_files *files, uint64_t group_bytes);
+
+/* The journal has left this file, whose last group is file->last_group, synced. */
+void journal_files_retire(journal_files *files, journal_file *file);
+
+/* Groups up to this one are in synced entry logs. Any thread. */
+void journal_files_checkpoint(journal_files *files, uint64_t group);
+
+#endif

@@ -1,0 +1,558 @@
+/*
+ * module.c - pyxbroker._native: the storage as Python sees it, and the capsule for Cython.
+ *
+ * This is the one file of the storage that knows Python. The methods here serve cold paths, tools and
+ * tests; the hot ones go through struct native_api (native_api.h) without Python objects.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <errno.h>
+
+#include "crc32c.h"
+#include "module.h"
+#include "native_api.h"
+#include "storage.h"
+
+enum { READ_MAX = 1 << 16, LEDGERS_MAX = 1 << 20 };
+
+/* A read whose answer was not taken yet; it owns the array that the read thread fills. */
+typedef struct pending_read {
+    uint64_t tag;
+    PyObject *user_tag;
+    entry_ref *out;
+    struct pending_read *next;
+} pending_read;
+
+typedef struct {
+    PyObject_HEAD
+    storage *storage; /* NULL once closed */
+    PyObject *faults; /* keeps the table of disk calls alive */
+    PyObject *handle;
+    pending_read *pending;
+    uint64_t next_tag;
+} StorageObject;
+
+/* Raises OSError for a negative error of storage.h. Returns NULL. */
+static PyObject *raise_error(int64_t code) {
+    const char *text = NULL;
+    switch (code) {
+    case STORAGE_NO_LEDGER: text = "the ledger is not known here"; break;
+    case STORAGE_NO_ENTRY: text = "the entry is not here"; break;
+    case STORAGE_DAMAGED: text = "the entry is damaged"; break;
+    case STORAGE_FULL: text = "the write cache is full"; break;
+    case STORAGE_FENCED: text = "the ledger is fenced"; break;
+    case STORAGE_FAILED: text = "the journal failed"; break;
+    default: text = strerror((int)-code); break;
+    }
+    PyObject *arguments = Py_BuildValue("(is)", (int)-code, text);
+    if (arguments != NULL) {
+        PyErr_SetObject(PyExc_OSError, arguments);
+        Py_DECREF(arguments);
+    }
+    return NULL;
+}
+
+static storage *opened(StorageObject *self) {
+    if (self->storage == NULL)
+        PyErr_SetString(PyExc_ValueError, "the storage is closed");
+    return self->storage;
+}
+
+static int storage_init(StorageObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"journal_directory", "ledger_directory", "journal_file_bytes",
+                            "dirty_bytes_max", "cache_bytes_max", "entry_bytes_max",
+                            "journal_sync_data", "faults", NULL};
+    PyObject *journal = NULL, *ledgers = NULL, *faults = Py_None;
+    unsigned long long file_bytes = 0, dirty = 0, cache = 0;
+    unsigned int entry_bytes = 0;
+    int sync_data = 1;
+    if (self->storage != NULL) {
+        PyErr_SetString(PyExc_ValueError, "the storage is open");
+        return -1;
+    }
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|$KKKIpO:Storage", names,
+                                     PyUnicode_FSConverter, &journal, PyUnicode_FSConverter,
+                                     &ledgers, &file_bytes, &dirty, &cache, &entry_bytes,
+                                     &sync_data, &faults))
+        return -1;
+    int result = -1;
+    const disk_calls *disk = NULL;
+    if (faults == Py_None || (disk = disk_faults_calls(faults)) != NULL) {
+        storage_options options = {.journal_directory = PyBytes_AS_STRING(journal),
+                                   .ledger_directory = PyBytes_AS_STRING(ledgers),
+                                   .journal_file_bytes = file_bytes,
+                                   .dirty_bytes_max = dirty,
+                                   .cache_bytes_max = cache,
+                                   .entry_bytes_max = entry_bytes,
+                                   .journal_sync_data = sync_data,
+                                   .disk = disk};
+        char error[512];
+        int status;
+        Py_BEGIN_ALLOW_THREADS
+        status = storage_open(&options, &self->storage, error, sizeof error);
+        Py_END_ALLOW_THREADS
+        if (status == 0) {
+            Py_XSETREF(self->faults, Py_NewRef(faults));
+            Py_XSETREF(self->handle,
+                       PyCapsule_New(self->storage, "pyxbroker._native.storage", NULL));
+            result = self->handle == NULL ? -1 : 0;
+        } else {
+            PyObject *arguments = Py_BuildValue("(is)", -status, error);
+            if (arguments != NULL)
+                PyErr_SetObject(PyExc_OSError, arguments);
+            Py_XDECREF(arguments);
+        }
+    }
+    Py_DECREF(journal);
+    Py_DECREF(ledgers);
+    return result;
+}
+
+/* Closes the storage if it is open. Returns storage_close's answer. */
+static int storage_shut(StorageObject *self, int flush) {
+    storage *s = self->storage;
+    if (s == NULL)
+        return 0;
+    self->storage = NULL;
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = storage_close(s, flush);
+    Py_END_ALLOW_THREADS
+    while (self->pending != NULL) {
+        pending_read *next = self->pending->next;
+        Py_DECREF(self->pending->user_tag);
+        PyMem_Free(self->pending->out);
+        PyMem_Free(self->pending);
+        self->pending = next;
+    }
+    return status;
+}
+
+static void storage_dealloc(StorageObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    /* Whoever forgets to close has not asked for a flush either; the journal has everything. */
+    storage_shut(self, 0);
+    Py_XDECREF(self->handle);
+    Py_XDECREF(self->faults);
+    type->tp_free((PyObject *)self);
+    Py_DECREF(type);
+}
+
+static PyObject *storage_py_close(StorageObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"flush", NULL};
+    int flush = 1;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|p:close", names, &flush))
+        return NULL;
+    int status = storage_shut(self, flush);
+    if (status < 0)
+        return raise_error(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *storage_py_add(StorageObject *self, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"header", "data", "crc", "flags", NULL};
+    Py_buffer header, data;
+    PyObject *crc = Py_None;
+    unsigned int flags = 0;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTupleAndKeywords(args, kwargs, "y*y*|OI:add", names, &header,
+                                                  &data, &crc, &flags))
+        return NULL;
+    int64_t result = -EMSGSIZE;
+    unsigned long data_crc = crc == Py_None ? 0 : PyLong_AsUnsignedLongMask(crc);
+    if (crc != Py_None)
+        flags |= STORAGE_ADD_HAS_CRC;
+    if (!PyErr_Occurred() && header.len <= UINT32_MAX && data.len <= UINT32_MAX)
+        result = storage_add(s, header.buf, (uint32_t)header.len, data.buf, (uint32_t)data.len,
+                             (uint32_t)data_crc, flags);
+    PyBuffer_Release(&header);
+    PyBuffer_Release(&data);
+    if (PyErr_Occurred())
+        return NULL;
+    return result < 0 ? raise_error(result) : PyLong_FromLongLong(result);
+}
+
+static PyObject *storage_py_commit(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    if (s == NULL)
+        return NULL;
+    storage_commit(s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *storage_py_fence(StorageObject *self, PyObject *args) {
+    long long ledger;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "L:fence", &ledger))
+        return NULL;
+    int64_t result = storage_fence(s, ledger);
+    return result < 0 ? raise_error(result) : PyLong_FromLongLong(result);
+}
+
+static PyObject *storage_py_master_key(StorageObject *self, PyObject *args) {
+    long long ledger;
+    const char *key;
+    Py_ssize_t length;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "Ly#:master_key", &ledger, &key, &length))
+        return NULL;
+    if (length != 20) {
+        PyErr_SetString(PyExc_ValueError, "a master key has 20 bytes");
+        return NULL;
+    }
+    int64_t result = storage_master_key(s, ledger, (const uint8_t *)key);
+    return result < 0 ? raise_error(result) : PyLong_FromLongLong(result);
+}
+
+/* A list of (entry id, bytes); gives the pins back. */
+static PyObject *entries_list(entry_ref *refs, int count) {
+    PyObject *list = PyList_New(count);
+    for (int i = 0; i < count && list != NULL; i++) {
+        PyObject *item = Py_BuildValue("(Ly#)", (long long)refs[i].entry_id,
+                                       (const char *)refs[i].data, (Py_ssize_t)refs[i].length);
+        if (item == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, item);
+    }
+    storage_unpin(refs, count);
+    return list;
+}
+
+static PyObject *storage_py_read(StorageObject *self, PyObject *args) {
+    long long ledger, first, last;
+    int max;
+    unsigned long long bytes_max;
+    storage *s = opened(self);
+    if (s == NULL ||
+        !PyArg_ParseTuple(args, "LLLiK:read", &ledger, &first, &last, &max, &bytes_max))
+        return NULL;
+    if (max < 1 || max > READ_MAX) {
+        PyErr_Format(PyExc_ValueError, "max is not between 1 and %d", READ_MAX);
+        return NULL;
+    }
+    entry_ref *refs = PyMem_Calloc((size_t)max, sizeof *refs);
+    if (refs == NULL)
+        return PyErr_NoMemory();
+    int count = storage_read_cached(s, ledger, first, last, max, bytes_max, refs);
+    PyObject *list = entries_list(refs, count);
+    PyMem_Free(refs);
+    return list;
+}
+
+static PyObject *storage_py_read_submit(StorageObject *self, PyObject *args) {
+    long long ledger, first, last;
+    int max;
+    unsigned long long bytes_max;
+    PyObject *tag;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "LLLiKO:read_submit", &ledger, &first, &last, &max,
+                                       &bytes_max, &tag))
+        return NULL;
+    if (max < 1 || max > READ_MAX) {
+        PyErr_Format(PyExc_ValueError, "max is not between 1 and %d", READ_MAX);
+        return NULL;
+    }
+    pending_read *pending = PyMem_Calloc(1, sizeof *pending);
+    entry_ref *refs = PyMem_Calloc((size_t)max, sizeof *refs);
+    if (pending == NULL || refs == NULL) {
+        PyMem_Free(pending);
+        PyMem_Free(refs);
+        return PyErr_NoMemory();
+    }
+    *pending = (pending_read){.tag = ++self->next_tag,
+                              .user_tag = Py_NewRef(tag),
+                              .out = refs,
+                              .next = self->pending};
+    int status = storage_read_submit(s, ledger, first, last, max, bytes_max, refs, pending->tag);
+    if (status < 0) {
+        Py_DECREF(pending->user_tag);
+        PyMem_Free(pending);
+        PyMem_Free(refs);
+        return raise_error(status);
+    }
+    self->pending = pending;
+    Py_RETURN_NONE;
+}
+
+/* Takes the pending read with this tag out of the list. */
+static pending_read *take_pending(StorageObject *self, uint64_t tag) {
+    pending_read **at = &self->pending;
+    while (*at != NULL && (*at)->tag != tag)
+        at = &(*at)->next;
+    pending_read *found = *at;
+    if (found != NULL)
+        *at = found->next;
+    return found;
+}
+
+static PyObject *storage_py_read_completions(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    PyObject *list = s == NULL ? NULL : PyList_New(0);
+    read_completion done;
+    while (list != NULL && storage_read_completions(s, &done, 1) == 1) {
+        pending_read *pending = take_pending(self, done.tag);
+        if (pending == NULL)
+            continue; /* it was submitted through the capsule; its owner takes its own */
+        PyObject *result = done.count < 0 ? PyLong_FromLongLong(done.count)
+                                          : entries_list(pending->out, (int)done.count);
+        PyObject *item = result == NULL ? NULL : Py_BuildValue("(ON)", pending->user_tag, result);
+        Py_DECREF(pending->user_tag);
+        PyMem_Free(pending->out);
+        PyMem_Free(pending);
+        if (item == NULL || PyList_Append(list, item) < 0)
+            Py_CLEAR(list);
+        Py_XDECREF(item);
+    }
+    return list;
+}
+
+static PyObject *storage_py_next_event(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    storage_event event;
+    if (s == NULL)
+        return NULL;
+    if (!storage_next_event(s, &event))
+        Py_RETURN_NONE;
+    PyObject *text = PyUnicode_DecodeUTF8(event.text, (Py_ssize_t)strlen(event.text), "replace");
+    return text == NULL ? NULL : Py_BuildValue("(iN)", event.severity, text);
+}
+
+static PyObject *storage_py_last_entry(StorageObject *self, PyObject *args) {
+    long long ledger;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "L:last_entry", &ledger))
+        return NULL;
+    int64_t result = storage_last_entry(s, ledger);
+    return result < -1 ? raise_error(result) : PyLong_FromLongLong(result);
+}
+
+static PyObject *storage_py_is_fenced(StorageObject *self, PyObject *args) {
+    long long ledger;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "L:is_fenced", &ledger))
+        return NULL;
+    int result = storage_is_fenced(s, ledger);
+    return result < 0 ? raise_error(result) : PyBool_FromLong(result);
+}
+
+static PyObject *storage_py_ledgers(StorageObject *self, PyObject *args) {
+    long long after;
+    int max;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "Li:ledgers", &after, &max))
+        return NULL;
+    if (max < 1 || max > LEDGERS_MAX) {
+        PyErr_Format(PyExc_ValueError, "max is not between 1 and %d", LEDGERS_MAX);
+        return NULL;
+    }
+    int64_t *ids = PyMem_Calloc((size_t)max, sizeof *ids);
+    if (ids == NULL)
+        return PyErr_NoMemory();
+    int count = storage_ledgers(s, after, ids, max);
+    PyObject *list = count < 0 ? raise_error(count) : PyList_New(count);
+    for (int i = 0; i < count && list != NULL; i++) {
+        PyObject *id = PyLong_FromLongLong(ids[i]);
+        if (id == NULL)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, i, id);
+    }
+    PyMem_Free(ids);
+    return list;
+}
+
+static PyObject *storage_py_delete_ledger(StorageObject *self, PyObject *args) {
+    long long ledger;
+    storage *s = opened(self);
+    if (s == NULL || !PyArg_ParseTuple(args, "L:delete_ledger", &ledger))
+        return NULL;
+    int status = storage_delete_ledger(s, ledger);
+    if (status < 0)
+        return raise_error(status);
+    Py_RETURN_NONE;
+}
+
+static PyObject *storage_py_flush(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    if (s == NULL)
+        return NULL;
+    storage_flush(s);
+    Py_RETURN_NONE;
+}
+
+static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    if (s == NULL)
+        return NULL;
+    storage_stats stats;
+    storage_get_stats(s, &stats);
+    const struct {
+        const char *name;
+        uint64_t value;
+    } fields[] = {
+#define FIELD(name) {#name, stats.name}
+        FIELD(adds),          FIELD(add_bytes),   FIELD(groups),          FIELD(syncs),
+        FIELD(sync_ns_total), FIELD(sync_ns_max), FIELD(journal_bytes),   FIELD(queue_adds),
+        FIELD(flushes),       FIELD(flush_bytes), FIELD(cache_bytes),     FIELD(dirty_bytes),
+        FIELD(entry_logs),    FIELD(entry_log_bytes), FIELD(ledgers),     FIELD(entries),
+        FIELD(cache_hits),    FIELD(disk_reads),  FIELD(damaged_entries), FIELD(replayed_entries),
+#undef FIELD
+    };
+    PyObject *dict = PyDict_New();
+    for (size_t i = 0; i < sizeof fields / sizeof *fields && dict != NULL; i++) {
+        PyObject *value = PyLong_FromUnsignedLongLong(fields[i].value);
+        if (value == NULL || PyDict_SetItemString(dict, fields[i].name, value) < 0)
+            Py_CLEAR(dict);
+        Py_XDECREF(value);
+    }
+    return dict;
+}
+
+static PyObject *get_durable(StorageObject *self, void *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    return s == NULL ? NULL : PyLong_FromUnsignedLongLong(storage_durable_sequence(s));
+}
+
+static PyObject *get_failure(StorageObject *self, void *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    return s == NULL ? NULL : PyLong_FromLong(storage_failure(s));
+}
+
+static PyObject *get_event_fd(StorageObject *self, void *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    return s == NULL ? NULL : PyLong_FromLong(storage_event_fd(s));
+}
+
+static PyObject *get_handle(StorageObject *self, void *unused) {
+    (void)unused;
+    return opened(self) == NULL ? NULL : Py_NewRef(self->handle);
+}
+
+static PyMethodDef storage_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))storage_py_add, METH_VARARGS | METH_KEYWORDS,
+     "Adds one entry, packaged header and data; returns its sequence number."},
+    {"commit", (PyCFunction)storage_py_commit, METH_NOARGS, "Hands the adds to the journal."},
+    {"fence", (PyCFunction)storage_py_fence, METH_VARARGS, "Fences a ledger."},
+    {"master_key", (PyCFunction)storage_py_master_key, METH_VARARGS, "Stores a master key."},
+    {"next_event", (PyCFunction)storage_py_next_event, METH_NOARGS,
+     "The next (severity, sentence) for the operator, or None."},
+    {"read", (PyCFunction)storage_py_read, METH_VARARGS, "Entries that are in the cache."},
+    {"read_submit", (PyCFunction)storage_py_read_submit, METH_VARARGS,
+     "Asks the read thread for entries."},
+    {"read_completions", (PyCFunction)storage_py_read_completions, METH_NOARGS,
+     "Finished reads as (tag, entries or negative error)."},
+    {"last_entry", (PyCFunction)storage_py_last_entry, METH_VARARGS, "Highest entry id, or -1."},
+    {"is_fenced", (PyCFunction)storage_py_is_fenced, METH_VARARGS, "Whether a ledger is fenced."},
+    {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Ledger ids above a given one."},
+    {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Forgets a ledger."},
+    {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Asks for an entry log now."},
+    {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},
+    {"close", (PyCFunction)(void (*)(void))storage_py_close, METH_VARARGS | METH_KEYWORDS,
+     "Closes the storage."},
+    {NULL, NULL, 0, NULL}};
+
+static PyGetSetDef storage_properties[] = {
+    {"durable_sequence", (getter)get_durable, NULL, "Adds up to this one are durable.", NULL},
+    {"failure", (getter)get_failure, NULL, "0, or why the journal failed (-errno).", NULL},
+    {"event_fd", (getter)get_event_fd, NULL, "Readable when something happened.", NULL},
+    {"_handle", (getter)get_handle, NULL, "Capsule with the storage, for Cython.", NULL},
+    {NULL, NULL, NULL, NULL, NULL}};
+
+static PyType_Slot storage_slots[] = {{Py_tp_init, storage_init},
+                                      {Py_tp_new, PyType_GenericNew},
+                                      {Py_tp_dealloc, storage_dealloc},
+                                      {Py_tp_methods, storage_methods},
+                                      {Py_tp_getset, storage_properties},
+                                      {Py_tp_doc, "One bookie's journal, cache and entry logs."},
+                                      {0, NULL}};
+
+static PyType_Spec storage_spec = {.name = "pyxbroker._native.Storage",
+                                   .basicsize = sizeof(StorageObject),
+                                   .flags = Py_TPFLAGS_DEFAULT,
+                                   .slots = storage_slots};
+
+static PyObject *module_crc32c(PyObject *module, PyObject *args) {
+    (void)module;
+    Py_buffer data;
+    unsigned int crc = 0;
+    if (!PyArg_ParseTuple(args, "y*|I:crc32c", &data, &crc))
+        return NULL;
+    uint32_t result = crc32c(crc, data.buf, (size_t)data.len);
+    PyBuffer_Release(&data);
+    return PyLong_FromUnsignedLong(result);
+}
+
+static PyObject *module_crc32c_combine(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned int a, b;
+    unsigned long long length;
+    if (!PyArg_ParseTuple(args, "IIK:crc32c_combine", &a, &b, &length))
+        return NULL;
+    return PyLong_FromUnsignedLong(crc32c_combine(a, b, length));
+}
+
+static PyMethodDef module_methods[] = {
+    {"crc32c", module_crc32c, METH_VARARGS, "CRC-32C of data, continuing from crc."},
+    {"crc32c_combine", module_crc32c_combine, METH_VARARGS,
+     "CRC-32C of A followed by B, from both and B's length in bytes."},
+    {NULL, NULL, 0, NULL}};
+
+static native_api api = {.crc32c = crc32c,
+                         .crc32c_combine = crc32c_combine,
+                         .add = storage_add,
+                         .commit = storage_commit,
+                         .durable_sequence = storage_durable_sequence,
+                         .failure = storage_failure,
+                         .read_cached = storage_read_cached,
+                         .read_submit = storage_read_submit,
+                         .read_completions = storage_read_completions,
+                         .unpin = storage_unpin};
+
+static int module_add(PyObject *module, const char *name, PyObject *value) {
+    int status = value == NULL ? -1 : PyModule_AddObjectRef(module, name, value);
+    Py_XDECREF(value);
+    return status;
+}
+
+static int module_exec(PyObject *module) {
+    if (module_add(module, "Storage", PyType_FromSpec(&storage_spec)) < 0 ||
+        module_add(module, "DiskFaults", disk_faults_type()) < 0 ||
+        module_add(module, "_c_api", PyCapsule_New(&api, NATIVE_API_CAPSULE, NULL)) < 0 ||
+        module_add(module, "crc32c_variant", PyUnicode_FromString(crc32c_variant())) < 0)
+        return -1;
+    const struct {
+        const char *name;
+        int value;
+    } constants[] = {{"NO_LEDGER", STORAGE_NO_LEDGER}, {"NO_ENTRY", STORAGE_NO_ENTRY},
+                     {"DAMAGED", STORAGE_DAMAGED},     {"FULL", STORAGE_FULL},
+                     {"FENCED", STORAGE_FENCED},       {"FAILED", STORAGE_FAILED},
+                     {"ADD_RECOVERY", STORAGE_ADD_RECOVERY}};
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (PyModule_AddIntConstant(module, constants[i].name, constants[i].value) < 0)
+            return -1;
+    return 0;
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static PyModuleDef module_definition = {PyModuleDef_HEAD_INIT,
+                                        .m_name = "pyxbroker._native",
+                                        .m_doc = "The C storage of the bookie.",
+                                        .m_methods = module_methods,
+                                        .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__native(void);
+
+PyMODINIT_FUNC PyInit__native(void) {
+    return PyModuleDef_Init(&module_definition);
+}

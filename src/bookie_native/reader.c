@@ -1,0 +1,231 @@
+/* reader.c - the read thread. */
+#include "reader.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+
+static void read_queue_put(read_queue *queue, read_request *request) {
+    request->next = NULL;
+    *queue->last = request;
+    queue->last = &request->next;
+}
+
+static read_request *read_queue_take(read_queue *queue) {
+    read_request *request = queue->first;
+    if (request != NULL) {
+        queue->first = request->next;
+        if (queue->first == NULL)
+            queue->last = &queue->first;
+    }
+    return request;
+}
+
+void reader_open(reader *r, log_list *logs, events *events, int event_fd) {
+    memset(r, 0, sizeof *r);
+    r->logs = logs;
+    r->events = events;
+    r->event_fd = event_fd;
+    r->requests.last = &r->requests.first;
+    r->done.last = &r->done.first;
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->work, NULL);
+}
+
+/* The consecutive entries of one row from number on, as far as the request goes. Returns how many
+ * places were filled and, in *from and *to, the bytes of the file they span. */
+static int reader_run(const read_request *request, int done, const log_row *row, const log_map *map,
+                      uint32_t number, uint64_t *bytes, log_place *places, int places_max,
+                      uint64_t *from, uint64_t *to) {
+    int count = 0;
+    int64_t entry_id = request->first + done;
+    *from = UINT64_MAX;
+    *to = 0;
+    while (done + count < request->max && count < places_max && number < row->entry_count &&
+           entry_id <= request->last && (done + count == 0 || *bytes < request->bytes_max)) {
+        log_place *place = &places[count];
+        if (log_row_entry(row, map, number, place) != entry_id)
+            break;
+        *bytes += place->length;
+        if (place->length > 0) {
+            uint64_t end = place->offset + record_bytes(place->length);
+            *from = place->offset < *from ? place->offset : *from;
+            *to = end > *to ? end : *to;
+        }
+        count++;
+        number++;
+        entry_id++;
+    }
+    return count;
+}
+
+/* Brings the bytes in and asks for those behind them. Returns 0 or an error. */
+static int reader_populate(const log_row *row, const log_map *map, uint64_t from, uint64_t to) {
+    if (from >= to)
+        return 0;
+    uint64_t end = row->data_offset + row->data_bytes;
+    uint64_t ahead = to + LOG_READ_AHEAD_BYTES < end ? to + LOG_READ_AHEAD_BYTES : end;
+    if (ahead > to)
+        map->disk->read_ahead(map->disk->ctx, map->base + to, ahead - to);
+    return map->disk->populate(map->disk->ctx, map->base + from, to - from);
+}
+
+static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
+    atomic_fetch_add(&r->damaged_entries, 1);
+    events_add(r->events, EVENT_ERROR,
+               "entry log %016" PRIx64 ".log: entry %" PRId64 " of ledger %" PRId64
+               " is damaged and is served to nobody",
+               row->log->id, entry_id, row->ledger_id);
+}
+
+/* Checks count places and fills in refs; returns how many were good before the first bad one. */
+static int reader_check(reader *r, const read_request *request, int done, const log_row *row,
+                        log_map *map, const log_place *places, int count) {
+    for (int i = 0; i < count; i++) {
+        int64_t entry_id = request->first + done + i;
+        const uint8_t *payload;
+        if (!log_record_check(row, map, entry_id, &places[i], &payload)) {
+            reader_report(r, row, entry_id);
+            return i;
+        }
+        request->out[done + i] = (entry_ref){.entry_id = entry_id,
+                                             .data = payload,
+                                             .length = places[i].length,
+                                             .from_disk = 1,
+                                             .pin = &map->pin};
+    }
+    return count;
+}
+
+enum { READ_STEP_ENTRIES = 256 };
+
+/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets *damaged.
+ * Returns how many. */
+static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
+                      log_row *row, log_map *map, int *damaged) {
+    log_row_prepare(row, map, r->events);
+    int64_t entry_id = request->first + done;
+    uint32_t number = log_row_position(row, map, entry_id);
+    log_place places[READ_STEP_ENTRIES];
+    int added = 0;
+    for (;;) {
+        uint64_t from, to;
+        int count = reader_run(request, done + added, row, map, number, bytes, places,
+                               READ_STEP_ENTRIES, &from, &to);
+        if (count == 0)
+            break;
+        int good = 0;
+        if (reader_populate(row, map, from, to) == 0)
+            good = reader_check(r, request, done + added, row, map, places, count);
+        else
+            reader_report(r, row, entry_id + added);
+        pin_hold(&map->pin, (uint32_t)good);
+        added += good;
+        number += (uint32_t)count;
+        if (good < count) {
+            *damaged = 1;
+            break;
+        }
+    }
+    return added;
+}
+
+static int64_t reader_read(reader *r, const read_request *request) {
+    int done = 0, any_damaged = 0;
+    uint64_t bytes = 0, before = UINT64_MAX;
+    while (done < request->max && request->first + done <= request->last &&
+           (done == 0 || bytes < request->bytes_max)) {
+        log_map *map;
+        log_row *row = log_list_find(r->logs, request->ledger_id, request->first + done, before,
+                                     &map);
+        if (row == NULL)
+            break;
+        int damaged = 0;
+        int added = reader_row(r, request, done, &bytes, row, map, &damaged);
+        pin_drop(&map->pin);
+        done += added;
+        any_damaged |= damaged;
+        /* Where an entry is missing from this log, or bad in it, an older one may have it. */
+        before = damaged || added == 0 ? row->log->id : UINT64_MAX;
+    }
+    atomic_fetch_add(&r->disk_reads, (uint64_t)done);
+    if (done > 0)
+        return done;
+    return any_damaged ? STORAGE_DAMAGED : STORAGE_NO_ENTRY;
+}
+
+static void *reader_thread(void *arg) {
+    reader *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->stopping) {
+        read_request *request = read_queue_take(&r->requests);
+        if (request == NULL) {
+            pthread_cond_wait(&r->work, &r->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&r->lock);
+        request->count = reader_read(r, request);
+        log_list_free_removed(r->logs);
+        pthread_mutex_lock(&r->lock);
+        read_queue_put(&r->done, request);
+        event_ring(r->event_fd);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+int reader_start(reader *r) {
+    int error = -pthread_create(&r->thread, NULL, reader_thread, r);
+    r->running = error == 0;
+    return error;
+}
+
+int reader_submit(reader *r, const read_request *request, int answered) {
+    read_request *copy = malloc(sizeof *copy);
+    if (copy == NULL)
+        return -ENOMEM;
+    *copy = *request;
+    pthread_mutex_lock(&r->lock);
+    read_queue_put(answered ? &r->done : &r->requests, copy);
+    if (answered)
+        event_ring(r->event_fd);
+    else
+        pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->lock);
+    return 0;
+}
+
+int reader_completions(reader *r, read_completion *out, int max) {
+    int count = 0;
+    pthread_mutex_lock(&r->lock);
+    while (count < max && r->done.first != NULL) {
+        read_request *request = read_queue_take(&r->done);
+        out[count++] = (read_completion){.tag = request->tag, .count = request->count};
+        free(request);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return count;
+}
+
+void reader_close(reader *r) {
+    pthread_mutex_lock(&r->lock);
+    r->stopping = 1;
+    pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->lock);
+    if (r->running)
+        pthread_join(r->thread, NULL);
+    r->running = 0;
+    read_request *request;
+    while ((request = read_queue_take(&r->requests)) != NULL)
+        free(request);
+    while ((request = read_queue_take(&r->done)) != NULL) {
+        if (request->count > 0)
+            storage_unpin(request->out, (int)request->count);
+        free(request);
+    }
+    pthread_cond_destroy(&r->work);
+    pthread_mutex_destroy(&r->lock);
+}

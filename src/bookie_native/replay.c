@@ -1,0 +1,373 @@
+/* replay.c - reading journal files back: which files, which groups, which records. */
+#define _GNU_SOURCE
+#include "replay.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "replay_window.h"
+
+enum {
+    LOOK_AHEAD_CLEAN_BYTES = 4 << 20,  /* behind a zero block, where a file was never written */
+    LOOK_AHEAD_BYTES = 64 << 20,       /* behind anything else */
+    SALVAGE_BYTES_MAX = 16 << 20,      /* of a group whose header is unreadable */
+    SALVAGE_SEQUENCES_MAX = 64,
+    SUSPECTS_MAX = 4096,
+    SUSPECTS_REPORTED_MAX = 32
+};
+
+typedef struct found_file {
+    uint64_t id, bytes;
+    int fd;
+    int has_first;      /* first is the valid header of the file's first group */
+    int header_damaged;
+    group_header first;
+} found_file;
+
+/* Something bad, of which is only known at the end whether it was torn or damaged. */
+typedef struct suspect {
+    uint64_t file_id, sequence, offset;
+    uint64_t lost_bytes;           /* 0: a record with a known identity */
+    int64_t ledger_id, entry_id;
+    uint8_t type;
+} suspect;
+
+typedef struct replay {
+    const replay_options *options;
+    const replay_sink *sink;
+    replay_result *result;
+    found_file *files;
+    size_t count, capacity;
+    uint64_t last;           /* sequence of the last group found, at first the checkpoint */
+    uint64_t salt;           /* of that group */
+    uint64_t synced_through; /* groups up to this one are known to have been synced */
+    suspect *suspects;
+    size_t suspect_count, suspects_dropped;
+    int error;               /* the sink's */
+} replay;
+
+static void replay_suspect(replay *r, const suspect *s) {
+    if (r->suspects == NULL)
+        r->suspects = malloc(SUSPECTS_MAX * sizeof *r->suspects);
+    if (r->suspects == NULL || r->suspect_count == SUSPECTS_MAX)
+        r->suspects_dropped++;
+    else
+        r->suspects[r->suspect_count++] = *s;
+}
+
+static void replay_accept(replay *r, replay_window *w, const record *found) {
+    if (r->error == 0)
+        r->error = r->sink->record(r->sink->arg, w->segment, found, 1);
+    r->result->records++;
+}
+
+/* Hands over the records of the bytes at data, which stand at offset in the file. When the bytes are
+ * known to be records, what is none is suspect. Returns how many were good. */
+static uint64_t replay_records(replay *r, replay_window *w, const uint8_t *data, size_t bytes,
+                               uint64_t offset, uint64_t sequence, uint64_t salt, int known) {
+    record_scan scan = {.data = data, .bytes = bytes, .seed = record_seed(sequence, salt)};
+    record found;
+    uint64_t good = 0;
+    for (;;) {
+        size_t at = scan.at;
+        enum record_found what = record_scan_next(&scan, &found);
+        if (what == RECORD_NONE)
+            return good;
+        suspect s = {.file_id = w->file_id, .sequence = sequence, .offset = offset + at};
+        if (what == RECORD_GOOD) {
+            replay_accept(r, w, &found);
+            good++;
+        } else if (what == RECORD_DAMAGED) {
+            s.ledger_id = found.ledger_id;
+            s.entry_id = found.entry_id;
+            s.type = found.type;
+            replay_suspect(r, &s);
+        } else if (known) {
+            s.lost_bytes = scan.skipped_bytes;
+            replay_suspect(r, &s);
+        }
+    }
+}
+
+/* Looks for the records of groups whose headers are unreadable, between from and to. */
+static void replay_salvage(replay *r, replay_window *w, uint64_t from, uint64_t to,
+                           uint64_t last_sequence, uint64_t salt) {
+    uint64_t first = r->last + 1;
+    if (last_sequence - first >= SALVAGE_SEQUENCES_MAX)
+        first = last_sequence - SALVAGE_SEQUENCES_MAX + 1;
+    if (to - from > SALVAGE_BYTES_MAX)
+        to = from + SALVAGE_BYTES_MAX;
+    const uint8_t *data = replay_window_get(w, from, to - from);
+    if (data == NULL)
+        return;
+    for (uint64_t sequence = first; sequence <= last_sequence; sequence++)
+        if (replay_records(r, w, data, to - from, from, sequence, salt, 0) > 0)
+            events_add(r->options->events, EVENT_WARNING,
+                       "journal file %016" PRIx64 ": the header of group %" PRIu64
+                       " near offset %" PRIu64 " is unreadable; its intact records were kept",
+                       w->file_id, sequence, from);
+}
+
+/* Reports groups that should stand before h and do not; salvages what is left of them. */
+static void replay_gap(replay *r, replay_window *w, const group_header *h, uint64_t bad_from,
+                       uint64_t at) {
+    int first_ever = r->last == r->options->checkpoint && r->options->unsure;
+    if (h->previous <= r->last || first_ever)
+        return;
+    /* Groups of one write may reach the disk in any order; those before it had been synced. */
+    int damage = h->write_sequence > r->last + 1 && (h->flags & GROUP_SYNCED) != 0;
+    suspect s = {.file_id = w->file_id,
+                 .sequence = damage ? 0 : h->previous,
+                 .offset = bad_from < at ? bad_from : at,
+                 .lost_bytes = bad_from < at ? at - bad_from : 1};
+    replay_suspect(r, &s);
+    if (bad_from < at)
+        replay_salvage(r, w, bad_from, at, h->previous, h->salt);
+}
+
+/* A group whose header is valid, at the offset at. */
+static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
+    if ((h->flags & GROUP_SYNCED) != 0 && h->write_sequence > r->synced_through + 1)
+        r->synced_through = h->write_sequence - 1;
+    const uint8_t *group = replay_window_get(w, at, h->length);
+    if (group != NULL)
+        replay_records(r, w, group + GROUP_HEADER_BYTES, h->length - GROUP_HEADER_BYTES,
+                       at + GROUP_HEADER_BYTES, h->sequence, h->salt, 1);
+}
+
+/* Up to where to look for another valid group, when there is none at the offset at. */
+static uint64_t replay_limit(const replay *r, const found_file *file, const uint8_t *block,
+                             uint64_t at, uint64_t next_previous) {
+    if (next_previous > r->last)
+        return file->bytes; /* a later file says that there are more groups here */
+    if (next_previous > 0)
+        return at;
+    uint64_t ahead = all_zero(block, BLOCK_BYTES) ? LOOK_AHEAD_CLEAN_BYTES : LOOK_AHEAD_BYTES;
+    return file->bytes - at < ahead ? file->bytes : at + ahead;
+}
+
+/* 1 when a group of this file that comes after all found so far starts at block. */
+static int replay_is_group(const replay *r, const found_file *file, uint64_t last_in_file,
+                           const uint8_t *block, uint64_t at, group_header *h) {
+    (void)r;
+    return group_header_decode(block, h) && h->file_id == file->id &&
+           h->sequence > last_in_file && h->length <= file->bytes - at;
+}
+
+/* Reads one file. next_previous is what the next file with groups names as the group before it, 0
+ * when there is none. Returns the last group's sequence in the file, 0 when it has none. */
+static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous) {
+    replay_window w;
+    replay_window_open(&w, r->options->disk, r->options->events, r->sink->pool, file->fd, file->id,
+                       file->bytes);
+    uint64_t at = BLOCK_BYTES, bad_from = 0, limit = 0, last_in_file = 0;
+    while (at + BLOCK_BYTES <= file->bytes && r->error == 0) {
+        const uint8_t *block = replay_window_get(&w, at, BLOCK_BYTES);
+        group_header h;
+        if (block == NULL)
+            break;
+        if (!replay_is_group(r, file, last_in_file, block, at, &h)) {
+            if (bad_from == 0) {
+                bad_from = at;
+                limit = replay_limit(r, file, block, at, next_previous);
+            }
+            at += BLOCK_BYTES;
+            if (at >= limit)
+                break;
+            continue;
+        }
+        if (h.sequence > r->options->checkpoint) {
+            replay_gap(r, &w, &h, bad_from == 0 ? at : bad_from, at);
+            replay_group(r, &w, &h, at);
+        }
+        bad_from = 0;
+        last_in_file = h.sequence;
+        if (h.sequence > r->last)
+            r->last = h.sequence;
+        r->salt = h.salt;
+        at += round_up(h.length, BLOCK_BYTES);
+    }
+    if (bad_from != 0 && r->salt != 0 && (next_previous == 0 || next_previous > r->last)) {
+        uint64_t end = at < file->bytes ? at : file->bytes;
+        uint64_t before = r->result->records;
+        uint64_t missing = next_previous == 0 ? r->last + 1 : next_previous;
+        replay_salvage(r, &w, bad_from, end, missing, r->salt);
+        /* A salvaged group's sequence is used up. */
+        if (r->result->records > before)
+            last_in_file = r->last = missing;
+    }
+    r->error = r->error < 0 ? r->error : w.error;
+    replay_window_close(&w);
+    return last_in_file;
+}
+
+/* Says what was bad, now that it is known what was synced; damaged entries become known as such. */
+static void replay_judge(replay *r) {
+    events *events = r->options->events;
+    size_t reported = 0;
+    for (size_t i = 0; i < r->suspect_count && r->error == 0; i++) {
+        const suspect *s = &r->suspects[i];
+        int damage = s->sequence <= r->synced_through;
+        enum event_severity severity = damage ? EVENT_ERROR : EVENT_INFO;
+        if (damage && s->lost_bytes == 0) {
+            record lost = {.type = s->type, .ledger_id = s->ledger_id, .entry_id = s->entry_id};
+            r->error = r->sink->record(r->sink->arg, NULL, &lost, 0);
+        }
+        if (++reported > SUSPECTS_REPORTED_MAX)
+            continue;
+        if (s->lost_bytes == 0)
+            events_add(events, severity,
+                       "journal file %016" PRIx64 ", offset %" PRIu64 ": entry %" PRId64
+                       " of ledger %" PRId64 " is %s",
+                       s->file_id, s->offset, s->entry_id, s->ledger_id,
+                       damage ? "damaged and is served to nobody"
+                              : "the torn end of an unacknowledged write and was cut");
+        else
+            events_add(events, severity, "journal file %016" PRIx64 ", offset %" PRIu64 ": %s",
+                       s->file_id, s->offset,
+                       damage ? "records that had been synced are unreadable; the entries in them "
+                                "are lost"
+                              : "the torn end of an unacknowledged write was cut");
+    }
+    if (reported > SUSPECTS_REPORTED_MAX || r->suspects_dropped > 0)
+        events_add(events, EVENT_ERROR, "the journal has %zu more unreadable places",
+                   reported - (reported > SUSPECTS_REPORTED_MAX ? SUSPECTS_REPORTED_MAX : reported) +
+                       r->suspects_dropped);
+}
+
+static int replay_name(void *arg, const char *name) {
+    replay *r = arg;
+    uint64_t id;
+    if (!journal_file_parse(name, &id))
+        return 0;
+    if (r->count == r->capacity) {
+        size_t capacity = r->capacity == 0 ? 16 : r->capacity * 2;
+        found_file *files = realloc(r->files, capacity * sizeof *files);
+        if (files == NULL)
+            return -ENOMEM;
+        r->files = files;
+        r->capacity = capacity;
+    }
+    r->files[r->count++] = (found_file){.id = id, .fd = -1};
+    return 0;
+}
+
+static int by_file_id(const void *a, const void *b) {
+    uint64_t first = ((const found_file *)a)->id, second = ((const found_file *)b)->id;
+    return first < second ? -1 : first > second;
+}
+
+static void replay_remove(replay *r, found_file *file) {
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, file->id);
+    r->options->disk->close(r->options->disk->ctx, file->fd);
+    file->fd = -1;
+    int error = r->options->disk->unlink(r->options->disk->ctx, r->options->directory_fd, name);
+    if (error < 0 && error != -ENOENT)
+        events_add(r->options->events, EVENT_WARNING,
+                   "journal file %s is not needed but could not be removed: %s", name,
+                   strerror(-error));
+}
+
+/* Opens a file and reads its first two blocks. A file that a crash left half recycled is removed. */
+static int replay_open_file(replay *r, found_file *file) {
+    const disk_calls *disk = r->options->disk;
+    char name[JOURNAL_NAME_BYTES];
+    journal_file_name(name, file->id);
+    file->fd = disk_open_direct(disk, r->options->directory_fd, name, O_RDONLY);
+    if (file->fd < 0)
+        return file->fd;
+    int64_t size = disk->file_bytes(disk->ctx, file->fd);
+    if (size < 0)
+        return (int)size;
+    uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
+    if (blocks == NULL)
+        return -ENOMEM;
+    memset(blocks, 0, 2 * BLOCK_BYTES);
+    ssize_t got = disk_read_all(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
+    uint64_t id = 0, bytes = 0;
+    int valid = got >= BLOCK_BYTES && journal_header_decode(blocks, &id, &bytes);
+    file->header_damaged = !valid;
+    file->bytes = round_down((uint64_t)size, BLOCK_BYTES);
+    file->has_first = got == 2 * BLOCK_BYTES &&
+                      group_header_decode(blocks + BLOCK_BYTES, &file->first) &&
+                      file->first.file_id == file->id;
+    free(blocks);
+    if (valid && id != file->id) {
+        replay_remove(r, file);
+    } else if (!valid || bytes != (uint64_t)size) {
+        file->header_damaged = 1;
+        events_add(r->options->events, EVENT_ERROR,
+                   "journal file %s has %s; its groups are read all the same", name,
+                   valid ? "not the size it was made with" : "a damaged first block");
+    }
+    return 0;
+}
+
+/* What the first later file with groups says about the group before it; 0: there is none. */
+static uint64_t replay_next_previous(const replay *r, size_t file) {
+    for (size_t i = file + 1; i < r->count; i++)
+        if (r->files[i].fd >= 0 && r->files[i].has_first)
+            return r->files[i].first.previous;
+    return 0;
+}
+
+/* Reads one opened file, or passes over it, and hands it to the keeper of files. */
+static int replay_one(replay *r, size_t number) {
+    found_file *file = &r->files[number];
+    journal_files *files = r->options->files;
+    uint64_t next_previous = replay_next_previous(r, number);
+    /* All its groups are at or before the one that the next file continues from. */
+    int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
+    uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
+    if (r->error < 0)
+        return r->error;
+    /* Spares are used in the order of their ids, so one that was passed over is of no use. */
+    if (last == 0 && (file->header_damaged || next_previous > 0)) {
+        replay_remove(r, file);
+        return 0;
+    }
+    r->options->disk->close(r->options->disk->ctx, file->fd);
+    file->fd = -1;
+    return journal_files_adopt(files, file->id, file->bytes, last, last == 0);
+}
+
+int replay_journal(const replay_options *options, const replay_sink *sink, replay_result *result,
+                   char *error, size_t error_bytes) {
+    replay r = {.options = options, .sink = sink, .result = result, .last = options->checkpoint};
+    *result = (replay_result){0};
+    int status = options->disk->list(options->disk->ctx, options->directory_fd, replay_name, &r);
+    if (r.count > 0)
+        qsort(r.files, r.count, sizeof *r.files, by_file_id);
+    if (status < 0)
+        snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
+    uint64_t reading = 0;
+    for (size_t i = 0; i < r.count && status == 0; i++) {
+        reading = r.files[i].id;
+        status = replay_open_file(&r, &r.files[i]);
+    }
+    for (size_t i = 0; i < r.count && status == 0; i++) {
+        reading = r.files[i].id;
+        if (r.files[i].fd >= 0)
+            status = replay_one(&r, i);
+    }
+    if (status < 0 && r.count > 0)
+        snprintf(error, error_bytes, "journal file %016" PRIx64 ".journal cannot be read: %s",
+                 reading, strerror(-status));
+    if (status == 0) {
+        replay_judge(&r);
+        status = r.error;
+    }
+    for (size_t i = 0; i < r.count; i++)
+        if (r.files[i].fd >= 0)
+            options->disk->close(options->disk->ctx, r.files[i].fd);
+    free(r.files);
+    free(r.suspects);
+    result->last_group = r.last;
+    return status;
+}

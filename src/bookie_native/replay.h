@@ -1,0 +1,48 @@
+/*
+ * replay.h - reading the journal back at start.
+ *
+ * Files are read in the order of their ids, straight into segments, and their records are handed to
+ * the sink where they lie. Groups at or below the checkpoint are passed over. Each group names the
+ * one before it, so that a missing or unreadable group is noticed. Torn is not corrupt:
+ *
+ *   - Bad bytes are the torn tail of a write that was never acknowledged when no group of a later
+ *     write follows. Valid records in it are kept, the rest is cut, and that is only information.
+ *   - Bad bytes that a group of a later write follows had once been synced. That is damage: an error
+ *     that names the file, the offset and the entry where it can; all other records are salvaged,
+ *     also those of a group whose header is unreadable, by looking on at every multiple of 8.
+ */
+#ifndef PYXBROKER_REPLAY_H
+#define PYXBROKER_REPLAY_H
+
+#include "events.h"
+#include "journal.h"
+#include "journal_files.h"
+#include "segment.h"
+
+typedef struct replay_sink {
+    void *arg;
+    segment_pool *pool;
+    /* One record; its payload lies in s (NULL for a damaged one, of which only the identity is known).
+     * Keeps a hold of its own on s. Returns 0 or an error, which ends the replay. */
+    int (*record)(void *arg, segment *s, const record *r, int intact);
+} replay_sink;
+
+typedef struct replay_options {
+    const disk_calls *disk;
+    events *events;
+    int directory_fd;
+    journal_files *files; /* adopts what was found */
+    uint64_t checkpoint;
+    int unsure;           /* the checkpoint may be too low: do not report groups before the first */
+} replay_options;
+
+typedef struct replay_result {
+    uint64_t last_group; /* the highest sequence found, or the checkpoint */
+    uint64_t records;
+} replay_result;
+
+/* Returns 0 or an error, for which error holds a sentence. */
+int replay_journal(const replay_options *options, const replay_sink *sink, replay_result *result,
+                   char *error, size_t error_bytes);
+
+#endif

@@ -1,0 +1,136 @@
+/* segment.c - the pool of segments. Free segments are reused last in, first out, pages still warm. */
+#define _GNU_SOURCE
+#include "segment.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "bytes.h"
+
+struct segment_pool {
+    pthread_mutex_t lock;
+    segment *free;
+    size_t free_count;
+    size_t out_count;      /* taken and not yet back */
+    size_t segments_max;
+    size_t segment_bytes;
+    int refused;           /* somebody was refused since the last notification */
+    int closed;
+    void (*notify)(void *);
+    void *arg;
+};
+
+static void segment_free(segment *s) {
+    munmap(s->base, s->bytes);
+    free(s);
+}
+
+static void segment_pool_free(segment_pool *pool) {
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* The last hold is gone: back into the pool. */
+static void segment_release(storage_pin *pin) {
+    segment *s = (segment *)pin;
+    segment_pool *pool = s->pool;
+    pthread_mutex_lock(&pool->lock);
+    pool->out_count--;
+    int gone = pool->closed && pool->out_count == 0;
+    int notify = pool->refused && !pool->closed;
+    pool->refused = 0;
+    int kept = !pool->closed && s->bytes == pool->segment_bytes &&
+               pool->free_count + pool->out_count < pool->segments_max;
+    if (kept) {
+        s->next = pool->free;
+        pool->free = s;
+        pool->free_count++;
+    }
+    /* Under the lock, so that the storage cannot close between the decision and the call. */
+    if (notify)
+        pool->notify(pool->arg);
+    pthread_mutex_unlock(&pool->lock);
+    if (!kept)
+        segment_free(s);
+    if (gone)
+        segment_pool_free(pool);
+}
+
+segment_pool *segment_pool_open(size_t segment_bytes, size_t segments_max, void (*notify)(void *),
+                                void *arg) {
+    segment_pool *pool = calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return NULL;
+    pthread_mutex_init(&pool->lock, NULL);
+    pool->segment_bytes = segment_bytes;
+    pool->segments_max = segments_max;
+    pool->notify = notify;
+    pool->arg = arg;
+    return pool;
+}
+
+void segment_pool_close(segment_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    pool->closed = 1;
+    segment *s = pool->free;
+    pool->free = NULL;
+    int gone = pool->out_count == 0;
+    pthread_mutex_unlock(&pool->lock);
+    while (s != NULL) {
+        segment *next = s->next;
+        segment_free(s);
+        s = next;
+    }
+    if (gone)
+        segment_pool_free(pool);
+}
+
+static segment *segment_allocate(segment_pool *pool, size_t bytes) {
+    segment *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return NULL;
+    s->base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s->base == MAP_FAILED) {
+        free(s);
+        return NULL;
+    }
+    s->bytes = bytes;
+    s->pool = pool;
+    s->pin.release = segment_release;
+    return s;
+}
+
+segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
+    segment *s = NULL;
+    pthread_mutex_lock(&pool->lock);
+    if (bytes <= pool->segment_bytes && pool->free != NULL) {
+        s = pool->free;
+        pool->free = s->next;
+        pool->free_count--;
+        pool->out_count++;
+    } else if (forced || pool->out_count + pool->free_count < pool->segments_max) {
+        size_t wanted = bytes <= pool->segment_bytes ? pool->segment_bytes : bytes;
+        s = segment_allocate(pool, round_up(wanted, BLOCK_BYTES));
+        pool->out_count += s != NULL;
+    } else {
+        pool->refused = 1;
+    }
+    pthread_mutex_unlock(&pool->lock);
+    if (s == NULL)
+        return NULL;
+    s->used = 0;
+    s->next = NULL;
+    atomic_store_explicit(&s->pin.count, 1, memory_order_release);
+    return s;
+}
+
+size_t segment_pool_available(segment_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    size_t out = pool->out_count;
+    pthread_mutex_unlock(&pool->lock);
+    return out < pool->segments_max ? pool->segments_max - out : 0;
+}
+
+size_t segment_pool_segment_bytes(const segment_pool *pool) {
+    return pool->segment_bytes;
+}

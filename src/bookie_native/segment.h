@@ -1,0 +1,61 @@
+/*
+ * segment.h - the memory that entries live in, and the pins that keep it.
+ *
+ * A segment is page-aligned memory that the owner fills once with journal groups; it is written to
+ * the journal and read by readers where it lies. Nothing in it changes after a record was appended.
+ * A pin is a counted hold on a segment or on a mapped entry log; the cache holds one on each of its
+ * segments, every entry_ref another. The last unpin puts a segment back into the pool, on any thread.
+ */
+#ifndef PYXBROKER_SEGMENT_H
+#define PYXBROKER_SEGMENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "storage.h"
+
+struct storage_pin {
+    _Atomic uint32_t count;
+    void (*release)(storage_pin *pin); /* called once, by whoever drops the last hold */
+};
+
+typedef struct segment_pool segment_pool;
+
+typedef struct segment {
+    storage_pin pin; /* first: a pin of a segment is the segment */
+    uint8_t *base;
+    size_t bytes;
+    size_t used; /* appended so far; under the journal's lock while the segment is active */
+    segment_pool *pool;
+    struct segment *next; /* in the pool's list of free segments */
+} segment;
+
+/* segments_max bounds the memory; notify(arg) is called, on any thread, when a segment came back
+ * after a refusal. Returns NULL without memory. */
+segment_pool *segment_pool_open(size_t segment_bytes, size_t segments_max, void (*notify)(void *),
+                                void *arg);
+
+/* Frees the memory, that of segments still pinned when their last pin goes. */
+void segment_pool_close(segment_pool *pool);
+
+/* A segment with one hold and nothing used, of at least the given size; NULL when segments_max are
+ * out (unless forced) or there is no memory. A larger one than the pool's is freed, not reused. */
+segment *segment_take(segment_pool *pool, size_t bytes, int forced);
+
+/* Segments that would be granted without waiting for any to come back. */
+size_t segment_pool_available(segment_pool *pool);
+
+size_t segment_pool_segment_bytes(const segment_pool *pool);
+
+static inline void pin_hold(storage_pin *pin, uint32_t count) {
+    atomic_fetch_add_explicit(&pin->count, count, memory_order_relaxed);
+}
+
+static inline void pin_drop(storage_pin *pin) {
+    if (atomic_fetch_sub_explicit(&pin->count, 1, memory_order_acq_rel) == 1)
+        pin->release(pin);
+}
+
+#endif

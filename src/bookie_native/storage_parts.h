@@ -1,0 +1,79 @@
+/* storage_parts.h - the composition behind storage.h, for the files that implement it. */
+#ifndef PYXBROKER_STORAGE_PARTS_H
+#define PYXBROKER_STORAGE_PARTS_H
+
+#include "cache.h"
+#include "events.h"
+#include "flush.h"
+#include "id_map.h"
+#include "index.h"
+#include "journal.h"
+#include "journal_files.h"
+#include "reader.h"
+#include "storage.h"
+
+/* What the owner knows about a ledger. */
+typedef struct ledger_state {
+    int64_t ledger_id;
+    int64_t last_entry; /* -1: none */
+    uint8_t fenced, has_key;
+    uint8_t key[MASTER_KEY_BYTES];
+    cache_ledger *active;        /* its part of the active generation, or NULL */
+    const generation *active_in; /* valid while this is the active generation */
+} ledger_state;
+
+struct storage {
+    const disk_calls *disk;
+    uint64_t dirty_bytes_max;
+    uint32_t entry_bytes_max;
+    int event_fd, journal_fd, ledger_fd;
+    events events;
+    log_list logs;
+    journal_files files;
+    journal journal;
+    flusher flusher;
+    reader reader;
+    segment_pool *pool;
+    int opened; /* journal, flusher and reader are set up */
+
+    /* The rest belongs to the owner. */
+    generation *oldest, *active;
+    generation *flushing; /* the one handed to the flush thread, until it was seen to be clean */
+    id_map ledgers;       /* of ledger_state */
+    ledger_state *recent; /* the ledger of the last add */
+    int flush_wanted;
+    uint64_t adds, add_bytes, cache_hits, replayed;
+};
+
+/* The ledger, made when missing; NULL without memory. */
+ledger_state *storage_ledger(storage *s, int64_t ledger_id);
+
+/* The ledger or NULL. */
+ledger_state *storage_known_ledger(storage *s, int64_t ledger_id);
+
+/* The newest copy of an entry in the cache (its data is NULL when it is known to be damaged), with its
+ * generation and its ledger's part of that; NULL when there is none. */
+const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
+                                const generation **in, const cache_ledger **part);
+
+/* Closes the active generation and hands it to the flush thread, which has none.
+ * Returns 0 or -ENOMEM. */
+int storage_rotate(storage *s);
+
+/* 1 when the generation has something worth an entry log. */
+static inline int generation_has_content(const generation *g) {
+    return g->list_count > 0;
+}
+
+/* Memory that the generation keeps in use, in bytes. */
+static inline uint64_t generation_bytes(const generation *g) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < g->segment_count; i++)
+        bytes += g->segments[i]->bytes;
+    return bytes;
+}
+
+/* 1 while a generation is with the flush thread. */
+int storage_is_flushing(storage *s);
+
+#endif

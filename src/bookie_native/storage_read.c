@@ -1,0 +1,123 @@
+/* storage_read.c - the owner's way out: reads, and what is known about ledgers. */
+#include <errno.h>
+#include <stdlib.h>
+
+#include "storage_parts.h"
+
+const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
+                                const generation **in, const cache_ledger **part) {
+    const cache_entry *newest = NULL;
+    for (const generation *g = s->oldest; g != NULL; g = g->next) {
+        const cache_ledger *ledger = generation_find(g, ledger_id);
+        const cache_entry *entry = ledger == NULL ? NULL : cache_find(ledger, entry_id);
+        if (entry == NULL)
+            continue;
+        newest = entry;
+        *in = g;
+        *part = ledger;
+    }
+    return newest;
+}
+
+int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
+                        uint64_t bytes_max, entry_ref *out) {
+    int count = 0;
+    uint64_t bytes = 0;
+    const generation *g;
+    const cache_ledger *part;
+    const cache_entry *entry = storage_find(s, ledger_id, first, &g, &part);
+    while (entry != NULL && entry->data != NULL && count < max && entry->entry_id <= last &&
+           (count == 0 || bytes < bytes_max)) {
+        storage_pin *pin = &g->segments[entry->segment]->pin;
+        pin_hold(pin, 1);
+        out[count++] = (entry_ref){.entry_id = entry->entry_id,
+                                   .data = entry->data,
+                                   .length = entry->length,
+                                   .from_disk = 0,
+                                   .pin = pin};
+        bytes += entry->length;
+        if (entry->entry_id == INT64_MAX)
+            break;
+        int64_t wanted = entry->entry_id + 1;
+        entry++;
+        if (entry == part->entries + part->count || entry->entry_id != wanted ||
+            entry->data == NULL)
+            entry = storage_find(s, ledger_id, wanted, &g, &part);
+    }
+    s->cache_hits += (uint64_t)count;
+    return count;
+}
+
+int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
+                        uint64_t bytes_max, entry_ref *out, uint64_t tag) {
+    if (first < 0 || max < 1 || last < first)
+        return -EINVAL;
+    read_request request = {.ledger_id = ledger_id,
+                            .first = first,
+                            .last = last,
+                            .max = max,
+                            .bytes_max = bytes_max,
+                            .out = out,
+                            .tag = tag};
+    if (storage_known_ledger(s, ledger_id) == NULL) {
+        request.count = STORAGE_NO_LEDGER;
+        return reader_submit(&s->reader, &request, 1);
+    }
+    const generation *g;
+    const cache_ledger *part;
+    const cache_entry *entry = storage_find(s, ledger_id, first, &g, &part);
+    if (entry == NULL)
+        return reader_submit(&s->reader, &request, 0);
+    request.count = storage_read_cached(s, ledger_id, first, last, max, bytes_max, out);
+    if (request.count == 0)
+        request.count = STORAGE_DAMAGED;
+    int error = reader_submit(&s->reader, &request, 1);
+    if (error < 0 && request.count > 0)
+        storage_unpin(out, (int)request.count);
+    return error;
+}
+
+int storage_read_completions(storage *s, read_completion *out, int max) {
+    return reader_completions(&s->reader, out, max);
+}
+
+void storage_unpin(entry_ref *refs, int count) {
+    for (int i = 0; i < count; i++) {
+        pin_drop(refs[i].pin);
+        refs[i].pin = NULL;
+    }
+}
+
+int64_t storage_last_entry(storage *s, int64_t ledger_id) {
+    const ledger_state *ledger = storage_known_ledger(s, ledger_id);
+    return ledger == NULL ? STORAGE_NO_LEDGER : ledger->last_entry;
+}
+
+int storage_is_fenced(storage *s, int64_t ledger_id) {
+    const ledger_state *ledger = storage_known_ledger(s, ledger_id);
+    return ledger == NULL ? STORAGE_NO_LEDGER : ledger->fenced;
+}
+
+static int by_ledger(const void *a, const void *b) {
+    int64_t first = *(const int64_t *)a, second = *(const int64_t *)b;
+    return first < second ? -1 : first > second;
+}
+
+int storage_ledgers(storage *s, int64_t after, int64_t *out, int max) {
+    if (s->ledgers.count == 0 || max < 1)
+        return 0;
+    int64_t *ids = malloc(s->ledgers.count * sizeof *ids);
+    if (ids == NULL)
+        return -ENOMEM;
+    size_t count = 0;
+    for (size_t i = 0; i < s->ledgers.capacity; i++)
+        if (s->ledgers.slots[i].value != NULL && s->ledgers.slots[i].id > after)
+            ids[count++] = s->ledgers.slots[i].id;
+    qsort(ids, count, sizeof *ids, by_ledger);
+    if (count > (size_t)max)
+        count = (size_t)max;
+    for (size_t i = 0; i < count; i++)
+        out[i] = ids[i];
+    free(ids);
+    return (int)count;
+}

@@ -1,0 +1,261 @@
+/* storage_write.c - the owner's way in: add, fence, master key, commit, delete, flush. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "crc32c.h"
+#include "storage_parts.h"
+
+enum { PACKAGED_HEADER_BYTES_MIN = 16 };
+
+ledger_state *storage_known_ledger(storage *s, int64_t ledger_id) {
+    if (s->recent != NULL && s->recent->ledger_id == ledger_id)
+        return s->recent;
+    ledger_state *ledger = id_map_get(&s->ledgers, ledger_id);
+    if (ledger != NULL)
+        s->recent = ledger;
+    return ledger;
+}
+
+ledger_state *storage_ledger(storage *s, int64_t ledger_id) {
+    ledger_state *ledger = storage_known_ledger(s, ledger_id);
+    if (ledger != NULL)
+        return ledger;
+    ledger = calloc(1, sizeof *ledger);
+    if (ledger == NULL)
+        return NULL;
+    ledger->ledger_id = ledger_id;
+    ledger->last_entry = -1;
+    if (id_map_put(&s->ledgers, ledger_id, ledger) < 0) {
+        free(ledger);
+        return NULL;
+    }
+    s->recent = ledger;
+    return ledger;
+}
+
+int storage_is_flushing(storage *s) {
+    if (s->flushing != NULL &&
+        atomic_load_explicit(&s->flushing->state, memory_order_acquire) == GENERATION_CLEAN)
+        s->flushing = NULL;
+    return s->flushing != NULL;
+}
+
+int storage_rotate(storage *s) {
+    generation *fresh = generation_open();
+    if (fresh == NULL)
+        return -ENOMEM;
+    generation *g = s->active;
+    int error = journal_use_segment(&s->journal, NULL, &g->last_group);
+    if (error < 0) {
+        generation_free(fresh);
+        return error;
+    }
+    g->next = fresh;
+    s->active = fresh;
+    s->flushing = g;
+    atomic_store_explicit(&g->state, GENERATION_FLUSHING, memory_order_release);
+    flusher_flush(&s->flusher, g);
+    return 0;
+}
+
+/* Drops the oldest generation if it is clean. Returns 1 when it did. */
+static int storage_evict(storage *s) {
+    generation *g = s->oldest;
+    if (g == s->active ||
+        atomic_load_explicit(&g->state, memory_order_acquire) != GENERATION_CLEAN)
+        return 0;
+    if (g == s->flushing)
+        s->flushing = NULL;
+    s->oldest = g->next;
+    generation_free(g);
+    return 1;
+}
+
+/* Gives the active generation, or a new one, another segment. Returns 0, STORAGE_FULL or -ENOMEM. */
+static int storage_next_segment(storage *s) {
+    generation *g = s->active;
+    uint64_t segment_bytes = segment_pool_segment_bytes(s->pool);
+    int flushing = storage_is_flushing(s);
+    if (g->segment_count * segment_bytes >= s->dirty_bytes_max) {
+        if (flushing)
+            return STORAGE_FULL;
+        int error = storage_rotate(s);
+        if (error < 0)
+            return error;
+    }
+    segment *fresh = segment_take(s->pool, 0, 0);
+    while (fresh == NULL && storage_evict(s))
+        fresh = segment_take(s->pool, 0, 0);
+    if (fresh == NULL) {
+        /* What is dirty must become evictable, even if that is less than usual. */
+        if (!storage_is_flushing(s) && generation_has_content(s->active))
+            storage_rotate(s);
+        return STORAGE_FULL;
+    }
+    if (generation_add_segment(s->active, fresh) < 0) {
+        pin_drop(&fresh->pin);
+        return -ENOMEM;
+    }
+    return journal_use_segment(&s->journal, fresh, NULL);
+}
+
+/* The ledger's part of the active generation, with room for one more entry; NULL without memory. */
+static cache_ledger *storage_active_part(storage *s, ledger_state *ledger) {
+    if (ledger->active_in != s->active) {
+        ledger->active = generation_ledger(s->active, ledger->ledger_id);
+        ledger->active_in = ledger->active == NULL ? NULL : s->active;
+        if (ledger->active == NULL)
+            return NULL;
+    }
+    return cache_reserve(ledger->active) < 0 ? NULL : ledger->active;
+}
+
+/* Appends a record, with a new segment or generation where one is needed. Returns 0 and *payload and
+ * the ledger's *part of the active generation, or an error that left nothing behind. */
+static int storage_append(storage *s, ledger_state *ledger, const record *r, const uint8_t *header,
+                          uint32_t header_length, const uint8_t *data, uint32_t data_length,
+                          const uint8_t **payload, cache_ledger **part) {
+    if (atomic_load_explicit(&s->journal.failure, memory_order_acquire) != 0)
+        return STORAGE_FAILED;
+    if (atomic_load_explicit(&s->files.starved, memory_order_relaxed))
+        return STORAGE_FULL;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        *part = storage_active_part(s, ledger);
+        if (*part == NULL)
+            return -ENOMEM;
+        *payload = journal_append(&s->journal, r, header, header_length, data, data_length);
+        if (*payload != NULL)
+            return 0;
+        int error = storage_next_segment(s);
+        if (error < 0)
+            return error;
+    }
+    return -EMSGSIZE; /* not even an empty segment holds it; entry_bytes_max prevents this */
+}
+
+/* 1 when an intact copy of the entry is in the cache. */
+static int storage_has_cached(storage *s, int64_t ledger_id, int64_t entry_id) {
+    const generation *g;
+    const cache_ledger *part;
+    const cache_entry *entry = storage_find(s, ledger_id, entry_id, &g, &part);
+    return entry != NULL && entry->data != NULL;
+}
+
+int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, const uint8_t *data,
+                    uint32_t data_length, uint32_t data_crc, uint32_t flags) {
+    if (header_length < PACKAGED_HEADER_BYTES_MIN)
+        return -EINVAL;
+    if ((uint64_t)header_length + data_length > s->entry_bytes_max)
+        return -EMSGSIZE;
+    record r = {.type = RECORD_ENTRY,
+                .ledger_id = load_be64(header),
+                .entry_id = load_be64(header + 8),
+                .length = header_length + data_length};
+    if (r.ledger_id < 0 || r.entry_id < 0)
+        return -EINVAL;
+    ledger_state *ledger = storage_ledger(s, r.ledger_id);
+    if (ledger == NULL)
+        return -ENOMEM;
+    if (ledger->fenced && !(flags & STORAGE_ADD_RECOVERY))
+        return STORAGE_FENCED;
+    if (r.entry_id <= ledger->last_entry && storage_has_cached(s, r.ledger_id, r.entry_id))
+        return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
+                                                     : (int64_t)journal_note(&s->journal);
+    r.payload_crc = crc32c(0, header, header_length);
+    if (flags & STORAGE_ADD_HAS_CRC)
+        r.payload_crc = crc32c_combine(r.payload_crc, data_crc, data_length);
+    else
+        r.payload_crc = crc32c(r.payload_crc, data, data_length);
+    const uint8_t *payload;
+    cache_ledger *part;
+    int error = storage_append(s, ledger, &r, header, header_length, data, data_length, &payload,
+                               &part);
+    if (error < 0)
+        return error;
+    cache_insert(part, &(cache_entry){.entry_id = r.entry_id,
+                                      .data = payload,
+                                      .length = r.length,
+                                      .segment = (uint32_t)s->active->segment_count - 1});
+    s->active->entries++;
+    if (r.entry_id > ledger->last_entry)
+        ledger->last_entry = r.entry_id;
+    s->adds++;
+    s->add_bytes += r.length;
+    return (int64_t)journal_last_add(&s->journal);
+}
+
+int64_t storage_fence(storage *s, int64_t ledger_id) {
+    if (ledger_id < 0)
+        return -EINVAL;
+    ledger_state *ledger = storage_ledger(s, ledger_id);
+    if (ledger == NULL)
+        return -ENOMEM;
+    if (ledger->fenced)
+        return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
+                                                     : (int64_t)journal_note(&s->journal);
+    record r = {.type = RECORD_FENCE, .ledger_id = ledger_id, .entry_id = -1};
+    const uint8_t *payload;
+    cache_ledger *part;
+    static const uint8_t nothing[1];
+    int error = storage_append(s, ledger, &r, nothing, 0, NULL, 0, &payload, &part);
+    if (error < 0)
+        return error;
+    part->fenced = 1;
+    ledger->fenced = 1;
+    return (int64_t)journal_last_add(&s->journal);
+}
+
+int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20]) {
+    if (ledger_id < 0)
+        return -EINVAL;
+    ledger_state *ledger = storage_ledger(s, ledger_id);
+    if (ledger == NULL)
+        return -ENOMEM;
+    if (ledger->has_key)
+        return memcmp(ledger->key, key, MASTER_KEY_BYTES) == 0 ? 0 : -EACCES;
+    record r = {.type = RECORD_MASTER_KEY,
+                .ledger_id = ledger_id,
+                .entry_id = -1,
+                .length = MASTER_KEY_BYTES,
+                .payload_crc = crc32c(0, key, MASTER_KEY_BYTES)};
+    const uint8_t *payload;
+    cache_ledger *part;
+    int error = storage_append(s, ledger, &r, key, MASTER_KEY_BYTES, NULL, 0, &payload, &part);
+    if (error < 0)
+        return error;
+    part->has_key = 1;
+    memcpy(part->key, key, MASTER_KEY_BYTES);
+    ledger->has_key = 1;
+    memcpy(ledger->key, key, MASTER_KEY_BYTES);
+    return (int64_t)journal_last_add(&s->journal);
+}
+
+void storage_commit(storage *s) {
+    journal_commit(&s->journal);
+    if (s->flush_wanted)
+        storage_flush(s);
+}
+
+void storage_flush(storage *s) {
+    /* One at a time: while another is being flushed the wish is kept until the next commit. */
+    s->flush_wanted = storage_is_flushing(s);
+    if (!s->flush_wanted && generation_has_content(s->active))
+        s->flush_wanted = storage_rotate(s) < 0;
+}
+
+int storage_delete_ledger(storage *s, int64_t ledger_id) {
+    ledger_state *ledger = id_map_remove(&s->ledgers, ledger_id);
+    if (ledger == NULL)
+        return STORAGE_NO_LEDGER;
+    if (s->recent == ledger)
+        s->recent = NULL;
+    free(ledger);
+    /* First the generations, then the logs: log_list_publish relies on this order. */
+    for (generation *g = s->oldest; g != NULL; g = g->next)
+        generation_delete(g, ledger_id);
+    log_list_delete(&s->logs, ledger_id);
+    flusher_sweep(&s->flusher);
+    return 0;
+}

@@ -1,0 +1,103 @@
+"""What Python sees of the C storage (src/bookie_native/module.c, storage.h)."""
+
+from collections.abc import Buffer
+from os import PathLike
+from typing import Any, TypedDict
+
+NO_LEDGER: int
+NO_ENTRY: int
+DAMAGED: int
+FULL: int
+FENCED: int
+FAILED: int
+ADD_RECOVERY: int
+crc32c_variant: str
+_c_api: Any
+
+def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
+def crc32c_combine(crc_a: int, crc_b: int, length_b: int, /) -> int: ...
+
+class Stats(TypedDict):
+    adds: int
+    add_bytes: int
+    groups: int
+    syncs: int
+    sync_ns_total: int
+    sync_ns_max: int
+    journal_bytes: int
+    queue_adds: int
+    flushes: int
+    flush_bytes: int
+    cache_bytes: int
+    dirty_bytes: int
+    entry_logs: int
+    entry_log_bytes: int
+    ledgers: int
+    entries: int
+    cache_hits: int
+    disk_reads: int
+    damaged_entries: int
+    replayed_entries: int
+
+class DiskFaults:
+    """Disk calls that fail on demand, for tests; hand it to Storage(faults=...)."""
+
+    def rule(
+        self,
+        call: str,
+        match: str = "",
+        *,
+        after: int = 0,
+        errno: int = 0,
+        short_bytes: int = -1,
+        times: int = ...,
+    ) -> None:
+        """Lets `after` calls on files whose name contains `match` pass, then hits `times` of them:
+        they fail with `errno`, or read or write at most `short_bytes` bytes."""
+    def clear(self) -> None: ...
+    def count(self, call: str, /) -> int: ...
+
+class Storage:
+    """One bookie's journal, write cache and entry logs (storage.h). One thread only.
+
+    Sizes are in bytes. Errors of the storage are OSError with its errno.
+    """
+
+    durable_sequence: int
+    failure: int
+    event_fd: int
+    _handle: Any
+
+    def __init__(
+        self,
+        journal_directory: str | bytes | PathLike[str],
+        ledger_directory: str | bytes | PathLike[str],
+        *,
+        journal_file_bytes: int,
+        dirty_bytes_max: int,
+        cache_bytes_max: int,
+        entry_bytes_max: int,
+        journal_sync_data: bool = True,
+        faults: DiskFaults | None = None,
+    ) -> None: ...
+    def add(
+        self, header: Buffer, data: Buffer, crc: int | None = None, flags: int = 0
+    ) -> int: ...
+    def commit(self) -> None: ...
+    def fence(self, ledger_id: int, /) -> int: ...
+    def master_key(self, ledger_id: int, key: bytes, /) -> int: ...
+    def next_event(self) -> tuple[int, str] | None: ...
+    def read(
+        self, ledger_id: int, first: int, last: int, max: int, bytes_max: int, /
+    ) -> list[tuple[int, bytes]]: ...
+    def read_submit(
+        self, ledger_id: int, first: int, last: int, max: int, bytes_max: int, tag: object, /
+    ) -> None: ...
+    def read_completions(self) -> list[tuple[Any, list[tuple[int, bytes]] | int]]: ...
+    def last_entry(self, ledger_id: int, /) -> int: ...
+    def is_fenced(self, ledger_id: int, /) -> bool: ...
+    def ledgers(self, after: int, max: int, /) -> list[int]: ...
+    def delete_ledger(self, ledger_id: int, /) -> None: ...
+    def flush(self) -> None: ...
+    def stats(self) -> Stats: ...
+    def close(self, flush: bool = True) -> None: ...

@@ -1,0 +1,443 @@
+"""The C storage as Python sees it: what was durable is there after any end, what is bad is told."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import random
+import select
+import shutil
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyxbroker import _native
+
+MIB = 1 << 20
+
+
+def header(ledger: int, entry: int) -> bytes:
+    return struct.pack(">qqqqI", ledger, entry, entry - 1, 0, 0)
+
+
+def payload(ledger: int, entry: int, size: int = 200) -> bytes:
+    return random.Random(ledger * 1_000_003 + entry).randbytes(size)
+
+
+class Bookie:
+    """One storage in a directory, opened and closed as the test goes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.storage: _native.Storage
+        self.events: list[tuple[int, str]] = []
+
+    def open(self, **options: Any) -> _native.Storage:
+        self.open_at(self.directory, **options)
+        return self.storage
+
+    def open_at(self, directory: Path, **options: Any) -> None:
+        settings: dict[str, Any] = {
+            "journal_file_bytes": 2 * MIB,
+            "dirty_bytes_max": 1 * MIB,
+            "cache_bytes_max": 4 * MIB,
+            "entry_bytes_max": 256 << 10,
+        }
+        settings.update(options)
+        self.storage = _native.Storage(directory / "journal", directory / "ledgers", **settings)
+
+    def add(self, ledger: int, entry: int, size: int = 200) -> int:
+        """Adds one entry, waiting while the cache is full."""
+        data = payload(ledger, entry, size)
+        while True:
+            try:
+                return self.storage.add(header(ledger, entry), data, _native.crc32c(data))
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise
+                self.storage.commit()
+                self.wait_ring()
+
+    def wait_ring(self, seconds: float = 5.0) -> None:
+        ready, _, _ = select.select([self.storage.event_fd], [], [], seconds)
+        assert ready, "the storage did not ring its event descriptor"
+        os.read(self.storage.event_fd, 8)
+
+    def wait_durable(self, sequence: int) -> None:
+        self.storage.commit()
+        while self.storage.durable_sequence < sequence:
+            self.wait_ring()
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "the storage did not come to the expected state"
+            time.sleep(0.002)
+
+    def take_events(self) -> list[tuple[int, str]]:
+        while (event := self.storage.next_event()) is not None:
+            self.events.append(event)
+        return self.events
+
+    def read(self, ledger: int, entry: int, count: int = 1) -> list[tuple[int, bytes]] | int:
+        """The run of entries from the cache or the logs."""
+        cached = self.storage.read(ledger, entry, entry + count - 1, count, 1 << 40)
+        if cached:
+            return cached
+        self.storage.read_submit(ledger, entry, entry + count - 1, count, 1 << 40, "tag")
+        while True:
+            for tag, result in self.storage.read_completions():
+                assert tag == "tag"
+                return result  # type: ignore[no-any-return]
+            self.wait_ring()
+
+    def assert_holds(self, ledger: int, entries: range, size: int = 200) -> None:
+        for entry in entries:
+            assert self.read(ledger, entry) == [
+                (entry, header(ledger, entry) + payload(ledger, entry, size))
+            ]
+
+    def flush(self) -> None:
+        before = self.storage.stats()["flushes"]
+        self.storage.flush()
+        self.wait(lambda: self.storage.stats()["flushes"] > before)
+
+
+@pytest.fixture
+def bookie(tmp_path: Path) -> Iterator[Bookie]:
+    made = Bookie(tmp_path / "bookie")
+    yield made
+    if hasattr(made, "storage"):
+        made.storage.close(flush=False)
+
+
+def copy_of(bookie: Bookie, name: str) -> Path:
+    """The directory as a kill -9 would leave it now.
+
+    The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A file
+    that a background thread renames under the copy was not needed any more.
+    """
+    target = bookie.directory.parent / name
+    for folder in ("journal", "ledgers"):
+        (target / folder).mkdir(parents=True)
+        for file in sorted((bookie.directory / folder).iterdir()):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(file, target / folder)
+    return target
+
+
+def test_crc32c_check_value() -> None:
+    assert _native.crc32c(b"123456789") == 0xE3069283
+    assert _native.crc32c(b"") == 0
+
+
+def test_crc32c_continues_and_combines() -> None:
+    data = random.Random(1).randbytes(70_000)
+    whole = _native.crc32c(data)
+    for cut in (0, 1, 7, 64, 4096, 69_999, 70_000):
+        a, b = data[:cut], data[cut:]
+        assert _native.crc32c(b, _native.crc32c(a)) == whole
+        assert _native.crc32c_combine(_native.crc32c(a), _native.crc32c(b), len(b)) == whole
+
+
+def test_add_becomes_durable_and_readable(bookie: Bookie) -> None:
+    storage = bookie.open()
+    sequences = [bookie.add(7, entry) for entry in range(100)]
+    assert sequences == sorted(set(sequences))
+    bookie.wait_durable(sequences[-1])
+    run = storage.read(7, 0, 99, 1000, 1 << 40)
+    assert run == [(e, header(7, e) + payload(7, e)) for e in range(100)]
+    assert storage.last_entry(7) == 99
+    assert storage.ledgers(-1, 10) == [7]
+    assert storage.stats()["queue_adds"] == 0
+
+
+def test_read_limits(bookie: Bookie) -> None:
+    storage = bookie.open()
+    bookie.wait_durable([bookie.add(1, entry) for entry in range(10)][-1])
+    assert [e for e, _ in storage.read(1, 2, 5, 100, 1 << 40)] == [2, 3, 4, 5]
+    assert [e for e, _ in storage.read(1, 2, 9, 3, 1 << 40)] == [2, 3, 4]
+    assert [e for e, _ in storage.read(1, 2, 9, 100, 1)] == [2]
+    assert storage.read(1, 10, 20, 100, 1 << 40) == []
+    assert storage.read(2, 0, 20, 100, 1 << 40) == []
+
+
+def test_restart_after_clean_close_and_after_kill(bookie: Bookie) -> None:
+    bookie.open()
+    bookie.wait_durable([bookie.add(3, entry) for entry in range(500)][-1])
+    killed = copy_of(bookie, "killed")
+    bookie.storage.close()
+    bookie.open()
+    assert bookie.storage.stats()["replayed_entries"] == 0
+    bookie.assert_holds(3, range(500))
+    bookie.storage.close()
+    bookie.open_at(killed)
+    assert bookie.storage.stats()["replayed_entries"] == 500
+    bookie.assert_holds(3, range(500))
+    assert [event for event in bookie.take_events() if event[0] > 0] == []
+
+
+def test_many_generations_and_journal_files(bookie: Bookie) -> None:
+    """More data than the cache and several journal files hold; everything stays readable."""
+    storage = bookie.open()
+    for entry in range(1500):
+        last = bookie.add(1 + entry % 3, entry // 3, 4000)
+        if entry % 50 == 49:
+            storage.commit()
+    bookie.wait_durable(last)
+    assert storage.stats()["flushes"] >= 3
+    for ledger in (1, 2, 3):
+        bookie.assert_holds(ledger, range(500), 4000)
+    killed = copy_of(bookie, "killed")
+    storage.close()
+    assert len(list((bookie.directory / "journal").glob("*.journal"))) <= 3
+    bookie.open_at(killed)
+    for ledger in (1, 2, 3):
+        bookie.assert_holds(ledger, range(500), 4000)
+    assert [event for event in bookie.take_events() if event[0] > 0] == []
+
+
+def test_out_of_order_and_repeated_adds(bookie: Bookie) -> None:
+    storage = bookie.open()
+    order = list(range(200))
+    random.Random(5).shuffle(order)
+    for entry in order:
+        bookie.add(9, entry)
+    again = bookie.add(9, 17)
+    bookie.wait_durable(again)
+    assert [e for e, _ in storage.read(9, 0, 199, 1000, 1 << 40)] == list(range(200))
+    assert storage.stats()["adds"] == 200
+    once_more = bookie.add(9, 18)
+    assert once_more > again
+    bookie.wait_durable(once_more)
+    storage.close()
+    bookie.open()
+    bookie.assert_holds(9, range(200))
+
+
+def test_fence_and_master_key_survive(bookie: Bookie) -> None:
+    storage = bookie.open()
+    key = bytes(range(20))
+    assert storage.master_key(4, key) > 0
+    assert storage.master_key(4, key) == 0
+    with pytest.raises(PermissionError):
+        storage.master_key(4, bytes(20))
+    bookie.add(4, 0)
+    bookie.wait_durable(storage.fence(4))
+    bookie.wait_durable(storage.fence(5))
+    with pytest.raises(OSError) as fenced:
+        bookie.add(4, 1)
+    assert fenced.value.errno == errno.ESTALE
+    data = payload(4, 1)
+    bookie.wait_durable(storage.add(header(4, 1), data, None, _native.ADD_RECOVERY))
+    killed = copy_of(bookie, "killed")
+    storage.close()
+
+    def check() -> None:
+        assert bookie.storage.is_fenced(4)
+        assert bookie.storage.is_fenced(5)
+        assert bookie.storage.last_entry(5) == -1
+        assert bookie.storage.master_key(4, key) == 0
+        with pytest.raises(OSError):
+            bookie.add(4, 2)
+        bookie.assert_holds(4, range(2))
+        bookie.storage.close()
+
+    bookie.open()
+    check()
+    bookie.open_at(killed)
+    check()
+    bookie.open_at(killed)
+    check()
+
+
+def test_unknown_ledger_and_entry(bookie: Bookie) -> None:
+    storage = bookie.open()
+    bookie.wait_durable(bookie.add(1, 0))
+    assert bookie.read(2, 0) == _native.NO_LEDGER
+    assert bookie.read(1, 5) == _native.NO_ENTRY
+    with pytest.raises(FileNotFoundError):
+        storage.last_entry(2)
+    with pytest.raises(FileNotFoundError):
+        storage.is_fenced(2)
+    with pytest.raises(FileNotFoundError):
+        storage.delete_ledger(2)
+
+
+def test_bad_adds_are_refused(bookie: Bookie) -> None:
+    storage = bookie.open()
+    with pytest.raises(OSError) as short:
+        storage.add(b"too short", b"")
+    assert short.value.errno == errno.EINVAL
+    with pytest.raises(OSError) as large:
+        storage.add(header(1, 0), bytes(300 << 10))
+    assert large.value.errno == errno.EMSGSIZE
+    with pytest.raises(OSError) as negative:
+        storage.add(header(-1, 0), b"x")
+    assert negative.value.errno == errno.EINVAL
+
+
+def test_largest_entry(bookie: Bookie) -> None:
+    bookie.open()
+    size = (256 << 10) - 36
+    bookie.wait_durable([bookie.add(1, entry, size) for entry in range(20)][-1])
+    bookie.assert_holds(1, range(20), size)
+
+
+def test_second_process_gets_a_clear_error(bookie: Bookie) -> None:
+    bookie.open()
+    with pytest.raises(OSError, match="in use by another process"):
+        _native.Storage(
+            bookie.directory / "journal",
+            bookie.directory / "other",
+            journal_file_bytes=MIB,
+            dirty_bytes_max=MIB,
+            cache_bytes_max=MIB,
+            entry_bytes_max=1024,
+        )
+
+
+def test_deleted_ledger_frees_its_space(bookie: Bookie) -> None:
+    storage = bookie.open()
+    for entry in range(100):
+        bookie.add(1, entry, 4000)
+        last = bookie.add(2, entry, 4000)
+    bookie.wait_durable(last)
+    bookie.flush()
+    log = next((bookie.directory / "ledgers").glob("*.log"))
+    before = log.stat().st_blocks
+    storage.delete_ledger(1)
+    assert storage.ledgers(-1, 10) == [2]
+    assert bookie.read(1, 0) == _native.NO_LEDGER
+    bookie.wait(lambda: log.stat().st_blocks < before * 6 // 10)
+    bookie.assert_holds(2, range(100), 4000)
+    storage.close()
+    bookie.open()
+    bookie.assert_holds(2, range(100), 4000)
+    assert [event for event in bookie.take_events() if event[0] > 0] == []
+
+
+def test_log_without_live_ledgers_goes_away(bookie: Bookie) -> None:
+    storage = bookie.open()
+    logs = bookie.directory / "ledgers"
+    for ledger in (1, 2):
+        bookie.wait_durable([bookie.add(ledger, entry) for entry in range(50)][-1])
+        bookie.flush()
+    assert len(list(logs.glob("*.log"))) == 2
+    storage.delete_ledger(1)
+    bookie.wait(lambda: len(list(logs.glob("*.log"))) == 1)
+    bookie.assert_holds(2, range(50))
+
+
+def test_failed_sync_ends_the_journal_and_loses_nothing_acknowledged(bookie: Bookie) -> None:
+    faults = _native.DiskFaults()
+    storage = bookie.open(faults=faults)
+    bookie.wait_durable([bookie.add(1, entry) for entry in range(10)][-1])
+    durable = storage.durable_sequence
+    faults.rule("fdatasync", ".journal", errno=errno.EIO)
+    bookie.add(1, 10)
+    storage.commit()
+    bookie.wait(lambda: storage.failure != 0)
+    assert storage.durable_sequence == durable
+    with pytest.raises(OSError) as failed:
+        bookie.add(1, 11)
+    assert failed.value.errno == errno.EIO
+    assert any("fdatasync failed" in text for severity, text in bookie.take_events())
+    bookie.assert_holds(1, range(10))
+    with pytest.raises(OSError):
+        storage.close()
+    bookie.open()
+    bookie.assert_holds(1, range(10))
+
+
+@pytest.mark.parametrize("short", [512, 4096, 12288])
+def test_short_writes_are_continued(bookie: Bookie, short: int) -> None:
+    faults = _native.DiskFaults()
+    bookie.open(faults=faults)
+    faults.rule("pwritev", ".journal", short_bytes=short, times=20)
+    bookie.wait_durable([bookie.add(1, entry, 3000) for entry in range(50)][-1])
+    killed = copy_of(bookie, "killed")
+    bookie.storage.close()
+    bookie.open_at(killed)
+    bookie.assert_holds(1, range(50), 3000)
+    assert [event for event in bookie.take_events() if event[0] > 0] == []
+
+
+def test_full_disk_at_flush_is_retried(bookie: Bookie) -> None:
+    faults = _native.DiskFaults()
+    storage = bookie.open(faults=faults)
+    bookie.wait_durable([bookie.add(1, entry) for entry in range(100)][-1])
+    faults.rule("fallocate", ".log.tmp", errno=errno.ENOSPC, times=2)
+    storage.flush()
+    bookie.wait(lambda: storage.stats()["flushes"] == 1)
+    texts = [text for _, text in bookie.take_events()]
+    assert sum("could not be flushed" in text for text in texts) == 1
+    assert sum("is flushed again" in text for text in texts) == 1
+    bookie.assert_holds(1, range(100))
+
+
+def test_full_disk_at_the_next_journal_file_only_delays(bookie: Bookie) -> None:
+    faults = _native.DiskFaults()
+    faults.rule("open", "prepare.tmp", after=1, errno=errno.ENOSPC)
+    storage = bookie.open(faults=faults)
+    refused = False
+    entry = 0
+    while not refused:
+        try:
+            data = payload(1, entry, 4000)
+            last = storage.add(header(1, entry), data)
+            storage.commit()
+            entry += 1
+        except OSError as error:
+            assert error.errno == errno.ENOBUFS
+            refused = True
+    assert storage.failure == 0
+    faults.clear()
+    bookie.wait_durable(last)
+    bookie.assert_holds(1, range(entry), 4000)
+    assert any("could not be prepared" in text for _, text in bookie.take_events())
+
+
+def test_pulled_bytes_are_never_served(bookie: Bookie) -> None:
+    """Flips one bit at many places of each kind of file; what is read is right or not there."""
+    bookie.open()
+    for entry in range(60):
+        last = bookie.add(1 + entry % 2, entry // 2, 500)
+        if entry % 10 == 9:
+            bookie.wait_durable(last)
+    journal = copy_of(bookie, "journal-copy")
+    bookie.storage.close()
+    rng = random.Random(11)
+    for source, pattern in ((journal, "journal/*.journal"), (bookie.directory, "ledgers/*.log")):
+        for trial in range(60):
+            trial_directory = bookie.directory.parent / f"{source.name}-{trial}"
+            shutil.copytree(source, trial_directory)
+            for file in trial_directory.glob(pattern):
+                size = min(file.stat().st_size, 64 << 10)
+                with file.open("r+b") as opened:
+                    place = rng.randrange(size)
+                    opened.seek(place)
+                    byte = opened.read(1)[0]
+                    opened.seek(place)
+                    opened.write(bytes([byte ^ (1 << rng.randrange(8))]))
+            bookie.open_at(trial_directory)
+            lost = 0
+            for ledger in (1, 2):
+                for entry in range(30):
+                    read = bookie.read(ledger, entry)
+                    if isinstance(read, int):
+                        assert read in (_native.DAMAGED, _native.NO_ENTRY)
+                        lost += 1
+                    else:
+                        assert read == [(entry, header(ledger, entry) + payload(ledger, entry, 500))]
+            assert lost <= 1
+            if lost:
+                assert bookie.take_events()
+            bookie.storage.close(flush=False)
+            shutil.rmtree(trial_directory)
+    bookie.open()
