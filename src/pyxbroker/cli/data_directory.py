@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -53,6 +54,8 @@ def _make_durable(path: Path) -> None:
     """Creates the directory and its missing parents, and syncs the name of each into its parent."""
     missing = []
     while not path.is_dir():
+        if path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         missing.append(path)
         path = path.parent
     for each in reversed(missing):

@@ -1,0 +1,328 @@
+"""The command line, as a person and a supervisor see it: real processes, free ports."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pyxbroker import __version__
+from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+
+COMMAND = [sys.executable, "-m", "pyxbroker"]
+ANY_PORTS = ["--broker-port", "0", "--web-port", "0"]
+TIMEOUT_S = 30
+
+# What must not be imported before the broker's port is served.
+HEAVY = ("aiohttp", "kazoo", "prometheus_client", "rich", "pulsar")
+
+
+def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+class Broker:
+    """A running `pyxbroker standalone`, after its banner."""
+
+    def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
+        self.process = process
+        self.banner = banner
+        self.broker_port = int(self.find(r"pulsar://localhost:(\d+)"))
+
+    def find(self, pattern: str) -> str:
+        found = re.search(pattern, self.banner)
+        assert found is not None, self.banner
+        return found[1]
+
+    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
+        """Exit status, the rest of stdout, and stderr."""
+        self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        return self.process.returncode, out, err
+
+
+@contextmanager
+def standalone(data: Path, *arguments: str, **environment: str) -> Iterator[Broker]:
+    process = subprocess.Popen(
+        [*COMMAND, "standalone", "--data", str(data), *ANY_PORTS, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
+    try:
+        yield Broker(process, read_banner(process))
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def read_banner(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    text = ""
+    deadline = time.monotonic() + TIMEOUT_S
+    while "Ctrl-C" not in text:
+        ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
+        chunk = os.read(process.stdout.fileno(), 65536).decode() if ready else ""
+        if not chunk:
+            process.kill()
+            raise AssertionError(f"no banner: {text}{process.communicate()[1]}")
+        text += chunk
+    return text
+
+
+def error_line(finished: subprocess.CompletedProcess[str]) -> str:
+    """The one sentence that a failed command writes."""
+    lines = [line for line in finished.stderr.splitlines() if line.startswith("pyxbroker: ")]
+    assert len(lines) == 1, finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stdout == ""
+    return lines[0]
+
+
+def test_version_is_quick_and_light() -> None:
+    finished = run("version")
+    assert finished.returncode == 0
+    assert finished.stdout.startswith(f"pyxbroker {__version__} (Python 3.")
+    code = "import sys, pyxbroker.cli as c; c.main(['version'], standalone_mode=False)"
+    listing = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    loaded = listing.stdout.split()
+    heavy = [*HEAVY, "asyncio", "uvloop", "google.protobuf", "pyxbroker._native"]
+    assert [name for name in heavy if name in loaded] == []
+
+
+def test_help_teaches() -> None:
+    general, command = run("--help").stdout, run("standalone", "-h").stdout
+    for word in ("Examples:", "standalone", "config", "version"):
+        assert word in general
+    for word in ("--data", "--config", "--broker-port", "--web-port", "--metadata", "Examples:"):
+        assert word in command
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["standalone", "--nonsense"],
+        ["standalone", "--broker-port", "x"],
+        ["standalone", "--web-port", "65536"],
+        ["standalone", "--set", "maxMessageSize"],
+        ["standalone", "--set", "noSuchKey=1"],
+    ],
+)
+def test_wrong_usage_is_two(arguments: list[str]) -> None:
+    finished = run(*arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "Usage: " in finished.stderr
+
+
+def test_banner_rest_and_a_clean_stop(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        assert f"pyxbroker {__version__} is ready in " in broker.banner
+        assert f"data     {tmp_path / 'data'}" in broker.banner
+        assert "\x1b" not in broker.banner
+        socket.create_connection(("127.0.0.1", broker.broker_port), TIMEOUT_S).close()
+        url = broker.find(r"admin +(http://\S+)")
+        with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+            assert answer.read() == b'["standalone"]'
+        code, out, err = broker.stop()
+    assert (code, out.strip()) == (0, "")
+    assert " INFO standalone event=stopping signal=SIGTERM\n" in err
+    assert re.search(r"INFO standalone event=stopped ms=\d+\n$", err)
+
+
+def test_sigint_stops_cleanly_too(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        assert broker.stop(signal.SIGINT)[0] == 0
+
+
+def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
+    probe = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "import pyxbroker.cli.standalone\n"
+        "from pyxbroker.config import Config\n"
+        "from pyxbroker.broker.service import start_standalone\n"
+        "async def main():\n"
+        f"    config = Config(brokerServicePort=0, webServicePort=None)\n"
+        f"    service = await start_standalone(config, Path({str(tmp_path)!r}))\n"
+        "    print(*sys.modules)\n"
+        "    await service.stop()\n"
+        "asyncio.run(main())\n"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", probe], capture_output=True, text=True, check=True
+    )
+    loaded = finished.stdout.split()
+    assert "pyxbroker._native" in loaded
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+@pytest.mark.parametrize("option", ["--broker-port", "--web-port"])
+def test_a_taken_port_is_named(tmp_path: Path, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        finished = run("standalone", "--data", tmp_path, *ANY_PORTS, option, str(port))
+    assert finished.returncode == 1
+    line = error_line(finished)
+    assert f"Port {port} on 0.0.0.0 is in use" in line
+    assert option in line
+
+
+def test_a_data_directory_in_use_names_the_process(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        finished = run("standalone", "--data", tmp_path / "data", *ANY_PORTS)
+        pid = broker.process.pid
+        assert broker.stop()[0] == 0
+    assert finished.returncode == 1
+    assert f"in use by the process {pid}" in error_line(finished)
+
+
+def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    finished = run("standalone", "--data", tmp_path / "file" / "data", *ANY_PORTS)
+    assert finished.returncode == 1
+    assert "cannot be used: Not a directory" in error_line(finished)
+
+
+def test_bad_settings_name_their_place(tmp_path: Path) -> None:
+    conf = tmp_path / "standalone.conf"
+    conf.write_text("# one\nmaxMessageSize=big\n")
+    finished = run("standalone", "--data", tmp_path / "d", "--config", conf)
+    assert finished.returncode == 1
+    assert f"{conf}, line 2: maxMessageSize is 'big'" in error_line(finished)
+    finished = run("standalone", "--data", tmp_path / "d", PULSAR_PREFIX_journalSyncData="maybe")
+    assert "PULSAR_PREFIX_journalSyncData" in error_line(finished)
+    finished = run("standalone", "--data", tmp_path / "d", "--config", tmp_path / "none")
+    assert "cannot be read" in error_line(finished)
+    assert not (tmp_path / "d").exists()
+
+
+def test_an_unknown_metadata_url_is_one_sentence(tmp_path: Path) -> None:
+    finished = run("standalone", "--data", tmp_path, *ANY_PORTS, "--metadata", "etcd:127.0.0.1")
+    assert finished.returncode == 1
+    assert "etcd" in error_line(finished)
+
+
+def test_unknown_settings_are_named_in_one_warning(tmp_path: Path) -> None:
+    conf = tmp_path / "standalone.conf"
+    conf.write_text("functionsWorkerEnabled=true\nnumIOThreads=8\nwebSocketServiceEnabled=true\n")
+    with standalone(tmp_path / "data", "--config", str(conf)) as broker:
+        err = broker.stop()[2]
+    warnings = [line for line in err.splitlines() if " WARNING " in line]
+    assert len(warnings) == 1
+    assert "functionsWorkerEnabled,webSocketServiceEnabled" in warnings[0]
+    assert "numIOThreads" not in warnings[0]
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    hang = (
+        "import asyncio, sys\n"
+        "from pyxbroker.broker import service\n"
+        "async def never(self): await asyncio.sleep(3600)\n"
+        "service.Service.stop = never\n"
+        "from pyxbroker.cli import main\n"
+        "main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", hang, "standalone", "--data", str(tmp_path), *ANY_PORTS],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        read_banner(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        while "event=stopping" not in (line := process.stderr.readline()):
+            assert line
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
+    hang = (
+        "import asyncio, sys\n"
+        "from pyxbroker.broker import service\n"
+        "async def never(self): await asyncio.sleep(3600)\n"
+        "service.Service.stop = never\n"
+        "from pyxbroker.cli import main\n"
+        "main()\n"
+    )
+    arguments = ["standalone", "--data", str(tmp_path), *ANY_PORTS]
+    process = subprocess.Popen(
+        [sys.executable, "-c", hang, *arguments, "--set", "brokerShutdownTimeoutMs=100"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        read_banner(process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+    finally:
+        process.kill()
+    assert process.returncode == 1
+    assert "brokerShutdownTimeoutMs" in err
+
+
+def test_a_lock_is_free_after_kill_nine(tmp_path: Path) -> None:
+    with standalone(tmp_path / "data") as broker:
+        assert broker.stop(signal.SIGKILL)[0] == -signal.SIGKILL
+    with standalone(tmp_path / "data") as broker:
+        assert broker.stop()[0] == 0
+
+
+def test_one_process_locks_a_directory_once(tmp_path: Path) -> None:
+    first = DataDirectory(tmp_path / "a" / "b" / "c")
+    with pytest.raises(DataDirectoryError, match=f"in use by the process {os.getpid()}"):
+        DataDirectory(first.path)
+    first.close()
+    (first.path / "pyxbroker.lock").write_bytes(b"\xff\0garbage")
+    second = DataDirectory(first.path)
+    second.close()
+    assert (first.path / "pyxbroker.lock").read_text() == f"{os.getpid()}\n"
+
+
+def test_every_new_directory_is_synced_into_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    fsync = os.fsync
+
+    def record(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", record)
+    DataDirectory(tmp_path / "a" / "b").close()
+    assert synced == [tmp_path, tmp_path / "a"]
