@@ -86,7 +86,7 @@ class ProducerBlockedQuotaExceededError(PulsarError):
     sentence = "The topic's backlog quota is reached; producing goes on when consumers catch up."
 
 
-class ProducerBlockedQuotaExceededException(PulsarError):  # noqa: N818 (the wire's name)
+class ProducerBlockedQuotaExceededException(PulsarError):
     """The backlog quota is reached and its policy is to refuse producers (producer_exception)."""
 
     code = 8
@@ -222,5 +222,5 @@ def _table() -> dict[int, type[PulsarError]]:
 BY_CODE: dict[int, type[PulsarError]] = _table()
 
 
-class ProtocolViolation(Exception):  # noqa: N818 (it is told of the peer, it is no fault of ours)
+class ProtocolViolation(Exception):
     """The peer does not speak the protocol: its connection is closed, no request is answered."""

@@ -50,8 +50,8 @@ class NamespaceName:
         for what, part in (("tenant", tenant), ("namespace", local_name)):
             if _NAMED_ENTITY.fullmatch(part) is None:
                 raise InvalidTopicName(
-                    f"{_shown(self._name)} is not a namespace: its {what} {_shown(part)} must be made of"
-                    " letters, digits and - = : . _ only."
+                    f"{_shown(self._name)} is not a namespace: its {what} {_shown(part)} must be"
+                    " made of letters, digits and - = : . _ only."
                 )
         self.tenant = tenant
         self.local_name = local_name
@@ -94,17 +94,18 @@ class TopicName:
         self._full_name = f"{domain}://{namespace_name}/{local_name}"
         if domain not in _DOMAINS:
             raise InvalidTopicName(
-                f"{_shown(self._full_name)} is not a topic name: the domain {_shown(domain)} is neither"
-                " persistent nor non-persistent."
+                f"{_shown(self._full_name)} is not a topic name: the domain {_shown(domain)} is"
+                " neither persistent nor non-persistent."
             )
         if not local_name or local_name.isspace():
             raise InvalidTopicName(
-                f"{_shown(self._full_name)} is not a topic name: the part after the namespace is blank."
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace is"
+                " blank."
             )
         if "/" in local_name:
             raise InvalidTopicName(
-                f"{_shown(self._full_name)} is not a topic name: the part after the namespace has a"
-                " slash."
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace has"
+                " a slash."
             )
         self.domain = domain
         self.namespace_name = namespace_name
@@ -219,8 +220,8 @@ def _parse(name: str) -> TopicName:
     parts = rest.split("/")
     if len(parts) > 3:
         raise InvalidTopicName(
-            f"{_shown(name)} is not a topic name: names with a cluster in them are not supported and a"
-            " local name has no slash; write domain://tenant/namespace/topic."
+            f"{_shown(name)} is not a topic name: names with a cluster in them are not supported"
+            " and a local name has no slash; write domain://tenant/namespace/topic."
         )
     if len(parts) < 3:
         raise InvalidTopicName(

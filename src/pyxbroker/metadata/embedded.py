@@ -66,7 +66,7 @@ DATABASE_NAME = "metadata.db"
 FORMAT_VERSION = 1
 OPERATIONS_PER_COMMIT_MAX = 1024
 COMMITS_PER_CHECKPOINT = 64
-COMMITS_PER_CHECKPOINT_MAX = 1024  # the log is folded in even if somebody waits
+COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
 CHECKPOINT_IDLE_S = 0.2
 
 _SCHEMA = """
