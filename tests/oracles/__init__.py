@@ -1,0 +1,1 @@
+"""Slow, obvious decoders that the tests hold the Cython modules against."""
