@@ -336,8 +336,10 @@ class _Tree:
 
     def _explain(self, error: sqlite3.Error) -> MetadataError:
         """The error to give to callers, in a sentence that names the file."""
+        # Before Python 3.11 there is only SQLite's text to tell errors apart.
         name = getattr(error, "sqlite_errorname", "") or str(error)
-        if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")) or "malformed" in name:
+        is_damaged = "malformed" in name or "not a database" in name
+        if is_damaged or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
             return CorruptStore(
                 f"the metadata file {self.path} is damaged ({error}); restore it from a backup"
             )
