@@ -91,7 +91,8 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Queue bytes for the broker."""
         assert self._transport is not None
-        self._transport.write(data)
+        if not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self) -> None:
         """Drop the connection."""
