@@ -44,6 +44,10 @@ class Log:
     def error(self, event: str, **fields: object) -> None:
         self._write(logging.ERROR, event, fields)
 
+    def failure(self, event: str, error: BaseException, **fields: object) -> None:
+        """An error with the traceback of an exception that was met elsewhere."""
+        self._write(logging.ERROR, event, fields, error)
+
     def exception(self, event: str, **fields: object) -> None:
         """An error with the traceback of the exception that is being handled."""
         self._write(logging.ERROR, event, fields, with_traceback=True)
@@ -53,7 +57,7 @@ class Log:
         level: int,
         event: str,
         fields: dict[str, object],
-        with_traceback: bool = False,
+        with_traceback: bool | BaseException = False,
     ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {"fields": fields}

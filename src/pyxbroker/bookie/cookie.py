@@ -1,10 +1,11 @@
 """The cookie: which bookie a data directory belongs to (BookKeeper's Cookie).
 
-The same text is in the directory (current/VERSION) and in metadata (/ledgers/cookies/<bookieId>): a line
-with the layout version, then protobuf text of CookieFormat. A directory of another cluster is refused.
+The same text is in the directory (current/VERSION) and in metadata (/ledgers/cookies/<bookieId>):
+a line with the layout version, then protobuf text of CookieFormat. A directory of another cluster
+is refused.
 
-The file is written under another name, synced, renamed, and the directory synced, so that a power cut leaves
-the whole cookie or none; none is made again.
+The file is written under another name, synced, renamed, and the directory synced, so that a power
+cut leaves the whole cookie or none; none is made again.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def _write_durably(file: Path, text: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
-    os.replace(temporary, file)
+    temporary.replace(file)
     _sync_directory(file.parent)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -11,10 +10,11 @@ from typing import Protocol
 from pyxbroker import _native
 from pyxbroker.connection import Turn
 from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.log import get_logger
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 
-log = logging.getLogger("pyxbroker.bookie")
+log = get_logger("pyxbroker.bookie")
 
 # storage.h, enum storage_error
 NO_LEDGER = -2
@@ -26,7 +26,7 @@ FENCED = -116
 
 ADD_RECOVERY = 1
 
-_SEVERITIES = (logging.INFO, logging.WARNING, logging.ERROR)
+_SEVERITIES = (log.info, log.warning, log.error)
 
 
 class Adder(Protocol):
@@ -248,7 +248,7 @@ class EmbeddedBookie:
     def _log_events(self) -> None:
         while (event := self.storage.next_event()) is not None:
             severity, text = event
-            log.log(_SEVERITIES[severity], "%s", text)
+            _SEVERITIES[severity](text)
 
     # --- the end ------------------------------------------------------------------------------
 

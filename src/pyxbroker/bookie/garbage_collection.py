@@ -1,20 +1,20 @@
 """Garbage collection: ledgers that metadata no longer knows give their space back.
 
-As BookKeeper's ScanAndCompareGarbageCollector: list what is stored here, then look which of it metadata
-has. In that order a ledger that is created meanwhile cannot be taken for garbage, since its metadata is
-written before its first entry.
+As BookKeeper's ScanAndCompareGarbageCollector: list what is stored here, then look which of it
+metadata has. In that order a ledger that is created meanwhile cannot be taken for garbage, since
+its metadata is written before its first entry.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from pyxbroker import _native
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
-log = logging.getLogger("pyxbroker.bookie")
+log = get_logger("pyxbroker.bookie")
 
 LEDGERS_PER_ROUND = 256
 
@@ -34,5 +34,5 @@ async def collect_garbage(storage: _native.Storage, store: MetadataStore) -> int
                 storage.delete_ledger(ledger_id)
                 deleted += 1
     if deleted:
-        log.info("garbage collection: %d ledgers deleted", deleted)
+        log.info("garbage collected", ledgers=deleted)
     return deleted

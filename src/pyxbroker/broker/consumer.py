@@ -41,10 +41,10 @@ class Consumer(ConsumerState):
         self.permits = min(self.permits + permits, PERMITS_MAX)
         self.subscription.dispatcher.wake()
 
-    def on_ack(
-        self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool
-    ) -> None:
-        """ACK: positions this consumer is done with; with a request id the client wants an answer."""
+    def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+        """ACK: positions this consumer is done with; with a request id the client wants an
+        answer.
+        """
         if self.closed:
             return
         refusal = self.subscription.acknowledge(self, run, cumulative, has_txn)

@@ -7,18 +7,18 @@ sent within the same turn; a read from disk goes on when it is there.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import PositionSet
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
+from pyxbroker.log import get_logger
 
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.subscription import Subscription
 
-log = logging.getLogger("pyxbroker.dispatch")
+log = get_logger("pyxbroker.dispatch")
 
 RETRY_READ_S = 1.0
 
@@ -90,13 +90,17 @@ class Dispatcher:
 
     def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
         """True when the dispatcher can go on behind the entry, False when it tries again later."""
-        where = f"topic={self.topic.name} subscription={self.subscription.name}"
+        where = {
+            "topic": self.topic.name,
+            "subscription": self.subscription.name,
+            "entry": position,
+        }
         if isinstance(error, (EntryDamaged, NoSuchEntry)):
             # It costs this entry only. It stays in the backlog: an operator decides what to do.
-            log.error("%s entry=%s cannot be delivered: %s", where, position, error)
+            log.error("an entry cannot be delivered", **where, error=error)
             self.read_position = Position(position.ledger_id, position.entry_id + 1)
             return True
-        log.warning("%s entry=%s read failed, next try in 1 s: %s", where, position, error)
+        log.warning("a read failed, it is tried again in 1 s", **where, error=error)
         self.topic.loop.call_later(RETRY_READ_S, self._wake_in_turn)
         return False
 
@@ -261,9 +265,7 @@ class SharedDispatcher(Dispatcher):
                     return
             self.wake()
 
-        self.managed_ledger.read(
-            position, count, self.topic.limits.read_bytes_max, on_read, last
-        )
+        self.managed_ledger.read(position, count, self.topic.limits.read_bytes_max, on_read, last)
 
     def _send_replay(self, batch: EntryBatch) -> None:
         reached = self._send(batch)

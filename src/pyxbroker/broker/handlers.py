@@ -1,13 +1,12 @@
 """What the broker does for each command of a client: the table, the handshake, and lookups.
 
-Commands of producers and consumers are in topic_commands.py. A command that has to wait (for metadata,
-for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
+Commands of producers and consumers are in topic_commands.py. A command that has to wait (for
+metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from pyxbroker.errors import (
     UnknownError,
 )
 from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.log import get_logger
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.managed_ledger import ManagedLedgerError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.producer import Producer
     from pyxbroker.broker.service import Service
 
-log = logging.getLogger("pyxbroker.connection")
+log = get_logger("pyxbroker.connection")
 
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
@@ -138,16 +138,14 @@ class Handlers:
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """The peer does not speak the protocol: it is told, and the connection is closed."""
-        log.warning("peer=%s closed: %s", connection.peer, what)
+        log.warning("closed", peer=connection.peer, reason=what)
         connection.send_frame(
-            replies.error(
-                replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}."
-            )
+            replies.error(replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}.")
         )
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         """A defect of ours, met while handling this connection."""
-        log.error("peer=%s internal error", connection.peer, exc_info=error)
+        log.failure("internal error", error, peer=connection.peer)
 
     def on_refused_send(
         self,
@@ -160,12 +158,14 @@ class Handlers:
         """A SEND that cannot be stored."""
         code, message = REFUSED_SENDS[reason]
         log.warning(
-            "peer=%s topic=%s producer=%s sequence_id=%d refused: %s",
-            connection.peer, producer.topic.name, producer.name, sequence_id, message,
+            "a SEND was refused",
+            peer=connection.peer,
+            topic=producer.topic.name,
+            producer=producer.name,
+            sequence_id=sequence_id,
+            reason=message,
         )
-        connection.send_frame(
-            replies.send_error(producer.producer_id, sequence_id, code, message)
-        )
+        connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
 
     def on_closed(self, connection: Connection) -> None:
         """The connection is gone, and everything that its client had open with it."""
@@ -179,7 +179,7 @@ class Handlers:
         connection.consumers.clear()
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
-        log.info("peer=%s disconnected", connection.peer)
+        log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
 
@@ -203,7 +203,9 @@ class Handlers:
     def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
         told = as_pulsar_error(error)
         if told is not error:
-            log.error("peer=%s %s failed", connection.peer, type(message).__name__, exc_info=error)
+            log.failure(
+                "a command failed", error, peer=connection.peer, command=type(message).__name__
+            )
         connection.send_frame(replies.error(message.request_id, told.code, str(told)))
 
     def _refuse(self, connection: Connection, command: Any) -> None:
@@ -259,7 +261,7 @@ class Handlers:
                 self.service.config.maxMessageSize,
             )
         )
-        log.info("peer=%s connected client=%s", connection.peer, connect.client_version)
+        log.info("connected", peer=connection.peer, client=connect.client_version)
 
     def _handle_ping(self, connection: Connection, message: Any) -> None:
         connection.send_frame(replies.pong())
@@ -268,13 +270,15 @@ class Handlers:
         connection.session.ping_sent = False
 
     def check_alive(self, live: list[Connection]) -> None:
-        """Called once per keep-alive interval: pings silent peers, closes those that stay silent."""
+        """Called once per keep-alive interval: pings silent peers, closes those that stay
+        silent.
+        """
         for connection in live:
             if connection.heard:
                 connection.heard = False
                 connection.session.ping_sent = False
             elif not connection.established or connection.session.ping_sent:
-                log.info("peer=%s closed: it was silent for too long", connection.peer)
+                log.info("closed: silent for too long", peer=connection.peer)
                 connection.close()
                 continue
             if connection.established and not connection.session.ping_sent:
@@ -301,9 +305,7 @@ class Handlers:
                 self._lookups -= 1
         except Exception as error:
             told = as_pulsar_error(error)
-            connection.send_frame(
-                replies.lookup_failed(message.request_id, told.code, str(told))
-            )
+            connection.send_frame(replies.lookup_failed(message.request_id, told.code, str(told)))
             return
         connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker import replies
@@ -32,7 +33,7 @@ class Producer(ProducerState):
         self.epoch = epoch
         self.user_provided_name = user_provided_name
         self.metadata = metadata
-        self._on_idle: list[object] = []
+        self._waiting_idle: list[asyncio.Future[None]] = []
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
@@ -44,7 +45,7 @@ class Producer(ProducerState):
     def on_run_added(self, run: EntryRun) -> None:
         """The run is durable."""
         self.send_receipts(run)
-        if self._on_idle and self.pending_sends == 0:
+        if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
@@ -59,17 +60,18 @@ class Producer(ProducerState):
             self.connection.send_frame(
                 replies.send_error(self.producer_id, sequence_id, code, str(error))
             )
-        if self._on_idle and self.pending_sends == 0:
+        if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 
-    def when_idle(self, call: object) -> None:
-        """Calls call() when every SEND so far is answered."""
-        if self.pending_sends == 0:
-            call()  # type: ignore[operator]
-        else:
-            self._on_idle.append(call)
+    async def idle(self) -> None:
+        """Waits until every SEND so far is answered."""
+        if self.pending_sends:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_idle.append(waiter)
+            await waiter
 
     def _tell_idle(self) -> None:
-        calls, self._on_idle = self._on_idle, []
-        for call in calls:
-            call()  # type: ignore[operator]
+        waiters, self._waiting_idle = self._waiting_idle, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)

@@ -1,9 +1,10 @@
-"""The composition root: makes the parts of a standalone broker, and stops them in the right order."""
+"""The composition root: makes the parts of a standalone broker, and stops them in the right
+order.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import time
 from collections.abc import Iterator
@@ -24,12 +25,13 @@ from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
 from pyxbroker.topic_name import TopicName
 
-log = logging.getLogger("pyxbroker.service")
+log = get_logger("pyxbroker.service")
 
 BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
@@ -194,17 +196,17 @@ class Service:
         except BlockingIOError:
             return
         except OSError as error:
-            log.error("a connection could not be accepted: %s", error)
+            log.error("a connection could not be accepted", error=error)
             return
         peer = f"{address[0]}:{address[1]}"
         limit = self.config.brokerMaxConnections
         if limit and len(self.connections.live) >= limit:
-            log.warning("peer=%s refused: %d connections (brokerMaxConnections)", peer, limit)
+            log.warning("refused by brokerMaxConnections", peer=peer, limit=limit)
             sock.close()
             return
         limit = self.config.brokerMaxConnectionsPerIp
         if limit and self._connections_of(address[0]) >= limit:
-            log.warning("peer=%s refused: %d connections (brokerMaxConnectionsPerIp)", peer, limit)
+            log.warning("refused by brokerMaxConnectionsPerIp", peer=peer, limit=limit)
             sock.close()
             return
         sock.setblocking(False)
@@ -258,7 +260,7 @@ class Service:
 
     def _on_background_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a background task failed", exc_info=error)
+            log.failure("a background task failed", error)
             if not self._failed.done():
                 self._failed.set_result(f"{error!r}")
 
@@ -281,7 +283,7 @@ class Service:
             try:
                 await collect_garbage(self._bookie.storage, self.metadata)
             except MetadataError as error:
-                log.warning("garbage collection is put off: %s", error)
+                log.warning("garbage collection is put off", error=error)
 
     # --- stopping -----------------------------------------------------------------------------
 

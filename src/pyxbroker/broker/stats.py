@@ -54,9 +54,7 @@ def topic_stats(topic: Topic) -> TopicStats:
     """The counters of one topic."""
     subscriptions = tuple(subscription_stats(each) for each in topic.all_subscriptions())
     managed_ledger = topic.managed_ledger
-    backlog = max(
-        (each.cursor.backlog for each in topic.subscriptions.values()), default=0
-    )
+    backlog = max((each.cursor.backlog for each in topic.subscriptions.values()), default=0)
     entries = managed_ledger.entries
     return TopicStats(
         name=str(topic.name),

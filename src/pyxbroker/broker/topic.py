@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 
 from pyxbroker.broker import replies
@@ -20,11 +19,12 @@ from pyxbroker.errors import (
     SubscriptionNotFound,
 )
 from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
 from pyxbroker.topic_name import TopicName
 
-log = logging.getLogger("pyxbroker.topic")
+log = get_logger("pyxbroker.topic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class Topic:
         try:
             batch = await self.managed_ledger.read_one(last)
         except (EntryDamaged, NoSuchEntry) as error:
-            log.error("topic=%s entry=%s %s", self.name, last, error)
+            log.error("the last entry cannot be read", topic=self.name, entry=last, error=error)
             return last, -1
         peeked = peek_entry(batch, 0)
         if peeked is None or not peeked.is_batch:
@@ -244,7 +244,7 @@ class Topic:
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
         """Nothing more can be written: clients are sent away, and may find another owner."""
-        log.error("topic=%s %s", self.name, error)
+        log.error("the topic cannot be written any more", topic=self.name, error=error)
         self.fenced = True
         self.turn.at_end(self.disconnect)
 
@@ -271,4 +271,3 @@ class Topic:
     def all_subscriptions(self) -> list[Subscription]:
         """Durable ones and those of readers."""
         return [*self.subscriptions.values(), *self._readers]
-

@@ -49,7 +49,12 @@ class TopicCommands:
             if connection.closed:
                 return
             producer = Producer(
-                connection, producer_id, topic, name, message.epoch, user_provided,
+                connection,
+                producer_id,
+                topic,
+                name,
+                message.epoch,
+                user_provided,
                 {each.key: each.value for each in message.metadata},
             )
             topic.add_producer(producer)
@@ -68,9 +73,7 @@ class TopicCommands:
         await _opened(connection, ("producer", message.producer_id))
         producer = connection.producers.get(message.producer_id)
         if producer is not None:
-            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            producer.when_idle(lambda: idle.done() or idle.set_result(None))
-            await idle
+            await producer.idle()
             connection.forget_producer(message.producer_id)
             producer.topic.remove_producer(producer)
         connection.send_frame(replies.success(message.request_id))
@@ -92,8 +95,12 @@ class TopicCommands:
             if connection.closed:
                 return
             consumer = Consumer(
-                connection, consumer_id, subscription, message.consumer_name,
-                message.priority_level, {each.key: each.value for each in message.metadata},
+                connection,
+                consumer_id,
+                subscription,
+                message.consumer_name,
+                message.priority_level,
+                {each.key: each.value for each in message.metadata},
             )
             if message.HasField("consumer_epoch"):
                 consumer.consumer_epoch = message.consumer_epoch
@@ -113,7 +120,9 @@ class TopicCommands:
             managed_ledger = topic.managed_ledger
             start = managed_ledger.first_position() if earliest else managed_ledger.last_confirmed
             return await topic.subscription_for(
-                message.subscription, start, properties,
+                message.subscription,
+                start,
+                properties,
                 self._service.config.allowAutoSubscriptionCreation,
             )
         if message.start_message_rollback_duration_sec:
@@ -188,7 +197,10 @@ class TopicCommands:
         position, batch_index = await subscription.topic.last_message()
         connection.send_frame(
             replies.last_message_id(
-                message.request_id, position, subscription.topic.partition, batch_index,
+                message.request_id,
+                position,
+                subscription.topic.partition,
+                batch_index,
                 subscription.cursor.acks.mark_delete,
             )
         )

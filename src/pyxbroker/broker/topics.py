@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from pyxbroker.config import Config
 from pyxbroker.connection import Turn
 from pyxbroker.errors import MetadataStoreError, NotAllowed, TopicNotFound
 from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification
 from pyxbroker.mledger.managed_ledger import ManagedLedgerLimits
@@ -22,13 +22,15 @@ from pyxbroker.topic_name import TopicName
 if TYPE_CHECKING:
     from asyncio import Future
 
-log = logging.getLogger("pyxbroker.topics")
+log = get_logger("pyxbroker.topics")
 
 CACHED_NODES_MAX = 10_000
 
 
 class MetadataCache:
-    """Values of nodes that were read lately; a change of a node drops it (Pulsar's MetadataCache)."""
+    """Values of nodes that were read lately; a change of a node drops it (Pulsar's
+    MetadataCache).
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -185,5 +187,5 @@ class Topics:
         results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, BaseException):
-                log.error("topic=%s was not closed cleanly: %s", topic.name, result)
+                log.error("a topic was not closed cleanly", topic=topic.name, error=result)
         self._cache.close()

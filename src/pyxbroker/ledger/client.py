@@ -1,14 +1,14 @@
 """The ledger client: creates, opens, recovers and deletes ledgers (BookKeeper's client library).
 
-A ledger's metadata decides what it is; every change of it is a compare-and-set. Recovery takes a ledger
-away from its writer: mark it IN_RECOVERY, fence its bookies so that no further add of the old writer
-can reach an ack quorum, find the last entry that it may have confirmed, and close it there.
+A ledger's metadata decides what it is; every change of it is a compare-and-set. Recovery takes a
+ledger away from its writer: mark it IN_RECOVERY, fence its bookies so that no further add of the
+old writer can reach an ack quorum, find the last entry that it may have confirmed, and close it
+there.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from dataclasses import dataclass
 
@@ -28,10 +28,11 @@ from pyxbroker.ledger.metadata import (
     LedgerState,
     VersionedLedgerMetadata,
 )
+from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound
 
-log = logging.getLogger("pyxbroker.ledger")
+log = get_logger("pyxbroker.ledger")
 
 # The entry header's length field: 8 bytes at offset 24 of the packaging.
 _LENGTH_AT = slice(24, 32)
@@ -103,7 +104,7 @@ class LedgerClient:
                 result = await self._metadata.create(ledger_id, metadata)
                 break
             except BadVersion:
-                log.warning("ledger=%d the id was taken already; trying the next", ledger_id)
+                log.warning("the ledger id was taken already; trying the next", ledger=ledger_id)
         self._versions[ledger_id] = (metadata, result.version)
         return LedgerHandle(
             ledger_id,
@@ -114,7 +115,9 @@ class LedgerClient:
         )
 
     async def close(self, handle: LedgerHandle) -> None:
-        """Writes a drained ledger's end into its metadata. LedgerError when it has another owner."""
+        """Writes a drained ledger's end into its metadata. LedgerError when it has another
+        owner.
+        """
         metadata, version = self._versions.pop(handle.ledger_id)
         closed = metadata.closed(handle.last_add_confirmed, handle.length)
         try:
@@ -150,7 +153,7 @@ class LedgerClient:
         try:
             last_entry_id, _ = await self.recover(ledger_id)
         except NoSuchLedger:
-            log.warning("ledger=%d of a cursor is gone; its node's position counts", ledger_id)
+            log.warning("a cursor's ledger is gone; its node's position counts", ledger=ledger_id)
             return None
         if last_entry_id < 0:
             return None
@@ -165,7 +168,7 @@ class LedgerClient:
         try:
             await self._metadata.delete(ledger_id)
         except NotFound:
-            log.info("ledger=%d was deleted already", ledger_id)
+            log.info("the ledger was deleted already", ledger=ledger_id)
         for bookie in self._bookies.values():
             bookie.delete_ledger(ledger_id)
 
@@ -203,16 +206,16 @@ async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
 async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[int, int]:
     """(last entry id, length in bytes) of a fenced ledger.
 
-    A bookie in this process is the only one of its ensemble, and its journal keeps the order of adds:
-    an entry that is missing or damaged before the last one was written once, so the ledger goes on
-    behind it. Only that entry is lost.
+    A bookie in this process is the only one of its ensemble, and its journal keeps the order of
+    adds: an entry that is missing or damaged before the last one was written once, so the ledger
+    goes on behind it. Only that entry is lost.
     """
     last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
     for entry_id in range(last, -1, -1):
         try:
             batch = await reader.read_future(entry_id, entry_id)
         except (EntryDamaged, NoSuchEntry) as error:
-            log.error("ledger=%d %s", reader.ledger_id, error)
+            log.error("an entry is lost", ledger=reader.ledger_id, entry=entry_id, error=error)
             continue
         return last, int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
     return last, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pyxbroker.bookie.embedded import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
@@ -82,7 +82,7 @@ class ReadHandle:
 
     __slots__ = ("bookies", "ledger_id")
 
-    def __init__(self, ledger_id: int, bookies: list[Bookie]) -> None:
+    def __init__(self, ledger_id: int, bookies: Sequence[Bookie]) -> None:
         self.ledger_id = ledger_id
         self.bookies = bookies
 
@@ -145,7 +145,7 @@ class LedgerHandle(ReadHandle):
     def __init__(
         self,
         ledger_id: int,
-        bookies: list[Bookie],
+        bookies: Sequence[Bookie],
         write_quorum: int,
         ack_quorum: int,
         listener: LedgerListener,

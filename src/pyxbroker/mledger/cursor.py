@@ -1,24 +1,25 @@
 """A cursor: what one subscription has acknowledged of a managed ledger, kept over restarts.
 
-Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger whose last entry
-is the newest state. A new cursor, and one that was closed cleanly, has its state in the node alone
-(cursorsLedgerId -1); the first state after that begins a cursor ledger. The node is switched over to
-a new cursor ledger only when the state in it is durable, so a crash at any moment finds one of the two.
+Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger whose last
+entry is the newest state. A new cursor, and one that was closed cleanly, has its state in the node
+alone (cursorsLedgerId -1); the first state after that begins a cursor ledger. The node is switched
+over to a new cursor ledger only when the state in it is durable, so a crash at any moment finds
+one of the two.
 
-Acknowledgements are written lazily, at most mark_delete_per_s times a second; who wants an answer when
-they are durable asks for it with persist().
+Acknowledgements are written lazily, at most mark_delete_per_s times a second; who wants an answer
+when they are durable asks for it with persist().
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import AckRun, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, NotFound
 from pyxbroker.mledger import positions
@@ -26,7 +27,7 @@ from pyxbroker.mledger import positions
 if TYPE_CHECKING:
     from pyxbroker.mledger.managed_ledger import ManagedLedger
 
-log = logging.getLogger("pyxbroker.mledger")
+log = get_logger("pyxbroker.mledger")
 
 NO_LEDGER = -1
 
@@ -144,7 +145,12 @@ class Cursor:
         if task.cancelled() or (error := task.exception()) is None:
             return
         self.failure = CursorError(f"the position of {self.name} could not be written: {error}")
-        log.error("%s cursor=%s %s", self.managed_ledger.name, self.name, self.failure)
+        log.error(
+            "a cursor cannot be written",
+            managed_ledger=self.managed_ledger.name,
+            cursor=self.name,
+            error=error,
+        )
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -165,9 +171,7 @@ class Cursor:
                     waiter.set_result(None)
 
     async def _write_once(self) -> None:
-        state = positions.encode_position(
-            self.acks, self.position_properties, self._ranges_max
-        )
+        state = positions.encode_position(self.acks, self.position_properties, self._ranges_max)
         limit = self.managed_ledger.limits.cursor_entries_per_ledger_max
         if self._ledger is None or self._ledger.pending.next >= limit:
             await self._write_to_new_ledger(state)
@@ -225,7 +229,9 @@ class Cursor:
     # --- the end ------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Puts the state into the node and lets the cursor ledger go; nothing may be acked after."""
+        """Puts the state into the node and lets the cursor ledger go; nothing may be acked
+        after.
+        """
         if self.closed:
             return
         self.closed = True
@@ -263,12 +269,12 @@ class Cursor:
         try:
             await self.managed_ledger.store.delete(path)
         except NotFound:
-            log.warning("cursor=%s its node was gone already", self.name)
+            log.warning("the cursor's node was gone already", cursor=self.name)
         if self.ledger_id != NO_LEDGER:
             try:
                 await self.managed_ledger.client.delete(self.ledger_id)
             except MetadataError as error:
-                log.warning("cursor=%s its ledger could not be deleted: %s", self.name, error)
+                log.warning("a cursor's ledger was not deleted", cursor=self.name, error=error)
         self.managed_ledger.trim()
 
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
 from pyxbroker.mledger import positions
@@ -28,7 +28,7 @@ from pyxbroker.mledger import positions
 if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
 
-log = logging.getLogger("pyxbroker.mledger")
+log = get_logger("pyxbroker.mledger")
 
 
 class ManagedLedgerError(Exception):
@@ -140,7 +140,9 @@ class ManagedLedger:
                 del self._readers[ledger_id]
 
     async def write_info(self) -> None:
-        """Writes the list, by compare-and-set. Raises ManagedLedgerFenced when it has another owner."""
+        """Writes the list, by compare-and-set. Raises ManagedLedgerFenced when it has another
+        owner.
+        """
         async with self._info_lock:
             value = positions.encode_ledger_list(
                 (
@@ -153,9 +155,7 @@ class ManagedLedger:
                 self.terminated_position,
             )
             try:
-                result = await self.store.put(
-                    paths.managed_ledger(self.name), value, self.version
-                )
+                result = await self.store.put(paths.managed_ledger(self.name), value, self.version)
             except BadVersion as error:
                 fenced = ManagedLedgerFenced(f"{self.name} is owned by another broker: {error}")
                 self.fail(State.FENCED, fenced)
@@ -294,7 +294,9 @@ class ManagedLedger:
             self.spawn(self._roll_over())
 
     def check_age(self) -> None:
-        """Called now and then: closes a current ledger that has grown too old, frees old ledgers."""
+        """Called now and then: closes a current ledger that has grown too old, frees old
+        ledgers.
+        """
         age = time.monotonic() - self._current_since
         if self.state is State.OPEN and self.current is not None:
             full = self.current.pending.next >= self.limits.entries_per_ledger_max or (
@@ -386,8 +388,9 @@ class ManagedLedger:
                 self.size -= info.size
                 await self.client.delete(info.ledger_id)
         except (MetadataError, ManagedLedgerError) as error:
-            # The list on disk decides; ledgers that it no longer has are found by garbage collection.
-            log.warning("managed_ledger=%s old ledgers could not be deleted: %s", self.name, error)
+            # The list on disk decides; ledgers that it no longer has are found by garbage
+            # collection.
+            log.warning("old ledgers were not deleted", managed_ledger=self.name, error=error)
         finally:
             self._trimming = False
 
@@ -433,7 +436,9 @@ class ManagedLedger:
         callback: ReadCallback,
         last: int | None = None,
     ) -> None:
-        """The same from disk; callback gets an EntryBatch or a LedgerError, never within this call."""
+        """The same from disk; callback gets an EntryBatch or a LedgerError, never within this
+        call.
+        """
         reader = self._readers.get(position.ledger_id)
         end = self.last_entry(position.ledger_id)
         if reader is not None and end is not None:
@@ -483,16 +488,16 @@ class ManagedLedger:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def spawn(self, coroutine: object) -> None:
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs a coroutine of this managed ledger in the background, kept until it is done."""
-        task = asyncio.get_running_loop().create_task(coroutine)  # type: ignore[arg-type]
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._on_task_done)
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("managed_ledger=%s a task failed", self.name, exc_info=error)
+            log.failure("a task failed", error, managed_ledger=self.name)
             self.fail(State.FAILED, ManagedLedgerError(f"{self.name} failed: {error!r}"))
 
     async def close(self) -> None:

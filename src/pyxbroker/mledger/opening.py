@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 from pyxbroker.entry import Position
@@ -48,7 +49,9 @@ async def open_managed_ledger(
 
 
 async def _recover_last_ledger(managed_ledger: ManagedLedger) -> None:
-    """Fences the ledger that was being written and learns what it holds; an empty one is dropped."""
+    """Fences the ledger that was being written and learns what it holds; an empty one is
+    dropped.
+    """
     if not managed_ledger.ledgers:
         return
     last_id = max(managed_ledger.ledgers)
@@ -97,9 +100,7 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
     for cursor in list(managed_ledger.cursors.values()):
         await cursor.delete()
     ledger_ids = list(managed_ledger.ledgers)
-    try:
+    with contextlib.suppress(NotFound):
         await managed_ledger.store.delete(paths.managed_ledger(managed_ledger.name))
-    except NotFound:
-        pass
     for ledger_id in ledger_ids:
         await managed_ledger.client.delete(ledger_id)

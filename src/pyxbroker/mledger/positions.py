@@ -1,8 +1,8 @@
 """The state of managed ledgers and cursors as the records that Pulsar keeps (see records.py).
 
 A cursor's single acknowledged entries are written as a list of ranges while there are few, else as
-one bit per entry and ledger (PositionInfo.individualDeletedMessageRanges), so that a million holes cost
-some hundred kilobytes and none is ever left out.
+one bit per entry and ledger (PositionInfo.individualDeletedMessageRanges), so that a million holes
+cost some hundred kilobytes and none is ever left out.
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def decode_ledger_list(
     info = records.decode_managed_ledger_info(value)
     ledgers = [
         LedgerRecord(
-            record.ledgerId, record.entries, record.size, record.timestamp,
+            record.ledgerId,
+            record.entries,
+            record.size,
+            record.timestamp,
             record.SerializeToString(),
         )
         for record in info.ledgerInfo
@@ -83,9 +86,7 @@ def encode_position(acks: AckSet, properties: Mapping[str, int], ranges_max: int
     info = MLDataFormats.PositionInfo(ledgerId=mark.ledger_id, entryId=mark.entry_id)
     if ranges_exceed(acks, ranges_max):
         for ledger_id in acks.ledger_ids():
-            info.individualDeletedMessageRanges.add(
-                key=ledger_id, values=acks.to_longs(ledger_id)
-            )
+            info.individualDeletedMessageRanges.add(key=ledger_id, values=acks.to_longs(ledger_id))
     else:
         _add_ranges(info.individualDeletedMessages, acks)
     _add_properties(info.properties, properties)
