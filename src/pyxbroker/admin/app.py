@@ -6,13 +6,13 @@ import socket
 
 from aiohttp import web
 
-from pyxbroker.admin import brokers, clusters, lookup, metrics
+from pyxbroker.admin import brokers, clusters, lookup, metrics, partitions
 from pyxbroker.admin.errors import answer_errors
 from pyxbroker.admin.keys import COLLECTOR, SERVICE
 from pyxbroker.admin.service import BrokerService
 from pyxbroker.metrics import Collector
 
-RESOURCES = (clusters, brokers, lookup, metrics)
+RESOURCES = (clusters, brokers, lookup, partitions, metrics)
 STOP_TIMEOUT_S = 2.0
 
 
