@@ -214,6 +214,9 @@ _cache: dict[str, TopicName] = {}
 
 
 def _parse(name: str) -> TopicName:
+    if not isinstance(name, str):
+        # protobuf hands out a string field that is no UTF-8 as bytes.
+        raise InvalidTopicName("The topic name is not valid: it is not encoded in UTF-8.")
     domain, separator, rest = name.partition("://")
     if not separator:
         return _parse_short(name)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from oracles.wire import BYTES, VARINT, Malformed, fields, frame, signed, varint, varints
 from pyxbroker.proto import PulsarApi as pb
@@ -208,11 +209,16 @@ def metadata_of(message: Any) -> dict[str, Any]:
         "num_messages": message.num_messages_in_batch,
         "marker_type": message.marker_type if message.HasField("marker_type") else -1,
         "is_batch": message.HasField("num_messages_in_batch"),
-        "partition_key": message.partition_key.encode(),
+        "partition_key": _raw(message.partition_key),
         "partition_key_b64": message.partition_key_b64_encoded,
         "ordering_key": message.ordering_key,
-        "producer_name": message.producer_name.encode(),
+        "producer_name": _raw(message.producer_name),
     }
+
+
+def _raw(text: str | bytes) -> bytes:
+    """The bytes of a string field; protobuf gives those that are no UTF-8 as they are."""
+    return text.encode() if isinstance(text, str) else text
 
 
 def build_receipt(
@@ -281,3 +287,15 @@ def is_overlong(data: bytes) -> bool:
 
 def _size(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
+
+
+def has_unknown(message: Any) -> bool:
+    """Whether protobuf kept something of the message aside: unknown fields or enum values."""
+    if len(UnknownFieldSet(message)):
+        return True
+    return any(
+        has_unknown(each)
+        for field, value in message.ListFields()
+        if field.message_type is not None
+        for each in (value if field.is_repeated else [value])
+    )
