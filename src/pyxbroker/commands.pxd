@@ -95,15 +95,16 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
 cdef enum:
     RECEIPT_BYTES_MAX = 80          # a whole SEND_RECEIPT frame
     MESSAGE_HEADER_BYTES_MAX = 112  # a MESSAGE frame without ack set, up to the stored bytes
+    ACK_SET_WORD_BYTES_MAX = 11     # each word of an ack set adds at most this much
 
 # Build a whole SEND_RECEIPT frame at out (RECEIPT_BYTES_MAX bytes); returns its size.
 cdef uint32_t build_receipt(uint8_t *out, uint64_t producer_id, uint64_t sequence_id,
                             uint64_t highest_sequence_id, uint64_t ledger_id,
                             uint64_t entry_id) noexcept nogil
 
-# Build the start of a MESSAGE frame at out (MESSAGE_HEADER_BYTES_MAX + 10 * ack_set_words bytes),
-# so that payload_size stored bytes complete the frame; returns its size. partition -1 and
-# consumer_epoch 0 are left out.
+# Build the start of a MESSAGE frame at out, so that payload_size stored bytes complete the frame;
+# returns its size, at most MESSAGE_HEADER_BYTES_MAX + ACK_SET_WORD_BYTES_MAX * ack_set_words.
+# partition -1 and consumer_epoch 0 are left out.
 cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t ledger_id,
                                    uint64_t entry_id, int32_t partition,
                                    uint32_t redelivery_count, const int64_t *ack_set,

@@ -449,7 +449,7 @@ def build_receipt_py(producer_id, sequence_id, highest_sequence_id, ledger_id, e
 def build_message_header_py(consumer_id, ledger_id, entry_id, partition, redelivery_count,
                             ack_set, consumer_epoch, payload_size):
     """The start of a MESSAGE frame as bytes; ack_set is a list of at most 64 words."""
-    cdef uint8_t out[MESSAGE_HEADER_BYTES_MAX + 640]
+    cdef uint8_t out[MESSAGE_HEADER_BYTES_MAX + 64 * ACK_SET_WORD_BYTES_MAX]
     cdef int64_t words[64]
     if len(ack_set) > 64:
         raise ValueError("at most 64 words")
