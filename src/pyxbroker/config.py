@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT, ZOOKEEPER_ALIASES
+
 T = TypeVar("T")
 Value = str | int | float | bool | None
 
@@ -108,7 +110,7 @@ class Config:
     """All settings of one process, as attributes with Pulsar's names.
 
     `Config(brokerServicePort=0)` sets some and takes the default of the others; `Config.load` reads
-    the usual sources. `unknown` lists the keys that were given and that we do not have.
+    the usual sources. `unknown` lists the keys that were given and that do nothing here.
     """
 
     # General
@@ -328,11 +330,6 @@ class Config:
     managedLedgerDefaultMarkDeleteRateLimit: float = setting(
         1.0, "Times per second that a cursor stores its position; 0 is no limit.", unit="1/s"
     )
-    managedLedgerMaxUnackedRangesToPersist: int = setting(
-        10_000,
-        "Acknowledged ranges that Apache Pulsar would store with a cursor. Ours stores all of them;"
-        " the key is read so that a shared configuration file says one thing.",
-    )
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = setting(
         1000, "Acknowledged ranges up to which a closed cursor is kept in the metadata store."
     )
@@ -455,9 +452,10 @@ class Config:
     def _set(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
         target = ALIASES.get(key, key)
         row = SCHEMA.get(target)
+        ignored = row is None or target in NOT_YET
+        if ignored and key not in WITHOUT_EFFECT and key not in self.unknown:
+            self.unknown.append(key)
         if row is None:
-            if key not in WITHOUT_EFFECT and key not in self.unknown:
-                self.unknown.append(key)
             return
         if key != target and (not text.strip() or named_by.get(target) == target):
             return
@@ -531,47 +529,3 @@ SECTIONS = {
 
 # Never shown, not even as a changed setting.
 SECRET = frozenset({"managedLedgerPassword"})
-
-# Older names of Pulsar, and BookKeeper's names for the same thing.
-ZOOKEEPER_ALIASES = frozenset({"zookeeperServers", "zkServers"})
-ALIASES = {
-    "zookeeperServers": "metadataStoreUrl",
-    "zkServers": "metadataStoreUrl",
-    "metadataServiceUri": "metadataStoreUrl",
-    "zooKeeperSessionTimeoutMillis": "metadataStoreSessionTimeoutMillis",
-    "zkTimeout": "metadataStoreSessionTimeoutMillis",
-    "zooKeeperOperationTimeoutSeconds": "metadataStoreOperationTimeoutSeconds",
-    "brokerServicePurgeInactiveFrequencyInSeconds": "brokerDeleteInactiveTopicsFrequencySeconds",
-    "journalDirectory": "journalDirectories",
-    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
-        "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
-    ),
-}
-
-# Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
-WITHOUT_EFFECT = frozenset(
-    """
-    allowLoopback bookkeeperClientNumWorkerThreads bookkeeperNumberOfChannelsPerBookie
-    bookkeeperClientUseV2Protocol bookkeeperUseV2WireProtocol
-    dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
-    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel
-    dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
-    dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
-    dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
-    dbStorage_rocksDB_writeBufferSizeMB diskUsageWarnThreshold journalMaxGroupWaitMSec
-    journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
-    journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
-    jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
-    managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
-    managedLedgerNumWorkerThreads managedLedgerPrometheusStatsLatencyRolloverSeconds
-    managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
-    maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis
-    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
-    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreConfigPath
-    metadataStoreCacheExpirySeconds narExtractionDirectory nettyMaxFrameSizeBytes
-    numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
-    numHighPriorityWorkerThreads numHttpServerThreads numIOThreads numJournalCallbackThreads
-    numOrderedExecutorThreads numReadWorkerThreads numWorkerThreadsForNonPersistentTopic
-    serverNumIOThreads skipBrokerShutdownOnOOM useHostNameAsBookieID zooKeeperCacheExpirySeconds
-    """.split()
-)

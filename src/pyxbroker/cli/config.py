@@ -6,7 +6,8 @@ import textwrap
 
 import click
 
-from pyxbroker.config import ALIASES, SCHEMA, SECTIONS, WITHOUT_EFFECT, Setting, Value
+from pyxbroker.config import SCHEMA, SECTIONS, Setting, Value
+from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT
 
 INTRODUCTION = """\
 The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsar's own
@@ -17,8 +18,9 @@ The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsa
 3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`,
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
 
-A key that is not on this page is named once, in one warning at start, and ignored. A value that
-cannot be used stops the start with its place, its key and what was expected.
+A key that is not on this page, or that is not implemented yet, is ignored; all such keys are named
+in one warning at start. A value that cannot be used stops the start with its place, its key and
+what was expected.
 """
 
 
@@ -35,7 +37,8 @@ def sample() -> str:
     for key, row in SCHEMA.items():
         if key in SECTIONS:
             lines += ["", f"### {SECTIONS[key]}"]
-        about = f"{row.doc} ({row.expected()})"
+        not_yet = " Not implemented yet." if key in NOT_YET else ""
+        about = f"{row.doc}{not_yet} ({row.expected()})"
         lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
         lines.append(f"#{key}={format_value(row.default)}")
     return "\n".join(lines) + "\n"
@@ -63,7 +66,8 @@ def _row(key: str, row: Setting) -> str:
     shown = f"`{default}`" if default else "(empty)"
     unit = f" {row.unit}" if row.unit else ""
     choices = f" One of {', '.join(row.choices)}." if row.choices else ""
-    return f"| `{key}` | {shown}{unit} | {row.doc}{choices} |"
+    not_yet = " *Not implemented yet.*" if key in NOT_YET else ""
+    return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{not_yet} |"
 
 
 @click.command()

@@ -1,0 +1,69 @@
+"""Names of settings beside the schema in config.py: older ones, silent ones, and those to come."""
+
+from __future__ import annotations
+
+# Older names of Pulsar, and BookKeeper's names for the same thing.
+ZOOKEEPER_ALIASES = frozenset({"zookeeperServers", "zkServers"})
+ALIASES = {
+    "zookeeperServers": "metadataStoreUrl",
+    "zkServers": "metadataStoreUrl",
+    "metadataServiceUri": "metadataStoreUrl",
+    "zooKeeperSessionTimeoutMillis": "metadataStoreSessionTimeoutMillis",
+    "zkTimeout": "metadataStoreSessionTimeoutMillis",
+    "zooKeeperOperationTimeoutSeconds": "metadataStoreOperationTimeoutSeconds",
+    "brokerServicePurgeInactiveFrequencyInSeconds": "brokerDeleteInactiveTopicsFrequencySeconds",
+    "journalDirectory": "journalDirectories",
+    "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
+        "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
+    ),
+}
+
+# Keys of the schema that no code reads yet. Who sets one is told, as for an unknown key; a test
+# checks that this list is neither too long nor too short.
+NOT_YET = frozenset(
+    """
+    acknowledgmentAtBatchIndexLevelEnabled activeConsumerFailoverDelayTimeMillis
+    allowAutoTopicCreationType autoSkipNonRecoverableData brokerDeduplicationEnabled
+    brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
+    defaultNumPartitions defaultNumberOfNamespaceBundles diskUsageThreshold
+    dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
+    dispatcherReadFailureBackoffMaxTimeInMs enableNonPersistentTopics enablePersistentTopics
+    flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
+    managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
+    managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
+    maxConcurrentNonPersistentMessagePerConnection maxNumPartitionsPerPartitionedTopic
+    maxTopicsPerNamespace maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription
+    messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
+    subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
+    ttlDurationDefaultInSeconds
+    """.split()
+)
+
+# Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
+WITHOUT_EFFECT = frozenset(
+    """
+    allowLoopback bookkeeperClientNumWorkerThreads bookkeeperNumberOfChannelsPerBookie
+    bookkeeperClientUseV2Protocol bookkeeperUseV2WireProtocol
+    dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel
+    dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
+    dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
+    dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
+    dbStorage_rocksDB_writeBufferSizeMB diskUsageWarnThreshold journalMaxGroupWaitMSec
+    journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
+    journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
+    jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
+    managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
+    managedLedgerMaxUnackedRangesToPersist managedLedgerNumWorkerThreads
+    managedLedgerPrometheusStatsLatencyRolloverSeconds
+    managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
+    maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis
+    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
+    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreConfigPath
+    metadataStoreCacheExpirySeconds narExtractionDirectory nettyMaxFrameSizeBytes
+    numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
+    numHighPriorityWorkerThreads numHttpServerThreads numIOThreads numJournalCallbackThreads
+    numOrderedExecutorThreads numReadWorkerThreads numWorkerThreadsForNonPersistentTopic
+    serverNumIOThreads skipBrokerShutdownOnOOM useHostNameAsBookieID zooKeeperCacheExpirySeconds
+    """.split()
+)
