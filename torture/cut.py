@@ -176,6 +176,11 @@ class PowerCut:
         self._kept: set[int] = set()
         self._torn: int | None = None
 
+    def forget_syncs(self) -> None:
+        """Take back everything since the start, which proves that the log missed nothing."""
+        for change in self.log.changes:
+            change.durable = False
+
     def apply(self) -> Report:
         """Undo; raises ``UncoveredCall`` when the log cannot tell the whole truth."""
         if self.log.uncovered_calls:
