@@ -29,8 +29,11 @@ class BrokerService(Protocol):
     @property
     def metadata(self) -> MetadataStore: ...
 
-    async def lookup(self, topic_name: str) -> LookupResult:
+    async def lookup(self, topic: str) -> LookupResult:
         """The owner of a topic, by full name. Raises PulsarError."""
+
+    async def partitions(self, topic: str) -> int:
+        """Partitions of a topic, 0 when it is not partitioned. Raises PulsarError."""
 
     def failure(self) -> str | None:
         """Why the broker cannot do its work, as a sentence; None when it can."""

@@ -232,6 +232,10 @@ class Service:
         await self.topics.check_name(TopicName.get(topic))
         return LookupResult(self.broker_url, self.web_url)
 
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has, 0 when it is not partitioned. Raises PulsarError."""
+        return await self.topics.partitions(TopicName.get(topic))
+
     def failure(self) -> str | None:
         """Why nothing can be written any more, or None."""
         code = self._bookie.failure

@@ -129,7 +129,7 @@ class TopicCommands:
             since = time.time() - message.start_message_rollback_duration_sec
             start = await topic.position_before_time(int(since * 1000))
         elif message.HasField("start_message_id"):
-            start = reader_start(topic, message.start_message_id)
+            start = mark_before(topic, message.start_message_id)
         else:
             start = topic.managed_ledger.last_confirmed
         return topic.reader_for(message.subscription, start)
@@ -173,7 +173,7 @@ class TopicCommands:
         subscription: Subscription = consumer.subscription
         topic = subscription.topic
         if message.HasField("message_id"):
-            mark_delete = seek_mark(topic, message.message_id)
+            mark_delete = mark_before(topic, message.message_id)
         elif message.HasField("message_publish_time"):
             mark_delete = await topic.position_before_time(message.message_publish_time)
         else:
@@ -274,25 +274,12 @@ def _is_latest(message_id: Any) -> bool:
     return message_id.ledgerId == ID_MAX and message_id.entryId == ID_MAX
 
 
-def reader_start(topic: Topic, message_id: Any) -> Position:
-    """The mark of a reader that starts at a message id.
+def mark_before(topic: Topic, message_id: Any) -> Position:
+    """The mark after which the entry of a message id is the next one (seek, start of a reader).
 
-    The entry itself comes again when the id is inside a batch: the client passes over the messages
-    of it that it has had.
+    The entry itself is delivered: only the client knows whether it wants that message too, or which
+    messages of a batch it has had, and it passes over those.
     """
-    managed_ledger = topic.managed_ledger
-    if _is_latest(message_id):
-        return managed_ledger.last_confirmed
-    position = Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
-    if position.ledger_id < 0:
-        return managed_ledger.first_position()
-    if message_id.batch_index >= 0:
-        position = Position(position.ledger_id, position.entry_id - 1)
-    return min(position, managed_ledger.last_confirmed)
-
-
-def seek_mark(topic: Topic, message_id: Any) -> Position:
-    """The mark after which the message of an id is the next one."""
     managed_ledger = topic.managed_ledger
     if _is_latest(message_id):
         return managed_ledger.last_confirmed
