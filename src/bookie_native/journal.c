@@ -199,7 +199,7 @@ static void journal_encode(journal *j, journal_batch *batch, int first, int coun
                           .previous = j->previous_group,
                           .length = (uint32_t)(g->end - g->start),
                           .records = g->records,
-                          .flags = j->sync_data ? GROUP_SYNCED : 0};
+                          .flags = j->flags};
         group_header_encode(base + g->start, &h);
         memset(base + g->end, 0, g->start + padded - g->end);
         batch->parts[i] = (struct iovec){.iov_base = base + g->start, .iov_len = padded};
@@ -348,6 +348,8 @@ int journal_open(journal *j, const journal_options *options) {
     j->files = options->files;
     j->event_fd = options->event_fd;
     j->sync_data = options->sync_data;
+    j->flags = (options->sync_data ? GROUP_SYNCED : 0) |
+               (options->intact ? GROUP_AFTER_INTACT : 0);
     j->salt = options->disk->entropy(options->disk->ctx);
     j->previous_group = options->last_group;
     j->next_group = options->last_group + GROUP_SEQUENCE_STEP;

@@ -15,7 +15,8 @@
  *       40    4  length in bytes, this header included, padding excluded
  *       44    4  records
  *       48    8  sequence of the group before this one, 0 for none
- *       56    4  flags; 1: the write before this one was synced before this one began
+ *       56    4  flags; 1: the write before this one was synced before this one began,
+ *                2: when this session began, all groups of earlier sessions were found intact
  *       60    4  zero
  *       64       records, then zeros up to a multiple of 4096
  *
@@ -38,6 +39,7 @@
 enum {
     GROUP_HEADER_BYTES = 64,
     GROUP_SYNCED = 1,
+    GROUP_AFTER_INTACT = 2,
     JOURNAL_WRITE_BYTES_MAX = 8 << 20, /* of one write, unless a single group is larger */
     JOURNAL_WRITE_GROUPS_MAX = 256,
     GROUP_SEQUENCE_STEP = 1 << 20 /* skipped at each start */
@@ -63,6 +65,7 @@ typedef struct journal {
     journal_files *files;
     int event_fd;
     int sync_data;
+    uint32_t flags; /* of its groups */
     uint64_t salt;
     pthread_t thread;
     int running;
@@ -95,6 +98,7 @@ typedef struct journal_options {
     journal_files *files;
     int event_fd;
     int sync_data;
+    int intact;          /* replay found nothing bad */
     uint64_t last_group; /* found by replay or in the entry logs */
 } journal_options;
 

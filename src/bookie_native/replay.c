@@ -18,7 +18,8 @@ enum {
     SALVAGE_BYTES_MAX = 16 << 20,      /* of a group whose header is unreadable */
     SALVAGE_SEQUENCES_MAX = 64,
     SUSPECTS_MAX = 4096,
-    SUSPECTS_REPORTED_MAX = 32
+    SUSPECTS_REPORTED_MAX = 32,
+    SESSIONS_MAX = 64
 };
 
 typedef struct found_file {
@@ -32,10 +33,17 @@ typedef struct found_file {
 /* Something bad, of which is only known at the end whether it was torn or damaged. */
 typedef struct suspect {
     uint64_t file_id, sequence, offset;
+    uint64_t salt;                 /* of its session; 0: it is damage for certain */
     uint64_t lost_bytes;           /* 0: a record with a known identity */
     int64_t ledger_id, entry_id;
     uint8_t type;
 } suspect;
+
+/* All groups between a start and the next one, which share a salt. */
+typedef struct session {
+    uint64_t salt;
+    uint64_t synced_through; /* its groups up to this one are known to have been synced */
+} session;
 
 typedef struct replay {
     const replay_options *options;
@@ -45,7 +53,9 @@ typedef struct replay {
     size_t count, capacity;
     uint64_t last;           /* sequence of the last group found, at first the checkpoint */
     uint64_t salt;           /* of that group */
-    uint64_t synced_through; /* groups up to this one are known to have been synced */
+    uint64_t intact_through; /* groups up to this one were found intact by a later start */
+    session sessions[SESSIONS_MAX];
+    size_t session_count;
     suspect *suspects;
     size_t suspect_count, suspects_dropped;
     int error;               /* the sink's */
@@ -78,7 +88,8 @@ static uint64_t replay_records(replay *r, replay_window *w, const uint8_t *data,
         enum record_found what = record_scan_next(&scan, &found);
         if (what == RECORD_NONE)
             return good;
-        suspect s = {.file_id = w->file_id, .sequence = sequence, .offset = offset + at};
+        suspect s = {
+            .file_id = w->file_id, .sequence = sequence, .salt = salt, .offset = offset + at};
         if (what == RECORD_GOOD) {
             replay_accept(r, w, &found);
             good++;
@@ -122,7 +133,8 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
     /* Groups of one write may reach the disk in any order; those before it had been synced. */
     int damage = h->write_sequence > r->last + 1 && (h->flags & GROUP_SYNCED) != 0;
     suspect s = {.file_id = w->file_id,
-                 .sequence = damage ? 0 : h->previous,
+                 .sequence = h->previous,
+                 .salt = damage ? 0 : h->salt,
                  .offset = bad_from < at ? bad_from : at,
                  .lost_bytes = bad_from < at ? at - bad_from : 1};
     replay_suspect(r, &s);
@@ -130,10 +142,35 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
         replay_salvage(r, w, bad_from, at, h->previous, h->salt);
 }
 
+/* What a group proves about those before it: within its session that the earlier writes had been
+ * synced; about earlier sessions nothing, unless its session found them intact when it started. */
+static void replay_evidence(replay *r, const group_header *h) {
+    if (r->session_count == 0 || r->sessions[r->session_count - 1].salt != h->salt) {
+        if (r->session_count == SESSIONS_MAX) {
+            r->session_count--;
+            memmove(r->sessions, r->sessions + 1, r->session_count * sizeof *r->sessions);
+        }
+        r->sessions[r->session_count++] = (session){.salt = h->salt};
+        if ((h->flags & GROUP_AFTER_INTACT) != 0 && h->previous > r->intact_through)
+            r->intact_through = h->previous;
+    }
+    session *current = &r->sessions[r->session_count - 1];
+    if ((h->flags & GROUP_SYNCED) != 0 && h->write_sequence > 0)
+        current->synced_through = h->write_sequence - 1;
+}
+
+static int replay_is_damage(const replay *r, const suspect *s) {
+    if (s->salt == 0 || s->sequence <= r->intact_through)
+        return 1;
+    for (size_t i = 0; i < r->session_count; i++)
+        if (r->sessions[i].salt == s->salt)
+            return s->sequence <= r->sessions[i].synced_through;
+    return 0;
+}
+
 /* A group whose header is valid, at the offset at. */
 static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
-    if ((h->flags & GROUP_SYNCED) != 0 && h->write_sequence > r->synced_through + 1)
-        r->synced_through = h->write_sequence - 1;
+    replay_evidence(r, h);
     const uint8_t *group = replay_window_get(w, at, h->length);
     if (group != NULL)
         replay_records(r, w, group + GROUP_HEADER_BYTES, h->length - GROUP_HEADER_BYTES,
@@ -212,7 +249,8 @@ static void replay_judge(replay *r) {
     size_t reported = 0;
     for (size_t i = 0; i < r->suspect_count && r->error == 0; i++) {
         const suspect *s = &r->suspects[i];
-        int damage = s->sequence <= r->synced_through;
+        int damage = replay_is_damage(r, s);
+        r->result->intact = 0;
         enum event_severity severity = damage ? EVENT_ERROR : EVENT_INFO;
         if (damage && s->lost_bytes == 0) {
             record lost = {.type = s->type, .ledger_id = s->ledger_id, .entry_id = s->entry_id};
@@ -340,7 +378,7 @@ static int replay_one(replay *r, size_t number) {
 int replay_journal(const replay_options *options, const replay_sink *sink, replay_result *result,
                    char *error, size_t error_bytes) {
     replay r = {.options = options, .sink = sink, .result = result, .last = options->checkpoint};
-    *result = (replay_result){0};
+    *result = (replay_result){.intact = 1};
     int status = options->disk->list(options->disk->ctx, options->directory_fd, replay_name, &r);
     if (r.count > 0)
         qsort(r.files, r.count, sizeof *r.files, by_file_id);

@@ -7,7 +7,9 @@
  *
  *   - Bad bytes are the torn tail of a write that was never acknowledged when no group of a later
  *     write follows. Valid records in it are kept, the rest is cut, and that is only information.
- *   - Bad bytes that a group of a later write follows had once been synced. That is damage: an error
+ *   - Bad bytes that a group of a later write of the same session (all groups between one start and
+ *     the next) follows had once been synced; so had those that a later start found intact. That
+ *     is damage: an error
  *     that names the file, the offset and the entry where it can; all other records are salvaged,
  *     also those of a group whose header is unreadable, by looking on at every multiple of 8.
  */
@@ -39,6 +41,7 @@ typedef struct replay_options {
 typedef struct replay_result {
     uint64_t last_group; /* the highest sequence found, or the checkpoint */
     uint64_t records;
+    int intact;          /* nothing was bad */
 } replay_result;
 
 /* Returns 0 or an error, for which error holds a sentence. */

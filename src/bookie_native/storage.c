@@ -160,7 +160,7 @@ static int storage_directories(storage *s, const storage_options *options, char 
 }
 
 /* Reads entry logs and journal. Returns 0 or an error. */
-static int storage_recover(storage *s, uint64_t *last_group, char *error, size_t error_bytes) {
+static int storage_recover(storage *s, replay_result *found, char *error, size_t error_bytes) {
     int status = log_list_open(&s->logs, s->disk, &s->events, s->ledger_fd, storage_on_row, s,
                                error, error_bytes);
     if (status < 0)
@@ -172,14 +172,12 @@ static int storage_recover(storage *s, uint64_t *last_group, char *error, size_t
                               .checkpoint = s->logs.checkpoint,
                               .unsure = s->logs.unsure};
     replay_sink sink = {.arg = s, .pool = s->pool, .record = storage_on_record};
-    replay_result result;
-    status = replay_journal(&options, &sink, &result, error, error_bytes);
-    *last_group = result.last_group;
-    return status;
+    return replay_journal(&options, &sink, found, error, error_bytes);
 }
 
 /* Starts the threads; what was replayed goes to the flush thread as one generation. */
-static int storage_start(storage *s, const storage_options *options, uint64_t last_group) {
+static int storage_start(storage *s, const storage_options *options,
+                         const replay_result *found) {
     int status = journal_files_start(&s->files);
     if (status < 0)
         return status;
@@ -189,7 +187,8 @@ static int storage_start(storage *s, const storage_options *options, uint64_t la
                              .files = &s->files,
                              .event_fd = s->event_fd,
                              .sync_data = options->journal_sync_data,
-                             .last_group = last_group};
+                             .intact = found->intact,
+                             .last_group = found->last_group};
     journal_open(&s->journal, &about);
     flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->events, s->event_fd);
     reader_open(&s->reader, &s->logs, &s->events, s->event_fd);
@@ -269,7 +268,7 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     s->oldest = s->active = generation_open();
     events_open(&s->events, s->event_fd);
     log_list_prepare(&s->logs);
-    uint64_t last_group = 0;
+    replay_result found = {0};
     if (s->event_fd < 0 || s->pool == NULL || s->active == NULL)
         status = -ENOMEM;
     if (status == 0)
@@ -282,9 +281,9 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     }
     journal_files_open(&s->files, s->disk, &s->events, s->journal_fd, s->event_fd,
                        options->journal_file_bytes);
-    status = storage_recover(s, &last_group, error, error_bytes);
+    status = storage_recover(s, &found, error, error_bytes);
     if (status == 0)
-        status = storage_start(s, options, last_group);
+        status = storage_start(s, options, &found);
     if (status < 0) {
         if (error[0] == '\0')
             snprintf(error, error_bytes, "the journal cannot be started: %s", strerror(-status));

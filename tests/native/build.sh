@@ -1,0 +1,60 @@
+#!/bin/sh
+# Builds and runs the native tests: build.sh asan|tsan|plain [part of a test's name].
+# Prints one line per test and a summary; fails when a test fails.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+native="$here/../../src/bookie_native"
+variant=${1:-asan}
+filter=${2:-}
+out="${NATIVE_TESTS_OUT:-$here/../../build/native-tests}/$variant"
+mkdir -p "$out"
+compiler=${CC:-cc}
+flags="-std=gnu11 -g -Wall -Wextra -Werror -I$native -I$here"
+case "$variant" in
+asan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
+tsan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=thread" ;;
+plain) flags="$flags -O2" ;;
+*) echo "usage: build.sh asan|tsan|plain [part of a test's name]" >&2; exit 2 ;;
+esac
+
+# Compiles $1 to an object unless that is newer than the source and every header.
+compile() {
+    object="$out/$(basename "$1" .c).o"
+    newest=$(ls -t "$1" "$native"/*.h "$here"/*.h "$object" 2>/dev/null | head -n 1)
+    [ "$newest" = "$object" ] || $compiler $flags -c "$1" -o "$object"
+    objects="$objects $object"
+}
+
+objects=""
+for source in "$native"/*.c "$here/check.c" "$here/sim_disk.c" "$here/support.c"; do
+    case "$source" in
+    */module.c | */module_faults.c) ;; # they know Python; tests/test_storage.py tests them
+    *) compile "$source" ;;
+    esac
+done
+shared=$objects
+
+passed=0
+failed=0
+for source in "$here"/test_*.c; do
+    objects=""
+    compile "$source"
+    program="$out/$(basename "$source" .c)"
+    $compiler $flags $shared $objects -o "$program" -lpthread
+    if [ -n "$filter" ] && ! grep -q "\"[a-z0-9_]*$filter" "$source"; then
+        continue
+    fi
+    # A sanitizer ends the program without a line of its own; that is a failure too.
+    if "$program" $filter >"$out/output.txt" 2>&1; then status=0; else status=$?; fi
+    cat "$out/output.txt"
+    ok=$(grep -c '^ok ' "$out/output.txt" || true)
+    bad=$(grep -c '^FAILED ' "$out/output.txt" || true)
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+        echo "FAILED  $(basename "$program") ended with status $status"
+        bad=1
+    fi
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+done
+echo "native tests ($variant): $passed passed, $failed failed"
+[ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]

@@ -1,0 +1,707 @@
+/* sim_disk.c - directories, files and descriptors in memory, with their durable shadows. */
+#define _GNU_SOURCE
+#include "sim_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    SIM_SECTOR_BYTES = 512,
+    SIM_NAMES_MAX = 512,
+    SIM_NAME_BYTES = 64,
+    SIM_PATH_BYTES = 256,
+    SIM_DIRECTORIES_MAX = 8,
+    SIM_DESCRIPTORS_MAX = 512,
+    SIM_FIRST_DESCRIPTOR = 100000 /* far from the real ones, which go through the same table */
+};
+
+typedef struct sim_write {
+    uint64_t offset;
+    size_t bytes;
+    uint8_t *data;
+    struct sim_write *next;
+} sim_write;
+
+typedef struct sim_file {
+    int references;
+    uint8_t *visible, *durable;
+    size_t visible_bytes, durable_bytes;
+    sim_write *unsynced, **unsynced_last;
+} sim_file;
+
+typedef struct sim_name {
+    char name[SIM_NAME_BYTES];
+    sim_file *file;
+} sim_name;
+
+typedef struct sim_names {
+    sim_name entries[SIM_NAMES_MAX];
+    int count;
+} sim_names;
+
+/* A change of names that no sync covers: from "" creates, to "" removes. */
+typedef struct sim_change {
+    char from[SIM_NAME_BYTES], to[SIM_NAME_BYTES];
+    sim_file *file;
+    struct sim_change *next;
+} sim_change;
+
+typedef struct sim_directory {
+    char path[SIM_PATH_BYTES];
+    int durable;
+    int locked;
+    sim_names visible, synced;
+    sim_change *changes, **changes_last;
+} sim_directory;
+
+typedef struct sim_descriptor {
+    sim_file *file;
+    sim_directory *directory;
+    int open, direct;
+} sim_descriptor;
+
+struct sim_disk {
+    disk_calls calls;
+    pthread_mutex_t lock;
+    sim_directory *directories[SIM_DIRECTORIES_MAX];
+    int directory_count;
+    sim_descriptor descriptors[SIM_DESCRIPTORS_MAX];
+    uint64_t changes, cut_at, cut_seed;
+    void (*note)(void *);
+    void *note_arg;
+    sim_disk *taken;
+    int unaligned;
+};
+
+uint64_t sim_random(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+static void *need(void *memory) {
+    if (memory == NULL)
+        abort();
+    return memory;
+}
+
+static sim_file *file_new(void) {
+    sim_file *file = need(calloc(1, sizeof *file));
+    file->unsynced_last = &file->unsynced;
+    return file;
+}
+
+static void file_forget_writes(sim_file *file) {
+    while (file->unsynced != NULL) {
+        sim_write *next = file->unsynced->next;
+        free(file->unsynced->data);
+        free(file->unsynced);
+        file->unsynced = next;
+    }
+    file->unsynced_last = &file->unsynced;
+}
+
+static void file_drop(sim_file *file) {
+    if (--file->references > 0)
+        return;
+    file_forget_writes(file);
+    free(file->visible);
+    free(file->durable);
+    free(file);
+}
+
+static void buffer_resize(uint8_t **buffer, size_t *bytes, size_t wanted) {
+    if (wanted > *bytes) {
+        *buffer = need(realloc(*buffer, wanted));
+        memset(*buffer + *bytes, 0, wanted - *bytes);
+    }
+    *bytes = wanted;
+}
+
+static sim_name *names_find(sim_names *names, const char *name) {
+    for (int i = 0; i < names->count; i++)
+        if (strcmp(names->entries[i].name, name) == 0)
+            return &names->entries[i];
+    return NULL;
+}
+
+static void names_remove(sim_names *names, const char *name) {
+    sim_name *found = names_find(names, name);
+    if (found == NULL)
+        return;
+    file_drop(found->file);
+    *found = names->entries[--names->count];
+}
+
+static void names_put(sim_names *names, const char *name, sim_file *file) {
+    file->references++;
+    names_remove(names, name);
+    if (names->count == SIM_NAMES_MAX)
+        abort();
+    sim_name *entry = &names->entries[names->count++];
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->file = file;
+}
+
+static void names_apply(sim_names *names, const sim_change *change) {
+    if (change->from[0] != '\0' && names_find(names, change->from) == NULL)
+        return;
+    if (change->to[0] != '\0')
+        names_put(names, change->to, change->file);
+    if (change->from[0] != '\0')
+        names_remove(names, change->from);
+}
+
+static void directory_forget_changes(sim_directory *directory) {
+    while (directory->changes != NULL) {
+        sim_change *next = directory->changes->next;
+        file_drop(directory->changes->file);
+        free(directory->changes);
+        directory->changes = next;
+    }
+    directory->changes_last = &directory->changes;
+}
+
+/* Changes the visible names and remembers the change. */
+static void directory_change(sim_directory *directory, const char *from, const char *to,
+                             sim_file *file) {
+    sim_change *change = need(calloc(1, sizeof *change));
+    snprintf(change->from, sizeof change->from, "%s", from);
+    snprintf(change->to, sizeof change->to, "%s", to);
+    change->file = file;
+    file->references++;
+    names_apply(&directory->visible, change);
+    *directory->changes_last = change;
+    directory->changes_last = &change->next;
+}
+
+static sim_directory *disk_directory(sim_disk *disk, const char *path) {
+    for (int i = 0; i < disk->directory_count; i++)
+        if (strcmp(disk->directories[i]->path, path) == 0)
+            return disk->directories[i];
+    return NULL;
+}
+
+static sim_directory *disk_add_directory(sim_disk *disk, const char *path, int durable) {
+    if (disk->directory_count == SIM_DIRECTORIES_MAX)
+        abort();
+    sim_directory *directory = need(calloc(1, sizeof *directory));
+    snprintf(directory->path, sizeof directory->path, "%s", path);
+    directory->durable = durable;
+    directory->changes_last = &directory->changes;
+    disk->directories[disk->directory_count++] = directory;
+    return directory;
+}
+
+/* --- power cuts --- */
+
+/* What a file holds after a cut: its durable bytes, and any sectors of the writes since. */
+static sim_file *file_cut(const sim_file *file, uint64_t *random) {
+    sim_file *copy = file_new();
+    buffer_resize(&copy->visible, &copy->visible_bytes, file->durable_bytes);
+    if (file->durable_bytes > 0)
+        memcpy(copy->visible, file->durable, file->durable_bytes);
+    /* 0: nothing more arrived; 1: everything; 2, 3: any sectors. */
+    unsigned mood = sim_random(random) % 4;
+    for (const sim_write *w = file->unsynced; w != NULL && mood != 0; w = w->next)
+        for (size_t at = 0; at < w->bytes; at += SIM_SECTOR_BYTES) {
+            if (mood != 1 && sim_random(random) % 2 == 0)
+                continue;
+            size_t part = w->bytes - at < SIM_SECTOR_BYTES ? w->bytes - at : SIM_SECTOR_BYTES;
+            if (w->offset + at + part > copy->visible_bytes)
+                buffer_resize(&copy->visible, &copy->visible_bytes, w->offset + at + part);
+            memcpy(copy->visible + w->offset + at, w->data + at, part);
+        }
+    buffer_resize(&copy->durable, &copy->durable_bytes, copy->visible_bytes);
+    if (copy->visible_bytes > 0)
+        memcpy(copy->durable, copy->visible, copy->visible_bytes);
+    return copy;
+}
+
+static sim_file *file_visible_copy(const sim_file *file) {
+    sim_file *copy = file_new();
+    buffer_resize(&copy->visible, &copy->visible_bytes, file->visible_bytes);
+    buffer_resize(&copy->durable, &copy->durable_bytes, file->visible_bytes);
+    if (file->visible_bytes > 0) {
+        memcpy(copy->visible, file->visible, file->visible_bytes);
+        memcpy(copy->durable, file->visible, file->visible_bytes);
+    }
+    return copy;
+}
+
+static void names_copy_cut(sim_names *to, const sim_names *from, uint64_t *random, int power) {
+    for (int i = 0; i < from->count; i++) {
+        const sim_file *file = from->entries[i].file;
+        names_put(to, from->entries[i].name,
+                  power ? file_cut(file, random) : file_visible_copy(file));
+    }
+}
+
+/* A copy of the disk after a power cut or, with power 0, after a kill. Under the lock. */
+static sim_disk *disk_copy(sim_disk *disk, uint64_t seed, int power) {
+    sim_disk *copy = sim_disk_new();
+    for (int i = 0; i < disk->directory_count; i++) {
+        sim_directory *directory = disk->directories[i];
+        if (power && !directory->durable && sim_random(&seed) % 2 == 0)
+            continue;
+        sim_directory *target = disk_add_directory(copy, directory->path, 1);
+        sim_names *survived = need(calloc(1, sizeof *survived));
+        const sim_names *from = power ? &directory->synced : &directory->visible;
+        for (int n = 0; n < from->count; n++)
+            names_put(survived, from->entries[n].name, from->entries[n].file);
+        unsigned length = 0;
+        for (const sim_change *c = directory->changes; c != NULL; c = c->next)
+            length++;
+        unsigned kept = power ? (unsigned)(sim_random(&seed) % (length + 1)) : 0;
+        for (const sim_change *c = directory->changes; c != NULL && kept > 0; c = c->next, kept--)
+            names_apply(survived, c);
+        names_copy_cut(&target->visible, survived, &seed, power);
+        for (int n = 0; n < target->visible.count; n++)
+            names_put(&target->synced, target->visible.entries[n].name,
+                      target->visible.entries[n].file);
+        while (survived->count > 0)
+            names_remove(survived, survived->entries[0].name);
+        free(survived);
+    }
+    return copy;
+}
+
+/* Counts a change of the disk, and cuts the power of a copy when its time has come. */
+static void disk_changes(sim_disk *disk) {
+    if (++disk->changes != disk->cut_at || disk->taken != NULL)
+        return;
+    disk->note(disk->note_arg);
+    disk->taken = disk_copy(disk, disk->cut_seed, 1);
+}
+
+/* --- the table --- */
+
+static void enter(sim_disk *disk) {
+    pthread_mutex_lock(&disk->lock);
+}
+
+static int leave(sim_disk *disk, int result) {
+    pthread_mutex_unlock(&disk->lock);
+    return result;
+}
+
+static sim_descriptor *descriptor(sim_disk *disk, int fd) {
+    int number = fd - SIM_FIRST_DESCRIPTOR;
+    if (number < 0 || number >= SIM_DESCRIPTORS_MAX || !disk->descriptors[number].open)
+        abort();
+    return &disk->descriptors[number];
+}
+
+static int descriptor_new(sim_disk *disk, sim_file *file, sim_directory *directory, int direct) {
+    for (int i = 0; i < SIM_DESCRIPTORS_MAX; i++)
+        if (!disk->descriptors[i].open) {
+            if (file != NULL)
+                file->references++;
+            disk->descriptors[i] = (sim_descriptor){
+                .file = file, .directory = directory, .open = 1, .direct = direct};
+            return SIM_FIRST_DESCRIPTOR + i;
+        }
+    return -EMFILE;
+}
+
+static int sim_make_directory(void *ctx, const char *path) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    if (strcmp(path, "/") == 0 || disk_directory(disk, path) != NULL)
+        return leave(disk, -EEXIST);
+    disk_changes(disk);
+    disk_add_directory(disk, path, 0);
+    return leave(disk, 0);
+}
+
+static int sim_open_directory(void *ctx, const char *path) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_directory *directory = disk_directory(disk, path);
+    if (directory == NULL && strcmp(path, "/") == 0)
+        directory = disk_add_directory(disk, path, 1);
+    return leave(disk, directory == NULL ? -ENOENT : descriptor_new(disk, NULL, directory, 0));
+}
+
+static int sim_list(void *ctx, int fd, disk_name_fn found, void *arg) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_names names = descriptor(disk, fd)->directory->visible;
+    leave(disk, 0);
+    int result = 0;
+    for (int i = 0; i < names.count && result >= 0; i++)
+        result = found(arg, names.entries[i].name);
+    return result < 0 ? result : 0;
+}
+
+static int sim_lock_directory(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_directory *directory = descriptor(disk, fd)->directory;
+    if (directory->locked)
+        return leave(disk, -EWOULDBLOCK);
+    directory->locked = 1;
+    return leave(disk, 0);
+}
+
+static int sim_sync_directory(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    disk_changes(disk);
+    sim_directory *directory = descriptor(disk, fd)->directory;
+    for (const sim_change *c = directory->changes; c != NULL; c = c->next)
+        names_apply(&directory->synced, c);
+    directory_forget_changes(directory);
+    size_t length = strcmp(directory->path, "/") == 0 ? 0 : strlen(directory->path);
+    for (int i = 0; i < disk->directory_count; i++) {
+        const char *path = disk->directories[i]->path;
+        if (strncmp(path, directory->path, length) == 0 && path[length] == '/' &&
+            strchr(path + length + 1, '/') == NULL)
+            disk->directories[i]->durable = 1;
+    }
+    return leave(disk, 0);
+}
+
+static int sim_open(void *ctx, int directory_fd, const char *name, int flags) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_directory *directory = descriptor(disk, directory_fd)->directory;
+    sim_name *entry = names_find(&directory->visible, name);
+    if (entry == NULL && !(flags & O_CREAT))
+        return leave(disk, -ENOENT);
+    if (entry == NULL) {
+        disk_changes(disk);
+        directory_change(directory, "", name, file_new());
+        entry = names_find(&directory->visible, name);
+    } else if (flags & O_TRUNC) {
+        /* The old bytes may be what a power cut leaves; a new file stands for that well enough. */
+        disk_changes(disk);
+        directory_change(directory, "", name, file_new());
+        entry = names_find(&directory->visible, name);
+    }
+    return leave(disk, descriptor_new(disk, entry->file, NULL, (flags & O_DIRECT) != 0));
+}
+
+static int sim_close(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    if (fd < SIM_FIRST_DESCRIPTOR)
+        return disk_system()->close(NULL, fd); /* the eventfd */
+    enter(disk);
+    sim_descriptor *d = descriptor(disk, fd);
+    if (d->file != NULL)
+        file_drop(d->file);
+    else
+        d->directory->locked = 0;
+    d->open = 0;
+    return leave(disk, 0);
+}
+
+static int sim_rename(void *ctx, int directory_fd, const char *from, const char *to) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_directory *directory = descriptor(disk, directory_fd)->directory;
+    sim_name *entry = names_find(&directory->visible, from);
+    if (entry == NULL)
+        return leave(disk, -ENOENT);
+    disk_changes(disk);
+    directory_change(directory, from, to, entry->file);
+    return leave(disk, 0);
+}
+
+static int sim_unlink(void *ctx, int directory_fd, const char *name) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_directory *directory = descriptor(disk, directory_fd)->directory;
+    sim_name *entry = names_find(&directory->visible, name);
+    if (entry == NULL)
+        return leave(disk, -ENOENT);
+    disk_changes(disk);
+    directory_change(directory, name, "", entry->file);
+    return leave(disk, 0);
+}
+
+static int64_t sim_file_bytes(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    int64_t bytes = (int64_t)descriptor(disk, fd)->file->visible_bytes;
+    leave(disk, 0);
+    return bytes;
+}
+
+static ssize_t sim_pread(void *ctx, int fd, void *buffer, size_t bytes, int64_t offset) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    const sim_file *file = descriptor(disk, fd)->file;
+    size_t count = 0;
+    if ((uint64_t)offset < file->visible_bytes) {
+        count = file->visible_bytes - (size_t)offset;
+        if (count > bytes)
+            count = bytes;
+        memcpy(buffer, file->visible + offset, count);
+    }
+    leave(disk, 0);
+    return (ssize_t)count;
+}
+
+/* Changes visible bytes and remembers the write. */
+static void file_write(sim_file *file, const uint8_t *data, size_t bytes, uint64_t offset) {
+    if (bytes == 0)
+        return;
+    if (offset + bytes > file->visible_bytes)
+        buffer_resize(&file->visible, &file->visible_bytes, offset + bytes);
+    memcpy(file->visible + offset, data, bytes);
+    sim_write *w = need(calloc(1, sizeof *w));
+    w->offset = offset;
+    w->bytes = bytes;
+    w->data = need(malloc(bytes));
+    memcpy(w->data, data, bytes);
+    *file->unsynced_last = w;
+    file->unsynced_last = &w->next;
+}
+
+static ssize_t sim_pwritev(void *ctx, int fd, const struct iovec *parts, int count,
+                           int64_t offset) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    sim_descriptor *d = descriptor(disk, fd);
+    disk_changes(disk);
+    size_t written = 0;
+    for (int i = 0; i < count; i++) {
+        if (d->direct && ((uintptr_t)parts[i].iov_base % 4096 != 0 ||
+                          parts[i].iov_len % 4096 != 0 || offset % 4096 != 0))
+            disk->unaligned = 1;
+        file_write(d->file, parts[i].iov_base, parts[i].iov_len, (uint64_t)offset + written);
+        written += parts[i].iov_len;
+    }
+    leave(disk, 0);
+    return (ssize_t)written;
+}
+
+static int sim_fdatasync(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    disk_changes(disk);
+    sim_file *file = descriptor(disk, fd)->file;
+    size_t before = file->durable_bytes;
+    buffer_resize(&file->durable, &file->durable_bytes, file->visible_bytes);
+    if (file->visible_bytes > before)
+        memcpy(file->durable + before, file->visible + before, file->visible_bytes - before);
+    for (const sim_write *w = file->unsynced; w != NULL; w = w->next)
+        memcpy(file->durable + w->offset, file->visible + w->offset, w->bytes);
+    file_forget_writes(file);
+    return leave(disk, 0);
+}
+
+static int sim_fallocate(void *ctx, int fd, int mode, int64_t offset, int64_t bytes) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    disk_changes(disk);
+    sim_file *file = descriptor(disk, fd)->file;
+    if (mode & FALLOC_FL_PUNCH_HOLE) {
+        uint8_t *zeros = need(calloc(1, (size_t)bytes));
+        file_write(file, zeros, (size_t)bytes, (uint64_t)offset);
+        free(zeros);
+    } else if (!(mode & FALLOC_FL_KEEP_SIZE) && (size_t)(offset + bytes) > file->visible_bytes) {
+        buffer_resize(&file->visible, &file->visible_bytes, (size_t)(offset + bytes));
+    }
+    return leave(disk, 0);
+}
+
+static int sim_drop_direct(void *ctx, int fd) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    descriptor(disk, fd)->direct = 0;
+    return leave(disk, 0);
+}
+
+static int sim_map(void *ctx, int fd, size_t bytes, void **out) {
+    sim_disk *disk = ctx;
+    enter(disk);
+    const sim_file *file = descriptor(disk, fd)->file;
+    if (bytes > file->visible_bytes)
+        abort();
+    *out = need(malloc(bytes));
+    memcpy(*out, file->visible, bytes);
+    return leave(disk, 0);
+}
+
+static void sim_unmap(void *ctx, void *address, size_t bytes) {
+    (void)ctx;
+    (void)bytes;
+    free(address);
+}
+
+static int sim_populate(void *ctx, const void *address, size_t bytes) {
+    (void)ctx;
+    (void)address;
+    (void)bytes;
+    return 0;
+}
+
+static void sim_read_ahead(void *ctx, const void *address, size_t bytes) {
+    (void)ctx;
+    (void)address;
+    (void)bytes;
+}
+
+/* --- for tests --- */
+
+sim_disk *sim_disk_new(void) {
+    sim_disk *disk = need(calloc(1, sizeof *disk));
+    pthread_mutex_init(&disk->lock, NULL);
+    disk->calls = (disk_calls){.ctx = disk,
+                               .make_directory = sim_make_directory,
+                               .open_directory = sim_open_directory,
+                               .list = sim_list,
+                               .lock_directory = sim_lock_directory,
+                               .sync_directory = sim_sync_directory,
+                               .open = sim_open,
+                               .close = sim_close,
+                               .rename = sim_rename,
+                               .unlink = sim_unlink,
+                               .file_bytes = sim_file_bytes,
+                               .pread = sim_pread,
+                               .pwritev = sim_pwritev,
+                               .fdatasync = sim_fdatasync,
+                               .fallocate = sim_fallocate,
+                               .drop_direct = sim_drop_direct,
+                               .map = sim_map,
+                               .unmap = sim_unmap,
+                               .populate = sim_populate,
+                               .read_ahead = sim_read_ahead,
+                               .clock_ns = disk_system()->clock_ns,
+                               .entropy = disk_system()->entropy};
+    return disk;
+}
+
+void sim_disk_free(sim_disk *disk) {
+    if (disk == NULL)
+        return;
+    for (int i = 0; i < disk->directory_count; i++) {
+        sim_directory *directory = disk->directories[i];
+        directory_forget_changes(directory);
+        while (directory->visible.count > 0)
+            names_remove(&directory->visible, directory->visible.entries[0].name);
+        while (directory->synced.count > 0)
+            names_remove(&directory->synced, directory->synced.entries[0].name);
+        free(directory);
+    }
+    pthread_mutex_destroy(&disk->lock);
+    free(disk);
+}
+
+const disk_calls *sim_disk_calls(sim_disk *disk) {
+    return &disk->calls;
+}
+
+uint64_t sim_disk_changes(sim_disk *disk) {
+    enter(disk);
+    uint64_t changes = disk->changes;
+    leave(disk, 0);
+    return changes;
+}
+
+void sim_disk_cut_at(sim_disk *disk, uint64_t change, uint64_t seed, void (*note)(void *arg),
+                     void *arg) {
+    enter(disk);
+    disk->cut_at = change;
+    disk->cut_seed = seed;
+    disk->note = note;
+    disk->note_arg = arg;
+    leave(disk, 0);
+}
+
+sim_disk *sim_disk_taken(sim_disk *disk) {
+    enter(disk);
+    sim_disk *taken = disk->taken;
+    disk->taken = NULL;
+    disk->cut_at = 0;
+    leave(disk, 0);
+    return taken;
+}
+
+sim_disk *sim_disk_cut(sim_disk *disk, uint64_t seed) {
+    enter(disk);
+    sim_disk *copy = disk_copy(disk, seed, 1);
+    leave(disk, 0);
+    return copy;
+}
+
+sim_disk *sim_disk_killed(sim_disk *disk) {
+    enter(disk);
+    sim_disk *copy = disk_copy(disk, 0, 0);
+    leave(disk, 0);
+    return copy;
+}
+
+uint8_t *sim_disk_file(sim_disk *disk, const char *directory, const char *name, size_t *bytes) {
+    sim_directory *found = disk_directory(disk, directory);
+    sim_name *entry = found == NULL ? NULL : names_find(&found->visible, name);
+    if (entry == NULL)
+        return NULL;
+    *bytes = entry->file->visible_bytes;
+    return entry->file->visible;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+int sim_disk_name(sim_disk *disk, const char *directory, const char *suffix, int number,
+                  char *name, size_t name_bytes) {
+    sim_directory *found = disk_directory(disk, directory);
+    const char *names[SIM_NAMES_MAX];
+    int count = 0;
+    for (int i = 0; found != NULL && i < found->visible.count; i++) {
+        const char *candidate = found->visible.entries[i].name;
+        size_t length = strlen(candidate), wanted = strlen(suffix);
+        if (length >= wanted && strcmp(candidate + length - wanted, suffix) == 0)
+            names[count++] = candidate;
+    }
+    if (number >= count)
+        return 0;
+    qsort(names, (size_t)count, sizeof *names, by_name);
+    snprintf(name, name_bytes, "%s", names[number]);
+    return 1;
+}
+
+void sim_disk_put_directory(sim_disk *disk, const char *path) {
+    char level[SIM_PATH_BYTES];
+    snprintf(level, sizeof level, "%s", path);
+    for (char *slash = strchr(level + 1, '/');; slash = strchr(slash + 1, '/')) {
+        if (slash != NULL)
+            *slash = '\0';
+        if (disk_directory(disk, level) == NULL)
+            disk_add_directory(disk, level, 1);
+        if (slash == NULL)
+            return;
+        *slash = '/';
+    }
+}
+
+void sim_disk_put(sim_disk *disk, const char *directory, const char *name, const uint8_t *data,
+                  size_t bytes) {
+    sim_disk_put_directory(disk, directory);
+    sim_directory *found = disk_directory(disk, directory);
+    sim_file *file = file_new();
+    buffer_resize(&file->visible, &file->visible_bytes, bytes);
+    buffer_resize(&file->durable, &file->durable_bytes, bytes);
+    if (bytes > 0) {
+        memcpy(file->visible, data, bytes);
+        memcpy(file->durable, data, bytes);
+    }
+    names_put(&found->visible, name, file);
+    names_put(&found->synced, name, file);
+}
+
+int sim_disk_clean(sim_disk *disk) {
+    int clean = !disk->unaligned;
+    for (int i = 0; i < SIM_DESCRIPTORS_MAX; i++)
+        clean = clean && !disk->descriptors[i].open;
+    return clean;
+}
