@@ -90,7 +90,7 @@ asan: dev ## unit tests with every extension module under ASan and UBSan
 lint: dev ## ruff, mypy, cython-lint, and our C with warnings as errors
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/cython-lint src/pyxbroker
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
 	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
 	    --build-lib build/lint --build-temp build/lint-objects
 
