@@ -202,10 +202,13 @@ cdef class AckSet:
             if self.holes == 0:
                 break
             following = next_ledger(self.mark_ledger_id, self.mark_entry_id)
+            # A ledger without entries has nothing to wait for; the one after it may.
+            while following is not None and following not in self.ledgers:
+                following = next_ledger(following, -1)
             if following is None:
                 break
-            bitmap = self.ledgers.get(following)
-            if bitmap is None or not bitmap.contains(0):
+            bitmap = self.ledgers[following]
+            if not bitmap.contains(0):
                 break
             self.mark_ledger_id = following
             self.mark_entry_id = -1
@@ -281,8 +284,11 @@ cdef class AckSet:
         return (<EntryBitmap>self.ledgers[ledger_id]).to_longs()
 
     def restore_longs(self, ledger_id, longs):
-        """Takes the words of one ledger that to_longs gave."""
-        cdef EntryBitmap bitmap = EntryBitmap.from_longs(longs)
+        """Takes the words of one ledger that to_longs gave, in place of what is known of it."""
+        cdef EntryBitmap bitmap = self.ledgers.pop(ledger_id, None)
+        if bitmap is not None:
+            self.holes -= bitmap.count
+        bitmap = EntryBitmap.from_longs(longs)
         if ledger_id == self.mark_ledger_id:
             bitmap.drop_below(self.mark_entry_id + 1)
         if bitmap.count and ledger_id >= self.mark_ledger_id:

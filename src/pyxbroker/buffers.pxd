@@ -23,6 +23,7 @@ cdef struct Piece:
     const uint8_t *data
     uint64_t offset                 # in the arena
     uint32_t size
+    bint owned                      # brought an owner
 
 # Bytes waiting for one socket, in order: small frames are built in the arena, stored entries are
 # referenced where they lie and kept alive by owners until everything before them was sent.
@@ -36,7 +37,8 @@ cdef class OutVector:
     cdef uint32_t first             # the first piece not sent yet
     cdef uint32_t first_sent        # bytes of it already sent
     cdef readonly uint64_t pending  # bytes not sent yet
-    cdef list owners
+    cdef list owners                # in the order of the owned pieces, which they came with
+    cdef uint32_t owners_sent       # owned pieces that are sent and whose owners are still held
     # Room for size bytes of a small frame; valid until the next call. NULL when out of memory.
     cdef uint8_t *reserve(self, uint32_t size) noexcept
     # The last size bytes of the reserved room are part of the vector now.
@@ -46,6 +48,9 @@ cdef class OutVector:
     # Sends as much as the socket takes: 0 all sent, 1 the socket is full, -errno.
     cdef int send(self, int fd) noexcept
     cdef void clear(self) noexcept
-    cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size) except -1
+    cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size,
+                     bint owned) except -1
+    cdef void _forget_sent_pieces(self) noexcept
+    cdef void _forget_sent_arena(self) noexcept
     cdef int _fill(self, void *vector, int capacity) noexcept
     cdef void _consume(self, uint64_t sent) noexcept

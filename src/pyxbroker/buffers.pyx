@@ -1,7 +1,7 @@
 """Slabs to read into and vectors to write from; ownership is described in buffers.pxd."""
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memmove, memset
 
 
 cdef extern from "<sys/uio.h>" nogil:
@@ -61,6 +61,9 @@ cdef class OutVector:
         cdef uint64_t wanted = self.arena_used + size
         cdef uint64_t grown = self.arena_size if self.arena_size else OUT_ARENA_BYTES
         cdef void *moved
+        if wanted > self.arena_size and self.first:
+            self._forget_sent_arena()
+            wanted = self.arena_used + size
         if wanted > self.arena_size:
             while grown < wanted:
                 grown *= 2
@@ -80,19 +83,22 @@ cdef class OutVector:
                 self.arena_used += size
                 self.pending += size
                 return 0
-        self._append(NULL, self.arena_used, size)
+        self._append(NULL, self.arena_used, size, False)
         self.arena_used += size
         return 0
 
     cdef int reference(self, const uint8_t *data, uint32_t size, object owner) except -1:
         if owner is not None:
             self.owners.append(owner)
-        return self._append(data, 0, size)
+        return self._append(data, 0, size, owner is not None)
 
-    cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size) except -1:
+    cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size,
+                     bint owned) except -1:
         cdef uint32_t grown
         cdef void *moved
         cdef Piece *piece
+        if self.pieces_count == self.pieces_capacity:
+            self._forget_sent_pieces()
         if self.pieces_count == self.pieces_capacity:
             grown = self.pieces_capacity * 2 if self.pieces_capacity else 16
             moved = realloc(self.pieces, grown * sizeof(Piece))
@@ -104,9 +110,34 @@ cdef class OutVector:
         piece.data = data
         piece.offset = offset
         piece.size = size
+        piece.owned = owned
         self.pieces_count += 1
         self.pending += size
         return 0
+
+    # A slow peer may never take the last byte, so what it has taken must not pile up. Moving what is
+    # left is worth it when that is less than what it makes room for.
+
+    cdef void _forget_sent_pieces(self) noexcept:
+        if self.first * 2 < self.pieces_count:
+            return
+        self.pieces_count -= self.first
+        memmove(self.pieces, self.pieces + self.first, self.pieces_count * sizeof(Piece))
+        self.first = 0
+
+    cdef void _forget_sent_arena(self) noexcept:
+        cdef uint64_t sent = self.arena_used
+        cdef uint32_t i
+        for i in range(self.first, self.pieces_count):
+            if self.pieces[i].data == NULL:
+                sent = self.pieces[i].offset
+                break
+        if sent * 2 < self.arena_used:
+            return
+        self.arena_used -= sent
+        memmove(self.arena, self.arena + sent, self.arena_used)
+        for i in range(self.first, self.pieces_count):
+            self.pieces[i].offset -= sent if self.pieces[i].data == NULL else 0
 
     cdef int send(self, int fd) noexcept:
         cdef iovec vector[PIECES_PER_CALL]
@@ -148,10 +179,15 @@ cdef class OutVector:
             left = self.pieces[self.first].size - self.first_sent
             if sent < left:
                 self.first_sent += <uint32_t>sent
-                return
+                break
             sent -= left
+            self.owners_sent += self.pieces[self.first].owned
             self.first += 1
             self.first_sent = 0
+        # The last of them may keep pieces that came without an owner of their own.
+        if self.owners_sent > 1:
+            del self.owners[:self.owners_sent - 1]
+            self.owners_sent = 1
 
     cdef void clear(self) noexcept:
         self.pieces_count = 0
@@ -167,5 +203,30 @@ cdef class OutVector:
             free(self.pieces)
             self.pieces = NULL
             self.pieces_capacity = 0
+        self.owners_sent = 0
         if self.owners:
             self.owners.clear()
+
+    # What Python sees: tests write through these.
+
+    def append(self, bytes data not None):
+        """Copies data into the vector."""
+        cdef uint8_t *at = self.reserve(<uint32_t>len(data))
+        if at == NULL:
+            raise MemoryError("no memory for %d bytes" % len(data))
+        memcpy(at, <const uint8_t *>data, len(data))
+        self.commit(<uint32_t>len(data))
+
+    def lend(self, data, owner):
+        """References the memory of data, which owner (or, None, the owner given last) keeps."""
+        cdef const uint8_t[::1] view = data
+        self.reference(&view[0], <uint32_t>view.shape[0], owner)
+
+    def send_to(self, int fd):
+        """0 all sent, 1 the socket is full, or -errno."""
+        return self.send(fd)
+
+    @property
+    def held(self):
+        """(bytes of the arena, pieces, owners) that the vector holds now."""
+        return self.arena_size, self.pieces_capacity, len(self.owners)

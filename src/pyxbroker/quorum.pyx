@@ -112,6 +112,8 @@ cdef class PendingAdds:
     def forget(self, int index):
         """The bookie at an ensemble index was replaced: its acks of unconfirmed entries are void."""
         cdef int64_t entry_id
+        if index < 0 or index >= self.ensemble_size:
+            raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
         for entry_id in range(self.first, self.next):
             self.acks[entry_id & (self.capacity - 1)] &= ~(<uint32_t>1 << index)
 

@@ -169,9 +169,7 @@ class Handlers:
 
     def on_closed(self, connection: Connection) -> None:
         """The connection is gone, and everything that its client had open with it."""
-        session: Session = connection.session
-        for task in session.tasks:
-            task.cancel()
+        # Commands that are still under way finish: what they began in metadata must not be left half.
         for producer in list(connection.producers.values()):
             producer.topic.remove_producer(producer)
         consumers = list(connection.consumers.values())

@@ -137,6 +137,7 @@ class Topic:
         """The durable subscription of that name; a new one starts after mark_delete."""
         found = self.subscriptions.get(name)
         if found is not None:
+            await found.cursor.created()
             return found
         if not create:
             raise SubscriptionNotFound(
@@ -158,7 +159,7 @@ class Topic:
         self.managed_ledger.cursors[name] = cursor
         try:
             await cursor.create_node()
-        except BaseException:
+        except Exception:
             del self.subscriptions[name]
             del self.managed_ledger.cursors[name]
             raise

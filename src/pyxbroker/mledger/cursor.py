@@ -58,6 +58,7 @@ class Cursor:
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._confirmed: asyncio.Future[None] | None = None
+        self._creating: asyncio.Future[None] | None = None
 
     # --- acknowledging ------------------------------------------------------------------------
 
@@ -224,7 +225,13 @@ class Cursor:
 
     async def create_node(self) -> None:
         """Makes a new durable cursor's node, with its state."""
-        await self._write_node(NO_LEDGER)
+        self._creating = asyncio.ensure_future(self._write_node(NO_LEDGER))
+        await asyncio.shield(self._creating)
+
+    async def created(self) -> None:
+        """Waits until the node of a new cursor is durable. Raises what kept it from that."""
+        if self._creating is not None:
+            await asyncio.shield(self._creating)
 
     # --- the end ------------------------------------------------------------------------------
 
