@@ -28,13 +28,20 @@ class Field(NamedTuple):
     value: int | bytes
 
 
+def _crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = (byte >> 1) ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+CRC_OF_BYTE = [_crc_of_byte(byte) for byte in range(256)]
+
+
 def crc32c(data: bytes, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli), bit by bit. crc32c(b"123456789") is 0xE3069283."""
+    """CRC-32C (Castagnoli), byte by byte. crc32c(b"123456789") is 0xE3069283."""
     crc ^= 0xFFFFFFFF
     for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        crc = (crc >> 8) ^ CRC_OF_BYTE[(crc ^ byte) & 0xFF]
     return crc ^ 0xFFFFFFFF
 
 

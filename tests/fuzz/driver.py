@@ -1,0 +1,98 @@
+"""Runs one Python target: coverage-guided by atheris, or by plain mutation of its seeds.
+
+A target is a module with two functions: `seeds()` gives inputs to begin with, made by code, and
+`one_input(data)` raises when something is wrong. run.py starts a target in a process of its own,
+so that an input which ends the process is found too: the plain engine leaves the input it tries in
+a file before it tries it, and libFuzzer, inside atheris, leaves the one that ended it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the oracles
+
+INPUT_BYTES_MAX = 512
+LENGTHS = (0, 1, 3, 4, 5, 127, 128, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+def main(seeds: Callable[[], list[bytes]], one_input: Callable[[bytes], None]) -> None:
+    """What a target calls when it is the program."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--engine", choices=("atheris", "plain"), required=True)
+    parser.add_argument("--seconds", type=int, required=True)
+    parser.add_argument("--corpus", type=Path, required=True)
+    parser.add_argument("--artifacts", type=Path, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    options = parser.parse_args()
+    options.corpus.mkdir(parents=True, exist_ok=True)
+    options.artifacts.mkdir(parents=True, exist_ok=True)
+    for i, each in enumerate(seeds()):
+        (options.corpus / f"seed-{i:03}").write_bytes(each)
+    # A broken target would find nothing; the inputs it starts from have to pass.
+    for each in sorted(options.corpus.iterdir()):
+        one_input(each.read_bytes())
+    if options.engine == "atheris":
+        _run_atheris(one_input, options)
+    else:
+        _run_plain(one_input, options)
+
+
+def _run_atheris(one_input: Callable[[bytes], None], options: argparse.Namespace) -> None:
+    import atheris
+
+    atheris.Setup(
+        [
+            sys.argv[0],
+            f"-max_total_time={options.seconds}",
+            f"-max_len={INPUT_BYTES_MAX}",
+            f"-artifact_prefix={options.artifacts}/",
+            f"-seed={options.seed}",
+            "-print_final_stats=1",
+            str(options.corpus),
+        ],
+        one_input,
+    )
+    atheris.Fuzz()
+
+
+def _run_plain(one_input: Callable[[bytes], None], options: argparse.Namespace) -> None:
+    chance = random.Random(options.seed)
+    corpus = [each.read_bytes() for each in sorted(options.corpus.iterdir())]
+    current = options.artifacts / "current-input"
+    runs = 0
+    until = time.monotonic() + options.seconds
+    while time.monotonic() < until:
+        data = mutated(chance, corpus)
+        current.write_bytes(data)
+        one_input(data)
+        runs += 1
+    current.unlink(missing_ok=True)
+    print(f"stat::number_of_executed_units: {runs}")
+
+
+def mutated(chance: random.Random, corpus: list[bytes]) -> bytes:
+    """One of the inputs with a few changes of the kinds that break parsers."""
+    data = bytearray(chance.choice(corpus))
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randint(0, len(data))
+        kind = chance.randrange(6)
+        if kind == 0:
+            del data[at:]
+        elif kind == 1:
+            data[at : at + 4] = chance.choice(LENGTHS).to_bytes(4, "big")
+        elif kind == 2:
+            data[at:at] = chance.randbytes(chance.randint(1, 8))
+        elif kind == 3:
+            data[at : at + 1] = bytes([chance.randrange(256)])
+        elif kind == 4:
+            other = chance.choice(corpus)
+            data[at:] = other[chance.randint(0, len(other)) :]
+        else:
+            data[at : at + chance.randint(1, 8)] = b""
+    return bytes(data[:INPUT_BYTES_MAX])
