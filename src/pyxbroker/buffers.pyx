@@ -61,7 +61,7 @@ cdef class OutVector:
         cdef uint64_t wanted = self.arena_used + size
         cdef uint64_t grown = self.arena_size if self.arena_size else OUT_ARENA_BYTES
         cdef void *moved
-        if wanted > self.arena_size and self.first:
+        if wanted > self.arena_size:
             self._forget_sent_arena()
             wanted = self.arena_used + size
         if wanted > self.arena_size:

@@ -1,0 +1,66 @@
+"""Acknowledged positions as plain Python sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Position = tuple[int, int]
+NextLedger = Callable[[int, int], int | None]
+
+
+class SlowAckSet:
+    """A mark-delete position and every single position acknowledged after it."""
+
+    def __init__(self, ledger_id: int, entry_id: int) -> None:
+        self.mark: Position = (ledger_id, entry_id)
+        self.single: set[Position] = set()
+
+    def contains(self, position: Position) -> bool:
+        return position <= self.mark or position in self.single
+
+    def add(self, position: Position) -> bool:
+        if self.contains(position):
+            return False
+        self.single.add(position)
+        return True
+
+    def advance(self, next_ledger: NextLedger) -> None:
+        while True:
+            ledger_id, entry_id = self.mark
+            following = next_ledger(ledger_id, entry_id)
+            ahead = [(ledger_id, entry_id + 1)]
+            while following is not None:
+                ahead.append((following, 0))
+                following = next_ledger(following, -1)
+            found = [position for position in ahead if position in self.single]
+            if not found:
+                return
+            self.mark = found[0]
+            self.single.remove(self.mark)
+
+    def mark_delete_to(self, position: Position) -> None:
+        self.mark = position
+        self.single = {each for each in self.single if each > position}
+
+    def ids(self, ledger_id: int) -> list[int]:
+        """Entries of one ledger acknowledged one by one."""
+        return sorted(entry for ledger, entry in self.single if ledger == ledger_id)
+
+    def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
+        """The same as (lower, upper], the longest there are."""
+        found: list[tuple[int, int]] = []
+        for entry in self.ids(ledger_id):
+            if found and found[-1][1] == entry - 1:
+                found[-1] = (found[-1][0], entry)
+            else:
+                found.append((entry - 1, entry))
+        return found
+
+    def longs(self, ledger_id: int) -> list[int]:
+        """The same as Java's BitSet.toLongArray gives it: signed, no empty words at the end."""
+        bits = sum(1 << entry for entry in self.ids(ledger_id))
+        size = (bits.bit_length() + 63) // 64
+        data = bits.to_bytes(size * 8, "little")
+        return [
+            int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(0, size * 8, 8)
+        ]
