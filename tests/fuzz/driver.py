@@ -9,6 +9,7 @@ a file before it tries it, and libFuzzer, inside atheris, leaves the one that en
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import time
@@ -67,12 +68,14 @@ def _run_plain(one_input: Callable[[bytes], None], options: argparse.Namespace) 
     current = options.artifacts / "current-input"
     runs = 0
     until = time.monotonic() + options.seconds
-    while time.monotonic() < until:
-        data = mutated(chance, corpus)
-        current.write_bytes(data)
-        one_input(data)
-        runs += 1
-    current.unlink(missing_ok=True)
+    with current.open("wb", buffering=0) as kept:
+        while time.monotonic() < until:
+            data = mutated(chance, corpus)
+            kept.truncate(0)
+            os.pwrite(kept.fileno(), data, 0)
+            one_input(data)
+            runs += 1
+    current.unlink()
     print(f"stat::number_of_executed_units: {runs}")
 
 
