@@ -1,8 +1,9 @@
 """What Python sees of the C storage (src/bookie_native/module.c, storage.h)."""
 
-from collections.abc import Buffer
 from os import PathLike
-from typing import Any, TypedDict
+from typing import Any, TypeAlias, TypedDict
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_LEDGER: int
 NO_ENTRY: int
@@ -80,9 +81,7 @@ class Storage:
         journal_sync_data: bool = True,
         faults: DiskFaults | None = None,
     ) -> None: ...
-    def add(
-        self, header: Buffer, data: Buffer, crc: int | None = None, flags: int = 0
-    ) -> int: ...
+    def add(self, header: Buffer, data: Buffer, crc: int | None = None, flags: int = 0) -> int: ...
     def commit(self) -> None: ...
     def fence(self, ledger_id: int, /) -> int: ...
     def master_key(self, ledger_id: int, key: bytes, /) -> int: ...

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyxbroker import __version__, _native, admin
 from pyxbroker.bookie.cookie import check_cookie
@@ -248,8 +248,7 @@ class Service:
         return (topic_stats(each) for each in self.topics)
 
     def storage_stats(self) -> dict[str, int]:
-        stats: dict[str, int] = self._bookie.storage.stats()
-        return stats
+        return cast(dict[str, int], self._bookie.storage.stats())
 
     async def wait_failed(self) -> str:
         """Waits for a failure that the process cannot go on with."""

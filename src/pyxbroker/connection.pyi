@@ -1,0 +1,139 @@
+"""What Python sees of connection.pyx: turns, connections, and their half of a producer."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyxbroker.entry import EntryRun
+
+_T = TypeVar("_T")
+
+class Turn:
+    """Collects the calls that are due once at the end of what happens now."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the turns are of."""
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Calls call() when the current turn ends; in a turn of its own when there is none."""
+    def at_last(self, call: Callable[[], object]) -> None:
+        """The same, after everything that at_end was asked for."""
+    def run(self, function: Callable[..., _T], *args: Any) -> _T:
+        """Calls function(*args) as a turn."""
+
+class Connections:
+    """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
+
+    handlers: Any
+    """on_command, on_malformed, on_internal_error, on_refused_send, on_closed."""
+    frame_bytes_max: int
+    """Largest total size field of a frame."""
+    sends_max: int
+    """Pending sends of one connection before it is not read any more."""
+    publish_bytes_max: int
+    """Publish bytes in flight before no connection is read any more."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handlers: Any,
+        *,
+        frame_bytes_max: int,
+        sends_max: int,
+        publish_bytes_max: int,
+    ) -> None: ...
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that all connections are served by."""
+    @property
+    def turn(self) -> Turn:
+        """The turns of that loop."""
+    @property
+    def live(self) -> set[Connection]:
+        """Connections that are not closed."""
+    @property
+    def publish_bytes(self) -> int:
+        """Publish bytes in flight."""
+    @property
+    def full(self) -> bool:
+        """A bookie asked to stop publishing."""
+    def accept(self, sock: Any, peer: str, session: Any) -> Connection:
+        """Serves a connected, non-blocking socket."""
+    def set_full(self, full: bool) -> None:
+        """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
+
+class ProducerState:
+    """The connection's half of a producer: collects SENDs, answers with receipts."""
+
+    closed: bool
+
+    def __init__(self, connection: Connection, producer_id: int) -> None: ...
+    @property
+    def connection(self) -> Connection:
+        """The socket that it came from."""
+    @property
+    def producer_id(self) -> int:
+        """The client's id of it, unique on its connection."""
+    @property
+    def pending_sends(self) -> int:
+        """SENDs that are not answered yet."""
+    @property
+    def msg_in(self) -> int:
+        """Messages received since it was made."""
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received since it was made."""
+    def publish(self, run: EntryRun) -> None:
+        """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
+    def send_receipts(self, run: EntryRun) -> None:
+        """The run is durable: one SEND_RECEIPT per entry, all in one write."""
+    def settle(self, run: EntryRun) -> None:
+        """The run is answered, well or not: it counts no longer against the limits."""
+
+class Connection:
+    """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
+
+    established: bool
+    """CONNECTED was sent."""
+    protocol_version: int
+    session: Any
+    """What the handlers keep of this connection."""
+    heard: bool
+    """Something came since the last keep-alive check."""
+
+    @property
+    def group(self) -> Connections:
+        """The connections that it is one of."""
+    @property
+    def sock(self) -> Any:
+        """Its socket."""
+    @property
+    def fd(self) -> int:
+        """The socket's descriptor."""
+    @property
+    def peer(self) -> str:
+        """address:port of the client."""
+    @property
+    def closed(self) -> bool:
+        """Nothing is read or written any more."""
+    @property
+    def producers(self) -> dict[int, Any]:
+        """Its open producers by id."""
+    @property
+    def consumers(self) -> dict[int, Any]:
+        """Its open consumers by id."""
+    @property
+    def pending_sends(self) -> int:
+        """SENDs of all its producers that are not answered yet."""
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes queued for the peer and not sent yet."""
+    def send_frame(self, frame: bytes) -> None:
+        """Queues a whole frame; it leaves when the turn ends."""
+    def when_writable(self, call: Callable[[], object]) -> None:
+        """Calls call() once when the peer has read enough for delivery to go on."""
+    def forget_producer(self, producer_id: int) -> None:
+        """Removes a producer; SENDs that are still on their way to it are dropped."""
+    def close(self) -> None:
+        """Sends what the socket takes at once, closes it, and tells the handlers."""

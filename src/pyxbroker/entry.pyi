@@ -1,0 +1,77 @@
+"""What Python sees of entry.pyx: positions, runs of entries, batches read, positions of an ACK."""
+
+import builtins
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+ENTRY_HEADER_SIZE: int
+"""Bytes of packaging before an entry's data."""
+
+class Position(NamedTuple):
+    """Where an entry is: ledger id and entry id, ordered as such."""
+
+    ledger_id: int
+    entry_id: int
+
+class EntryRun:
+    """Entries that one producer sent in one read of its socket, in order."""
+
+    owner: Any
+    """Told by on_run_added(run) or on_run_failed(run, error)."""
+    ledger_id: int
+    """-1 until the run is appended to a ledger."""
+    first_entry_id: int
+    """-1 until the run is appended to a ledger."""
+
+    def __init__(self, owner: Any = None) -> None: ...
+    @property
+    def count(self) -> int:
+        """Entries in the run."""
+    @property
+    def bytes(self) -> int:
+        """Bytes of all their data."""
+    @property
+    def messages(self) -> int:
+        """Messages in the entries; a batch counts as what is in it."""
+    @property
+    def last_entry_id(self) -> int:
+        """Id of the last entry, once the run is appended."""
+    @staticmethod
+    def of(data: builtins.bytes, owner: Any = None) -> EntryRun:
+        """A run of one entry, for what the broker itself writes."""
+    def keep(self) -> None:
+        """Copies the data, so that the run may wait after the read that brought it is over."""
+    def release(self) -> None:
+        """Lets go of any copy: the bookies have the data."""
+    def sequence_ids(self) -> list[tuple[int, int]]:
+        """(sequence_id, highest_sequence_id) of each entry."""
+
+class EntryBatch:
+    """Entries read from one ledger, consecutive ids; their bytes are pinned while it lives."""
+
+    @property
+    def count(self) -> int:
+        """Entries in the batch."""
+    @property
+    def ledger_id(self) -> int:
+        """The ledger that all of them are in."""
+    def __len__(self) -> int: ...
+    def entry_id(self, i: int) -> int:
+        """Id of entry i of the batch. IndexError."""
+    def data(self, i: int) -> bytes:
+        """The bytes that were added, without the packaging. IndexError, ValueError."""
+    def packaged(self, i: int) -> bytes:
+        """The bytes that are stored, packaging included. IndexError."""
+
+class AckRun:
+    """The positions of one ACK command."""
+
+    @property
+    def count(self) -> int:
+        """Positions in the run."""
+    def __len__(self) -> int: ...
+    def position(self, i: int) -> tuple[int, int, int]:
+        """(ledger_id, entry_id, messages of the batch that stay unacknowledged). IndexError."""
+    @staticmethod
+    def of(positions: Iterable[tuple[int, int]]) -> AckRun:
+        """A run of whole entries."""
