@@ -10,6 +10,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pulsar
 import pytest
@@ -71,7 +72,7 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
     """Makes brokers that one test has for itself, for restarts and settings."""
     made: list[Broker] = []
 
-    def make(**options: object) -> Broker:
+    def make(**options: Any) -> Broker:
         made.append(Broker(broker_kind(), tmp_path / f"broker-{len(made)}", **options))
         return made[-1]
 

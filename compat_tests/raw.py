@@ -6,6 +6,7 @@ import itertools
 import socket
 import time
 from collections import deque
+from typing import Any
 
 from compat_tests import wire
 
@@ -120,7 +121,7 @@ class RawConnection:
         self.command(wire.PRODUCER, fields)
         return self.expect(wire.PRODUCER_SUCCESS).data(2).decode()
 
-    def send(self, body: bytes, sequence_id: int, producer_id: int = 1, **options: bool) -> None:
+    def send(self, body: bytes, sequence_id: int, producer_id: int = 1, **options: Any) -> None:
         """Send one message without waiting for its receipt."""
         meta = wire.metadata("raw", sequence_id, int(time.time() * 1000))
         self.write(wire.send(producer_id, sequence_id, meta, body, **options))

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 CONNECT, CONNECTED, SUBSCRIBE, PRODUCER, SEND, SEND_RECEIPT, SEND_ERROR, MESSAGE, ACK, FLOW = range(
     2, 12
@@ -110,7 +110,7 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def encode(fields: dict[int, int | str | bytes | list]) -> bytes:
+def encode(fields: dict[int, Any]) -> bytes:
     """Encode a message from field number to value (a list repeats the field)."""
     out = bytearray()
     for number, values in fields.items():
@@ -194,7 +194,7 @@ def send(
 
 def message_id(ledger: int, entry: int, **more: int) -> bytes:
     """MessageIdData; ``more`` takes ``batch_index``."""
-    fields: dict[int, int | str | bytes | list] = {1: ledger, 2: entry}
+    fields: dict[int, Any] = {1: ledger, 2: entry}
     if "batch_index" in more:
         fields[4] = more["batch_index"]
     return encode(fields)

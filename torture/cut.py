@@ -307,7 +307,7 @@ class PowerCut:
                     pinned.add(sector)
 
     def _folder(self, inode: int) -> Path | None:
-        return self._paths().get(inode, [None])[0]  # type: ignore[list-item]
+        return self._paths().get(inode, [None])[0]
 
     def _undo_name(self, change: Change) -> None:
         folder = self._folder(change.inode)
