@@ -169,7 +169,8 @@ class Handlers:
 
     def on_closed(self, connection: Connection) -> None:
         """The connection is gone, and everything that its client had open with it."""
-        # Commands that are still under way finish: what they began in metadata must not be left half.
+        # Commands that are still under way finish: what they began in metadata must not be left
+        # half.
         for producer in list(connection.producers.values()):
             producer.topic.remove_producer(producer)
         consumers = list(connection.consumers.values())

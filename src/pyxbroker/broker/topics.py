@@ -14,7 +14,7 @@ from pyxbroker.errors import MetadataStoreError, NotAllowed, TopicNotFound
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore, Notification
+from pyxbroker.metadata.store import MetadataStore, Notification, parent_of
 from pyxbroker.mledger.managed_ledger import ManagedLedgerLimits
 from pyxbroker.mledger.opening import open_managed_ledger
 from pyxbroker.topic_name import TopicName
@@ -35,6 +35,7 @@ class MetadataCache:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._values: OrderedDict[str, bytes | None] = OrderedDict()
+        self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
         self._unsubscribe = store.watch(self._on_change)
 
@@ -53,7 +54,19 @@ class MetadataCache:
                 self._values.popitem(last=False)
         return value
 
+    async def children(self, path: str) -> frozenset[str]:
+        """The names of a node's children; for few nodes with children that change seldom."""
+        if path in self._children:
+            return self._children[path]
+        changes = self._changes
+        names = frozenset(await self._store.children(path))
+        if changes == self._changes:
+            self._children[path] = names
+        return names
+
     def _on_change(self, notification: Notification) -> None:
+        self._children.pop(notification.path, None)
+        self._children.pop(parent_of(notification.path), None)
         if notification.path in self._values:
             del self._values[notification.path]
         if notification.path.startswith("/admin/"):
@@ -165,6 +178,10 @@ class Topics:
     async def partitions(self, name: TopicName) -> int:
         """How many partitions a topic has; 0 when it is not partitioned."""
         await self.check_name(name)
+        # Most topics are not partitioned: one list tells of all of a namespace.
+        names = await self._cache.children(paths.partitioned_topics(name.namespace, name.domain))
+        if paths.encode(name.local_name) not in names:
+            return 0
         path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
         value = await self._cache.get(path)
         if value is None:

@@ -30,7 +30,7 @@ from pyxbroker.ledger.metadata import (
 )
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
-from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound
+from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound, PutResult
 
 log = get_logger("pyxbroker.ledger")
 
@@ -81,6 +81,21 @@ class LedgerClient:
         self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
     ) -> LedgerHandle:
         """Creates a ledger with this broker as its writer."""
+        while True:
+            handle, created = await self.begin_create(listener, managed_ledger, cursor)
+            if await created:
+                return handle
+
+    async def begin_create(
+        self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
+    ) -> tuple[LedgerHandle, asyncio.Future[bool]]:
+        """Issues the creation of a ledger: (its handle, a future that tells whether it was
+        created).
+
+        Writes of metadata that are issued after this are applied after it, so that a caller may
+        name the ledger elsewhere without waiting; nothing may be appended before the future is
+        True. False: the id was taken already.
+        """
         quorums = self._quorums
         ensemble = tuple(sorted(self._bookies))[: quorums.ensemble]
         custom = {
@@ -98,21 +113,27 @@ class LedgerClient:
             custom_metadata=custom,
             ctime_ms=int(time.time() * 1000),
         )
-        while True:
-            ledger_id = await self._ids.next_id()
-            try:
-                result = await self._metadata.create(ledger_id, metadata)
-                break
-            except BadVersion:
-                log.warning("the ledger id was taken already; trying the next", ledger=ledger_id)
-        self._versions[ledger_id] = (metadata, result.version)
-        return LedgerHandle(
+        ledger_id = await self._ids.next_id()
+        write = self._metadata.create(ledger_id, metadata)
+        handle = LedgerHandle(
             ledger_id,
             [self._bookies[bookie_id] for bookie_id in ensemble],
             quorums.write,
             quorums.ack,
             listener,
         )
+        return handle, asyncio.ensure_future(self._finish_create(ledger_id, metadata, write))
+
+    async def _finish_create(
+        self, ledger_id: int, metadata: LedgerMetadata, write: asyncio.Future[PutResult]
+    ) -> bool:
+        try:
+            result = await write
+        except BadVersion:
+            log.warning("the ledger id was taken already; trying the next", ledger=ledger_id)
+            return False
+        self._versions[ledger_id] = (metadata, result.version)
+        return True
 
     async def close(self, handle: LedgerHandle) -> None:
         """Writes a drained ledger's end into its metadata. LedgerError when it has another

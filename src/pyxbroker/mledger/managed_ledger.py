@@ -327,10 +327,21 @@ class ManagedLedger:
         self.trim()
 
     async def begin_ledger(self) -> None:
-        """Creates the next ledger, adds it to the list, and sends what waited for it."""
-        handle = await self.client.create(self, self.name)
-        self.adopt_ledger(handle)
-        await self.write_info()
+        """Creates the next ledger, adds it to the list, and sends what waited for it.
+
+        Both writes are under way at once; they are applied in this order.
+        """
+        while True:
+            handle, created = await self.client.begin_create(self, self.name)
+            self.adopt_ledger(handle)
+            outcomes = await asyncio.gather(created, self.write_info(), return_exceptions=True)
+            for outcome in outcomes:
+                if isinstance(outcome, BaseException):
+                    raise outcome
+            if outcomes[0]:
+                break
+            del self.ledgers[handle.ledger_id]
+            self.index_ledgers()
         self.start_ledger(handle)
 
     def adopt_ledger(self, handle: LedgerHandle) -> None:

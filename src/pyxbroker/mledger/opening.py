@@ -39,11 +39,9 @@ async def open_managed_ledger(
     await _recover_last_ledger(managed_ledger)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
-    handle = await ledgers.create(managed_ledger, name)
-    managed_ledger.adopt_ledger(handle)
-    managed_ledger.last_confirmed = _last_position(managed_ledger, handle.ledger_id)
-    await managed_ledger.write_info()
-    managed_ledger.start_ledger(handle)
+    last = _last_position(managed_ledger)
+    await managed_ledger.begin_ledger()
+    managed_ledger.last_confirmed = last or managed_ledger.first_position()
     await _open_cursors(managed_ledger)
     return managed_ledger
 
@@ -71,11 +69,11 @@ async def _recover_last_ledger(managed_ledger: ManagedLedger) -> None:
         await managed_ledger.client.delete(last_id)
 
 
-def _last_position(managed_ledger: ManagedLedger, new_ledger_id: int) -> Position:
-    closed = [info for info in managed_ledger.ledgers.values() if info.ledger_id != new_ledger_id]
-    if not closed:
-        return Position(new_ledger_id, -1)
-    last = max(closed, key=lambda info: info.ledger_id)
+def _last_position(managed_ledger: ManagedLedger) -> Position | None:
+    """The last entry that the closed ledgers hold."""
+    if not managed_ledger.ledgers:
+        return None
+    last = managed_ledger.ledgers[max(managed_ledger.ledgers)]
     return Position(last.ledger_id, last.entries - 1)
 
 
