@@ -1,0 +1,133 @@
+"""What the micro-benchmarks work on: frames as clients write them, a storage, a connection."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker import _native
+from pyxbroker.connection import Connection, Connections, ProducerState
+from pyxbroker.entry import EntryRun
+from pyxbroker.proto import PulsarApi as pb
+
+FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10_240
+PAYLOAD = bytes(range(256)) * 4  # 1 KiB
+
+
+def frame(command: Any, section: bytes = b"") -> bytes:
+    """A whole frame around a BaseCommand."""
+    encoded = command.SerializeToString()
+    total = 4 + len(encoded) + len(section)
+    return total.to_bytes(4, "big") + len(encoded).to_bytes(4, "big") + encoded + section
+
+
+def section(payload: bytes = PAYLOAD, messages: int = 0) -> bytes:
+    """The payload section of a SEND with its checksum; messages: of a batch, 0 for a single one."""
+    metadata = pb.MessageMetadata(producer_name="bench-1", sequence_id=1, publish_time=1)
+    if messages:
+        metadata.num_messages_in_batch = messages
+    encoded = metadata.SerializeToString()
+    rest = len(encoded).to_bytes(4, "big") + encoded + payload
+    return b"\x0e\x01" + _native.crc32c(rest).to_bytes(4, "big") + rest
+
+
+def send(sequence_id: int, payload_section: bytes, messages: int = 1) -> bytes:
+    """A SEND frame of producer 1."""
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    command.send.producer_id = 1
+    command.send.sequence_id = sequence_id
+    if messages > 1:
+        command.send.num_messages = messages
+    return frame(command, payload_section)
+
+
+class Loop:
+    """The little of an event loop that a connection asks for; the benchmark is the loop."""
+
+    def __init__(self) -> None:
+        self.readers: dict[int, Callable[[], None]] = {}
+        self.writers: dict[int, Callable[[], None]] = {}
+        self.soon: list[Callable[[], None]] = []
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        self.readers[fd] = call
+
+    def remove_reader(self, fd: int) -> None:
+        del self.readers[fd]
+
+    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
+        self.writers[fd] = call
+
+    def remove_writer(self, fd: int) -> None:
+        del self.writers[fd]
+
+    def call_soon(self, call: Callable[[], None]) -> None:
+        self.soon.append(call)
+
+    def run_soon(self) -> None:
+        calls, self.soon = self.soon, []
+        for call in calls:
+            call()
+
+
+class Handlers:
+    """Handlers of a broker that expects nothing but hot commands."""
+
+    def on_closed(self, connection: Connection) -> None:
+        self.closed = connection
+
+    def on_internal_error(self, connection: Connection, error: Exception) -> None:
+        raise error
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        raise AssertionError(what)
+
+    def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
+        raise AssertionError(f"a command of type {kind}")
+
+
+class Producer(ProducerState):
+    """Answers every run at once, as if the disk took no time."""
+
+    def publish(self, run: EntryRun) -> None:
+        run.ledger_id = 1
+        run.first_entry_id = 0
+        self.send_receipts(run)
+
+
+class Line:
+    """A connection of the broker, its client's end, and the loop between them."""
+
+    def __init__(self) -> None:
+        self.client, server = socket.socketpair()
+        for end in (self.client, server):
+            end.setblocking(False)
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
+        self.fd = server.fileno()
+        self.loop = Loop()
+        self.group = Connections(
+            self.loop,
+            Handlers(),
+            frame_bytes_max=FRAME_BYTES_MAX,
+            sends_max=1 << 20,
+            publish_bytes_max=1 << 40,
+        )
+        self.connection = self.group.accept(server, "client", None)
+        self.connection.established = True
+        self.received = bytearray(4 << 20)
+
+    def readable(self) -> None:
+        """The socket has something to read."""
+        self.loop.readers[self.fd]()
+
+    def read_answers(self) -> int:
+        """Takes what the broker sent; returns the bytes."""
+        try:
+            return self.client.recv_into(self.received)
+        except BlockingIOError:
+            return 0
+
+    def close(self) -> None:
+        self.connection.close()
+        self.client.close()

@@ -1,0 +1,46 @@
+"""dispatch.pyx: delivering a batch of entries to one consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.micro import material
+from bench.micro.material import Line
+from bench.micro.test_reads import fill
+from pyxbroker import _native
+from pyxbroker.ackset import AckSet
+from pyxbroker.dispatch import ConsumerState, peek_entry
+from pyxbroker.entry import AckRun
+from pyxbroker.reads import StorageReader
+
+ENTRIES = 100
+
+
+def test_100_entries_of_1_kib_to_a_socket_and_acknowledged(
+    benchmark: Any, line: Line, storage: _native.Storage
+) -> None:
+    fill(storage, ENTRIES, material.section())
+    batch = StorageReader(storage).read_cached(1, 0, ENTRIES - 1, ENTRIES, 1 << 30)
+    assert batch is not None
+    consumer = ConsumerState(line.connection, 1)
+    acks = AckSet(1, -1)
+    answer = AckRun.of([(1, entry) for entry in range(ENTRIES)])
+
+    def deliver() -> int:
+        left_out: list[tuple[int, int]] = []
+        consumer.permits = ENTRIES
+        assert consumer.deliver(batch, 0, ENTRIES, acks, {}, left_out) == ENTRIES
+        assert not left_out
+        line.loop.run_soon()
+        received = line.read_answers()
+        assert consumer.settle(answer) == ENTRIES
+        return received
+
+    assert benchmark(deliver) > ENTRIES * 1024
+
+
+def test_peek_entry(benchmark: Any, storage: _native.Storage) -> None:
+    fill(storage, 1, material.section(messages=7))
+    batch = StorageReader(storage).read_cached(1, 0, 0, 1, 1 << 30)
+    assert batch is not None
+    assert benchmark(peek_entry, batch, 0).num_messages == 7
