@@ -276,7 +276,7 @@ static void disk_changes(sim_disk *disk) {
     if (++disk->changes != disk->cut_at || disk->taken != NULL)
         return;
     disk->note(disk->note_arg);
-    disk->taken = disk_copy(disk, disk->cut_seed, 1);
+    disk->taken = disk_copy(disk, disk->cut_seed, disk->cut_seed != 0);
 }
 
 /* --- the table --- */

@@ -24,7 +24,8 @@ const disk_calls *sim_disk_calls(sim_disk *disk);
 uint64_t sim_disk_changes(sim_disk *disk);
 
 /* Right before the change with this number: calls note(arg), then takes the power away from a copy of
- * the disk, which sim_disk_taken hands out. seed chooses what survives. 0: at no change. */
+ * the disk, which sim_disk_taken hands out. seed chooses what survives; with seed 0 it is a kill, which
+ * everything survives. change 0: never. */
 void sim_disk_cut_at(sim_disk *disk, uint64_t change, uint64_t seed, void (*note)(void *arg),
                      void *arg);
 

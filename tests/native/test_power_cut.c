@@ -16,13 +16,13 @@ enum { LEDGERS = 4, STEPS = 200, LIVES = 4, SEQUENCES_MAX = 1 << 16 };
 
 /* What was added in this life, by sequence, and what must be there after a cut. */
 typedef struct life {
-    storage *s;
+    storage *_Atomic s; /* note_cut runs on whichever thread touches the disk */
     struct {
         int64_t ledger_id, entry_id; /* -2: a fence, -3: a master key */
     } adds[SEQUENCES_MAX];
     uint64_t count;
-    uint64_t durable; /* at the cut */
-    int cut;
+    _Atomic uint64_t durable; /* at the cut */
+    _Atomic int cut;
 } life;
 
 typedef struct world {
@@ -33,8 +33,9 @@ typedef struct world {
 
 static void note_cut(void *arg) {
     life *l = arg;
+    storage *s = l->s;
+    l->durable = s == NULL ? 0 : storage_durable_sequence(s);
     l->cut = 1;
-    l->durable = l->s == NULL ? 0 : storage_durable_sequence(l->s);
 }
 
 static void remember(life *l, int64_t sequence, int64_t ledger_id, int64_t entry_id) {
@@ -185,7 +186,41 @@ static void test_power_cut_at_the_very_first_start(void) {
     run_trials(5000, trials(60), 24);
 }
 
+/* kill -9 right before each change of the disk in turn, from an empty disk on. */
+static void test_kill_at_every_change(void) {
+    static life l;
+    uint64_t changes = 0;
+    for (uint64_t at = 1; at == 1 || at <= changes; at += 1 + at / 40) {
+        memset(&l, 0, sizeof l);
+        sim_disk *disk = sim_disk_new();
+        sim_disk_cut_at(disk, at, 0, note_cut, &l);
+        storage_options options = small_options(sim_disk_calls(disk));
+        l.s = must_open(&options);
+        for (int64_t entry = 0; entry < 120; entry++) {
+            remember(&l, add_entry(l.s, entry % 3, entry / 3), entry % 3, entry / 3);
+            if (entry % 5 == 4)
+                CHECK(wait_durable(l.s, (int64_t)l.count) == 0);
+        }
+        CHECK(wait_durable(l.s, (int64_t)l.count) == 0);
+        CHECK(storage_close(l.s, 1) == 0);
+        changes = sim_disk_changes(disk);
+        sim_disk *taken = sim_disk_taken(disk);
+        sim_disk_free(disk);
+        if (taken == NULL)
+            break;
+        world w = {.acknowledged = {-1, -1, -1, -1}, .next = {40, 40, 40, 0}};
+        acknowledge(&w, &l);
+        options = small_options(sim_disk_calls(taken));
+        storage *s = must_open(&options);
+        verify(s, &w);
+        CHECK(storage_close(s, 0) == 0);
+        sim_disk_free(taken);
+    }
+    CHECK(changes > 50);
+}
+
 static const check_test tests[] = {
+    {"kill_at_every_change", test_kill_at_every_change},
     {"power_cut_under_load", test_power_cut_under_load},
     {"power_cut_at_the_very_first_start", test_power_cut_at_the_very_first_start},
 };

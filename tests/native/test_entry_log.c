@@ -1,0 +1,236 @@
+/* test_entry_log.c - sealed logs: damage of every part, punched ranges, pins, eviction. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "entry_log.h"
+#include "support.h"
+
+enum { LEDGERS = 3, ENTRIES = 12 };
+
+/* A disk whose journal is empty and whose only log holds a few ledgers, one of them fenced. */
+static sim_disk *flushed(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    uint8_t key[20] = {1, 2, 3};
+    int64_t sequence = 0;
+    for (int ledger = 0; ledger < LEDGERS; ledger++)
+        for (int entry = 0; entry < ENTRIES; entry++)
+            sequence = add_entry(s, ledger, entry);
+    CHECK(storage_master_key(s, 1, key) > 0);
+    sequence = storage_fence(s, 1);
+    CHECK(wait_durable(s, sequence) == 0);
+    CHECK(storage_close(s, 1) == 0);
+    sim_disk *closed = sim_disk_killed(disk);
+    sim_disk_free(disk);
+    return closed;
+}
+
+static uint8_t *log_bytes(sim_disk *disk, size_t *bytes) {
+    char name[64];
+    CHECK(sim_disk_name(disk, LEDGER_DIRECTORY, ".log", 0, name, sizeof name));
+    return sim_disk_file(disk, LEDGER_DIRECTORY, name, bytes);
+}
+
+/* Opens a damaged disk and reads everything; returns how many entries are there. */
+static int reopen(sim_disk *disk, int *events) {
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    int there = 0;
+    for (int ledger = 0; ledger < LEDGERS; ledger++)
+        for (int entry = 0; entry < ENTRIES; entry++) {
+            int read = read_entry(s, ledger, entry);
+            CHECK(read == 1 || read == STORAGE_DAMAGED || read == STORAGE_NO_ENTRY);
+            there += read == 1;
+        }
+    uint8_t key[20] = {1, 2, 3};
+    CHECK(storage_is_fenced(s, 1) == 1 && storage_is_fenced(s, 0) == 0);
+    CHECK(storage_master_key(s, 1, key) == 0);
+    storage_event event;
+    *events = 0;
+    while (storage_next_event(s, &event))
+        *events += event.severity > 0;
+    CHECK(storage_close(s, 0) == 0);
+    return there;
+}
+
+static void test_intact(void) {
+    sim_disk *disk = flushed();
+    int events;
+    CHECK(reopen(disk, &events) == LEDGERS * ENTRIES);
+    CHECK(events == 0);
+    sim_disk_free(disk);
+}
+
+static void flip_and_check(sim_disk *model, size_t place, int bit) {
+    sim_disk *disk = sim_disk_killed(model);
+    size_t bytes;
+    log_bytes(disk, &bytes)[place] ^= (uint8_t)(1 << bit);
+    int events, there = reopen(disk, &events);
+    CHECK(there >= LEDGERS * ENTRIES - 1);
+    CHECK(there == LEDGERS * ENTRIES || events > 0);
+    sim_disk_free(disk);
+}
+
+static void test_flipped_bits_anywhere_cost_one_entry(void) {
+    sim_disk *model = flushed();
+    size_t bytes;
+    log_bytes(model, &bytes);
+    uint64_t random = 17;
+    for (int trial = 0; trial < 150; trial++)
+        flip_and_check(model, sim_random(&random) % bytes, (int)(sim_random(&random) % 8));
+    sim_disk_free(model);
+}
+
+/* Header, index, table and footer: every fourth byte of them. None costs an entry. */
+static void test_flipped_bits_in_the_index(void) {
+    sim_disk *model = flushed();
+    size_t bytes;
+    const uint8_t *data = log_bytes(model, &bytes);
+    const uint8_t *footer = data + bytes - LOG_FOOTER_BYTES;
+    uint64_t table = load_le64(footer + 40);
+    size_t index = table - LEDGERS * ENTRIES * LOG_ENTRY_BYTES;
+    for (size_t place = 0; place < bytes; place += 4) {
+        if ((place >= 40 && place < index) ||
+            (place >= table + LEDGERS * LOG_ROW_BYTES && place < bytes - LOG_FOOTER_BYTES))
+            continue;
+        sim_disk *disk = sim_disk_killed(model);
+        log_bytes(disk, &bytes)[place] ^= 0x20;
+        int events;
+        CHECK(reopen(disk, &events) == LEDGERS * ENTRIES);
+        CHECK(events > 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+static void test_truncated_at_every_block(void) {
+    sim_disk *model = flushed();
+    size_t bytes;
+    uint8_t *data = log_bytes(model, &bytes);
+    char name[64];
+    CHECK(sim_disk_name(model, LEDGER_DIRECTORY, ".log", 0, name, sizeof name));
+    for (size_t cut = 0; cut < bytes; cut += 1000) {
+        sim_disk *disk = sim_disk_killed(model);
+        uint8_t *copy = malloc(cut + 1);
+        memcpy(copy, data, cut);
+        sim_disk_put(disk, LEDGER_DIRECTORY, name, copy, cut);
+        free(copy);
+        storage_options options = small_options(sim_disk_calls(disk));
+        storage *s = must_open(&options);
+        for (int ledger = 0; ledger < LEDGERS; ledger++)
+            for (int entry = 0; entry < ENTRIES; entry++)
+                CHECK(read_entry(s, ledger, entry) != 0);
+        CHECK(take_events(s, "") > 0);
+        CHECK(storage_close(s, 1) == 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* A deleted ledger that a reader still holds is not punched under it; a log survives a punch. */
+static void test_punch_waits_for_pins_and_survives_a_restart(void) {
+    sim_disk *disk = flushed();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    entry_ref refs[ENTRIES];
+    CHECK(storage_read_submit(s, 0, 0, ENTRIES - 1, ENTRIES, 1 << 20, refs, 1) == 0);
+    read_completion done;
+    while (storage_read_completions(s, &done, 1) == 0)
+        wait_event(s);
+    CHECK(done.count == ENTRIES && refs[0].from_disk == 1);
+    size_t bytes;
+    const uint8_t *data = log_bytes(disk, &bytes);
+    CHECK(storage_delete_ledger(s, 0) == 0);
+    CHECK(read_entry(s, 0, 0) == STORAGE_NO_LEDGER);
+    usleep(300000);
+    CHECK(!all_zero(data + 2 * BLOCK_BYTES, 512));
+    storage_unpin(refs, ENTRIES);
+    for (int i = 0; i < 5000 && !all_zero(data + 2 * BLOCK_BYTES, 512); i++)
+        usleep(1000);
+    CHECK(all_zero(data + 2 * BLOCK_BYTES, 512));
+    for (int entry = 0; entry < ENTRIES; entry++)
+        CHECK(read_entry(s, 2, entry) == 1);
+    CHECK(storage_close(s, 1) == 0);
+    s = must_open(&options);
+    CHECK(take_errors(s) == 0);
+    int back = read_entry(s, 0, 5);
+    CHECK(back == STORAGE_DAMAGED || back == STORAGE_NO_ENTRY || back == STORAGE_NO_LEDGER);
+    for (int entry = 0; entry < ENTRIES; entry++)
+        CHECK(read_entry(s, 1, entry) == 1);
+    CHECK(storage_delete_ledger(s, 0) == 0);
+    CHECK(storage_close(s, 1) == 0);
+    sim_disk_free(disk);
+}
+
+/* Deleting all ledgers of old logs removes these logs, and the checkpoint is not lost with them. */
+static void test_empty_logs_are_removed(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    for (int round = 0; round < 5; round++) {
+        for (int entry = 0; entry < ENTRIES; entry++)
+            add_entry(s, round, entry);
+        CHECK(wait_durable(s, add_entry(s, round, ENTRIES)) == 0);
+        must_flush(s);
+    }
+    char name[64];
+    CHECK(sim_disk_name(disk, LEDGER_DIRECTORY, ".log", 4, name, sizeof name));
+    for (int round = 0; round < 5; round++)
+        CHECK(storage_delete_ledger(s, round) == 0);
+    for (int i = 0; i < 5000 && sim_disk_name(disk, LEDGER_DIRECTORY, ".log", 1, name, sizeof name);
+         i++)
+        usleep(1000);
+    CHECK(!sim_disk_name(disk, LEDGER_DIRECTORY, ".log", 1, name, sizeof name));
+    CHECK(sim_disk_name(disk, LEDGER_DIRECTORY, ".log", 0, name, sizeof name));
+    CHECK(storage_close(s, 0) == 0);
+    s = must_open(&options);
+    storage_stats stats;
+    storage_get_stats(s, &stats);
+    CHECK(stats.replayed_entries == 0 && take_errors(s) == 0);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+}
+
+/* What a pin holds does not change, however much is written and evicted meanwhile. */
+static void test_pins_outlive_eviction(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    CHECK(wait_durable(s, add_entry(s, 1, 0)) == 0);
+    entry_ref ref;
+    CHECK(storage_read_cached(s, 1, 0, 0, 1, 1 << 20, &ref) == 1);
+    uint8_t before[8192];
+    memcpy(before, ref.data, ref.length);
+    for (int entry = 0; entry < 3000; entry++) {
+        add_entry(s, 2, entry);
+        if (entry % 20 == 0)
+            storage_commit(s);
+    }
+    entry_ref again;
+    CHECK(storage_read_cached(s, 1, 0, 0, 1, 1 << 20, &again) == 0);
+    CHECK(memcmp(before, ref.data, ref.length) == 0);
+    storage_unpin(&ref, 1);
+    for (int entry = 0; entry < 3000; entry += 7)
+        CHECK(read_entry(s, 2, entry) == 1);
+    CHECK(read_entry(s, 1, 0) == 1);
+    CHECK(storage_close(s, 1) == 0);
+    sim_disk_free(disk);
+}
+
+static const check_test tests[] = {
+    {"entry_log_intact", test_intact},
+    {"entry_log_flipped_bits_anywhere", test_flipped_bits_anywhere_cost_one_entry},
+    {"entry_log_flipped_bits_in_the_index", test_flipped_bits_in_the_index},
+    {"entry_log_truncated_at_every_block", test_truncated_at_every_block},
+    {"entry_log_punch_waits_for_pins", test_punch_waits_for_pins_and_survives_a_restart},
+    {"entry_log_empty_logs_are_removed", test_empty_logs_are_removed},
+    {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
+};
+
+CHECK_MAIN(tests)

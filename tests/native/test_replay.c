@@ -1,0 +1,258 @@
+/* test_replay.c - journals whose bytes were changed behind the storage's back. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "journal.h"
+#include "support.h"
+
+enum { GROUPS = 6, PER_GROUP = 4, ENTRIES = GROUPS * PER_GROUP };
+
+/* A disk with a journal of a few groups, as kill -9 leaves it. */
+static sim_disk *written(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        int64_t sequence = add_entry(s, 1, entry);
+        if (entry % PER_GROUP == PER_GROUP - 1)
+            CHECK(wait_durable(s, sequence) == 0);
+    }
+    sim_disk *killed = sim_disk_killed(disk);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+    return killed;
+}
+
+/* The journal file that has groups. */
+static uint8_t *journal_bytes(sim_disk *disk, size_t *bytes) {
+    char name[64];
+    for (int i = 0; sim_disk_name(disk, JOURNAL_DIRECTORY, ".journal", i, name, sizeof name); i++) {
+        uint8_t *data = sim_disk_file(disk, JOURNAL_DIRECTORY, name, bytes);
+        group_header h;
+        if (group_header_decode(data + BLOCK_BYTES, &h))
+            return data;
+    }
+    CHECK(!"a journal file has groups");
+    return NULL;
+}
+
+/* Where each group starts, and where the last one ends. */
+static int group_places(sim_disk *disk, size_t places[GROUPS + 1]) {
+    size_t bytes;
+    const uint8_t *data = journal_bytes(disk, &bytes);
+    size_t at = BLOCK_BYTES;
+    int count = 0;
+    group_header h;
+    while (count < GROUPS && at + BLOCK_BYTES <= bytes && group_header_decode(data + at, &h)) {
+        places[count++] = at;
+        at += round_up(h.length, BLOCK_BYTES);
+    }
+    places[count] = at;
+    return count;
+}
+
+typedef struct outcome {
+    int there, missing, damaged, errors;
+} outcome;
+
+static outcome reopen(sim_disk *disk) {
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    outcome o = {0};
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        int read = read_entry(s, 1, entry);
+        o.there += read == 1;
+        o.damaged += read == STORAGE_DAMAGED;
+        o.missing += read == STORAGE_NO_ENTRY || read == STORAGE_NO_LEDGER;
+    }
+    storage_event event;
+    while (storage_next_event(s, &event))
+        o.errors += event.severity > 0;
+    /* What was found is found again after everything went to the entry logs. */
+    CHECK(storage_close(s, 1) == 0);
+    s = must_open(&options);
+    int again = 0;
+    for (int entry = 0; entry < ENTRIES; entry++)
+        again += read_entry(s, 1, entry) == 1;
+    CHECK(again == o.there);
+    CHECK(storage_close(s, 0) == 0);
+    return o;
+}
+
+static void test_intact(void) {
+    sim_disk *disk = written();
+    outcome o = reopen(disk);
+    CHECK(o.there == ENTRIES && o.errors == 0);
+    sim_disk_free(disk);
+}
+
+/* The last group loses its end, at every sector: all groups before it stay. */
+static void test_torn_at_every_sector(void) {
+    sim_disk *model = written();
+    size_t bytes, places[GROUPS + 1];
+    CHECK(group_places(model, places) == GROUPS);
+    for (size_t cut = places[GROUPS - 1]; cut < places[GROUPS]; cut += 512) {
+        sim_disk *disk = sim_disk_killed(model);
+        uint8_t *data = journal_bytes(disk, &bytes);
+        memset(data + cut, 0, places[GROUPS] - cut);
+        outcome o = reopen(disk);
+        CHECK(o.there >= ENTRIES - PER_GROUP);
+        CHECK(o.errors == 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* One sector of the last group is missing, whichever: still only torn, and the rest is kept. */
+static void test_any_sector_of_the_last_write_lost(void) {
+    sim_disk *model = written();
+    size_t bytes, places[GROUPS + 1];
+    CHECK(group_places(model, places) == GROUPS);
+    for (size_t cut = places[GROUPS - 1]; cut < places[GROUPS]; cut += 512) {
+        sim_disk *disk = sim_disk_killed(model);
+        memset(journal_bytes(disk, &bytes) + cut, 0xa5, 512);
+        outcome o = reopen(disk);
+        CHECK(o.there >= ENTRIES - PER_GROUP && o.damaged == 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* A flipped bit in a group that later writes follow: damage, told, and only one entry is lost. */
+static void test_flipped_bits_cost_one_entry(void) {
+    sim_disk *model = written();
+    size_t bytes, places[GROUPS + 1];
+    CHECK(group_places(model, places) == GROUPS);
+    uint64_t random = 3;
+    for (int trial = 0; trial < 150; trial++) {
+        sim_disk *disk = sim_disk_killed(model);
+        size_t place = places[0] + sim_random(&random) % (places[GROUPS - 1] - places[0]);
+        if (trial < GROUP_HEADER_BYTES) /* every byte of one group header, too */
+            place = places[2] + (size_t)trial;
+        uint8_t *data = journal_bytes(disk, &bytes);
+        data[place] ^= (uint8_t)(1 << sim_random(&random) % 8);
+        outcome o = reopen(disk);
+        CHECK(o.there >= ENTRIES - 1);
+        CHECK(o.there == ENTRIES || o.errors > 0);
+        if (trial < GROUP_HEADER_BYTES)
+            CHECK(o.there == ENTRIES && o.errors > 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* A whole group in the middle is unreadable: its entries are gone, and that is told. */
+static void test_lost_group_in_the_middle(void) {
+    sim_disk *disk = written();
+    size_t bytes, places[GROUPS + 1];
+    uint8_t *data = journal_bytes(disk, &bytes);
+    CHECK(group_places(disk, places) == GROUPS);
+    memset(data + places[2], 0, places[3] - places[2]);
+    outcome o = reopen(disk);
+    CHECK(o.there == ENTRIES - PER_GROUP && o.errors > 0);
+    sim_disk_free(disk);
+}
+
+/* The first block of the file is damaged: told, and nothing is lost. */
+static void test_damaged_file_header(void) {
+    sim_disk *model = written();
+    for (size_t place = 0; place < 32; place++) {
+        sim_disk *disk = sim_disk_killed(model);
+        size_t bytes;
+        journal_bytes(disk, &bytes)[place] ^= 0x10;
+        outcome o = reopen(disk);
+        CHECK(o.there == ENTRIES && o.errors == 1);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* A journal file cut short, as a lost tail of a file would be. */
+static void test_truncated_file(void) {
+    sim_disk *model = written();
+    size_t bytes, places[GROUPS + 1];
+    uint8_t *data = journal_bytes(model, &bytes);
+    CHECK(group_places(model, places) == GROUPS);
+    for (int groups = 0; groups < GROUPS; groups++) {
+        sim_disk *disk = sim_disk_new();
+        group_header h;
+        CHECK(group_header_decode(data + places[0], &h));
+        char name[JOURNAL_NAME_BYTES];
+        journal_file_name(name, h.file_id);
+        sim_disk_put(disk, JOURNAL_DIRECTORY, name, data, places[groups] + 100);
+        sim_disk_put_directory(disk, LEDGER_DIRECTORY);
+        outcome o = reopen(disk);
+        CHECK(o.there == groups * PER_GROUP && o.errors > 0);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+/* Anything may lie in the directory. */
+static void test_foreign_and_garbage_files(void) {
+    sim_disk *disk = written();
+    uint8_t garbage[3 * BLOCK_BYTES];
+    uint64_t random = 5;
+    for (size_t i = 0; i < sizeof garbage; i++)
+        garbage[i] = (uint8_t)sim_random(&random);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, "prepare.tmp", garbage, sizeof garbage);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, "00000000000000aa.journal", garbage, sizeof garbage);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, "00000000000000ab.journal", garbage, 0);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, "00000000000000ac.journal", garbage, 100);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, "lost+found", garbage, 10);
+    sim_disk_put(disk, LEDGER_DIRECTORY, "0000000000000001.log.tmp", garbage, sizeof garbage);
+    sim_disk_put(disk, LEDGER_DIRECTORY, "VERSION", garbage, 10);
+    outcome o = reopen(disk);
+    CHECK(o.there == ENTRIES);
+    sim_disk_free(disk);
+}
+
+/* Groups of a former life lie behind the new ones of a recycled file and stay dead. */
+static void test_recycled_files_keep_their_past_dead(void) {
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    int64_t entry = 0, sequence = 0;
+    for (int life = 0; life < 6; life++) {
+        storage *s = must_open(&options);
+        CHECK(take_errors(s) == 0);
+        int64_t until = entry + 40 + life * 70;
+        for (; entry < until; entry++) {
+            sequence = add_entry(s, 1, entry);
+            if (entry % 7 == 0)
+                CHECK(wait_durable(s, sequence) == 0);
+        }
+        CHECK(wait_durable(s, sequence) == 0);
+        /* In every other life the files are recycled by the close, in the others by flushes only. */
+        sim_disk *next = life % 2 == 0 ? NULL : sim_disk_killed(disk);
+        CHECK(storage_close(s, 1) == 0);
+        if (next != NULL) {
+            sim_disk_free(disk);
+            disk = next;
+        }
+        options = small_options(sim_disk_calls(disk));
+        s = must_open(&options);
+        CHECK(storage_last_entry(s, 1) == entry - 1);
+        for (int64_t e = 0; e < entry; e++)
+            CHECK(read_entry(s, 1, e) == 1);
+        CHECK(take_errors(s) == 0);
+        CHECK(storage_close(s, 0) == 0);
+    }
+    sim_disk_free(disk);
+}
+
+static const check_test tests[] = {
+    {"replay_intact", test_intact},
+    {"replay_torn_at_every_sector", test_torn_at_every_sector},
+    {"replay_any_sector_of_the_last_write_lost", test_any_sector_of_the_last_write_lost},
+    {"replay_flipped_bits_cost_one_entry", test_flipped_bits_cost_one_entry},
+    {"replay_lost_group_in_the_middle", test_lost_group_in_the_middle},
+    {"replay_damaged_file_header", test_damaged_file_header},
+    {"replay_truncated_file", test_truncated_file},
+    {"replay_foreign_and_garbage_files", test_foreign_and_garbage_files},
+    {"replay_recycled_files_keep_their_past_dead", test_recycled_files_keep_their_past_dead},
+};
+
+CHECK_MAIN(tests)
