@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from pyxbroker import _native
 from pyxbroker.connection import Connection, Connections, ProducerState
@@ -107,7 +108,7 @@ class Line:
         self.fd = server.fileno()
         self.loop = Loop()
         self.group = Connections(
-            self.loop,
+            cast(asyncio.AbstractEventLoop, self.loop),
             Handlers(),
             frame_bytes_max=FRAME_BYTES_MAX,
             sends_max=1 << 20,

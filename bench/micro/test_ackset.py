@@ -27,7 +27,8 @@ def test_1000_acks_in_order(benchmark: Any) -> None:
 
 
 def test_1000_acks_with_a_gap_after_each(benchmark: Any) -> None:
-    acks = benchmark.pedantic(add_run, setup=lambda: setup_run(range(1, 2 * ENTRIES, 2)), rounds=200)
+    entries = range(1, 2 * ENTRIES, 2)
+    acks = benchmark.pedantic(add_run, setup=lambda: setup_run(entries), rounds=200)
     assert (acks.mark_entry_id, acks.holes) == (-1, ENTRIES)
 
 
