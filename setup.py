@@ -108,7 +108,7 @@ def extension_modules() -> list[Extension]:
     if os.environ.get("PYXBROKER_WERROR"):
         own_args.append("-Werror")
     native_sources = sorted(str(path) for path in NATIVE.glob("*.c"))
-    flags = " ".join([*compile_args, *own_args, *native_sources, sys.executable])
+    flags = " ".join([*compile_args, *own_args, *native_sources])
     # One file per kind of build, so that `make asan` does not make `make build` start again.
     variant = re.sub(r"\W+", "-", os.environ.get("PYXBROKER_SANITIZE", "") + own_args[-1])
     depends = [_write_if_changed(BUILD / f"flags{variant}.txt", flags)]
