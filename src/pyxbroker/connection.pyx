@@ -27,13 +27,13 @@ from pyxbroker.entry cimport AckItem, AckRun
 from pyxbroker.frames cimport (
     FRAME_TOO_LARGE,
     PAYLOAD_CHECKSUM,
+    PAYLOAD_MALFORMED,
     PAYLOAD_OK,
     Payload,
     frame_next,
     payload_check,
     read_u32,
 )
-
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -66,7 +66,12 @@ cdef class Turn:
                 calls = self.last_calls
                 self.last_calls = []
             for call in calls:
-                call()
+                # One that fails must keep neither the others nor all later turns from their end.
+                try:
+                    call()
+                except Exception as error:
+                    self.loop.call_exception_handler(
+                        {"message": "work at the end of a turn failed", "exception": error})
         self.active = False
         return 0
 
@@ -239,9 +244,16 @@ cdef class Connection:
             if self._receive():
                 self._consume_frames()
         except Exception as error:
+            self._fail(error)
+        finally:
+            turn.end()
+
+    def _fail(self, error):
+        """A defect was met while this connection was served: it ends, the others go on."""
+        try:
             self.group.handlers.on_internal_error(self, error)
+        finally:
             self.close()
-        turn.end()
 
     cdef int _receive(self) except -1:
         cdef ssize_t n
@@ -359,8 +371,9 @@ cdef class Connection:
                                    % send.producer_id)
         code = payload_check(frame.payload, frame.payload_size, &payload)
         if code == PAYLOAD_OK:
-            code = peek_metadata(payload.metadata, payload.metadata_size, &peek)
-            if code == 0 and not send.has_txn:
+            if peek_metadata(payload.metadata, payload.metadata_size, &peek) != 0:
+                code = PAYLOAD_MALFORMED
+            elif not send.has_txn:
                 return self._collect(producer, &send, frame, payload.crc)
         self.group.handlers.on_refused_send(
             self, producer, send.sequence_id, send.highest_sequence_id,
@@ -488,10 +501,11 @@ cdef class Connection:
         if self.closed:
             return
         turn.begin()
-        code = self.out.send(self.fd)
-        if code < 0:
-            self.close()
-        else:
+        try:
+            code = self.out.send(self.fd)
+            if code < 0:
+                self.close()
+                return
             if code == 0:
                 self.writing = False
                 self.group.loop.remove_writer(self.fd)
@@ -499,7 +513,10 @@ cdef class Connection:
                 self._set_paused(PAUSED_OUTPUT, False)
             if self.waiting_output and self.can_deliver():
                 self._resume_delivery()
-        turn.end()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            turn.end()
 
     cdef bint can_deliver(self) noexcept:
         return not self.closed and self.out.pending < OUT_PENDING_DISPATCH

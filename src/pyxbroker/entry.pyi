@@ -43,6 +43,10 @@ class EntryRun:
         """Copies the data, so that the run may wait after the read that brought it is over."""
     def release(self) -> None:
         """Lets go of any copy: the bookies have the data."""
+    def data(self, i: int) -> builtins.bytes:
+        """The bytes of entry i, while they are there: until the turn ends, or release. IndexError."""
+    def crc(self, i: int) -> int:
+        """CRC32C of the bytes of entry i. IndexError."""
     def sequence_ids(self) -> list[tuple[int, int]]:
         """(sequence_id, highest_sequence_id) of each entry."""
 

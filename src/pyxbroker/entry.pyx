@@ -98,6 +98,18 @@ cdef class EntryRun:
     def last_entry_id(self):
         return self.first_entry_id + self.count - 1
 
+    def data(self, uint32_t i):
+        """The bytes of entry i, while they are there: until the turn ends, or release."""
+        if i >= self.count or self.items[i].data == NULL:
+            raise IndexError(i)
+        return self.items[i].data[:self.items[i].length]
+
+    def crc(self, uint32_t i):
+        """CRC32C of the bytes of entry i."""
+        if i >= self.count:
+            raise IndexError(i)
+        return self.items[i].crc
+
     def sequence_ids(self):
         """[(sequence_id, highest_sequence_id)] of the run, for errors."""
         return [(self.items[i].sequence_id, self.items[i].highest_sequence_id)

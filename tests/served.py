@@ -1,0 +1,169 @@
+"""A served connection without a broker: one end of a socket pair, and handlers that take notes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+from oracles import wire
+from pyxbroker.connection import Connection, Connections, ProducerState
+from pyxbroker.entry import AckRun, EntryRun
+from pyxbroker.proto import PulsarApi as pb
+
+FRAME_BYTES_MAX = 5 * 1024 * 1024 + 10240
+
+
+class Notes:
+    """The handlers of a Connections: keeps what it is told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
+        self.told.append(("command", kind, data, payload))
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        self.told.append(("malformed", what))
+
+    def on_internal_error(self, connection: Connection, error: Exception) -> None:
+        self.told.append(("internal error", repr(error)))
+
+    def on_refused_send(
+        self,
+        connection: Connection,
+        producer: ProducerState,
+        sequence_id: int,
+        highest_sequence_id: int,
+        reason: str,
+    ) -> None:
+        self.told.append(("refused", producer.producer_id, sequence_id, reason))
+
+    def on_closed(self, connection: Connection) -> None:
+        self.told.append(("closed",))
+
+
+class Producer(ProducerState):
+    """Keeps the runs and their bytes, as they are when they come."""
+
+    def __init__(self, connection: Connection, producer_id: int, notes: Notes) -> None:
+        super().__init__(connection, producer_id)
+        self.notes = notes
+        self.runs: list[EntryRun] = []
+
+    def publish(self, run: EntryRun) -> None:
+        self.runs.append(run)
+        entries = [(*ids, run.data(i), run.crc(i)) for i, ids in enumerate(run.sequence_ids())]
+        self.notes.told.append(("run", self.producer_id, entries))
+
+
+class Consumer:
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+
+    def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+        positions = [run.position(i) for i in range(len(run))]
+        self.notes.told.append(("ack", positions, cumulative, request_id, has_txn))
+
+    def on_flow(self, permits: int) -> None:
+        self.notes.told.append(("flow", permits))
+
+
+class Served:
+    """A connection with producer 1 and consumer 2, past its handshake; `far` is the peer's end."""
+
+    def __init__(self, **limits: int) -> None:
+        self.notes = Notes()
+        self.group = Connections(
+            asyncio.get_running_loop(),
+            self.notes,
+            frame_bytes_max=limits.get("frame_bytes_max", FRAME_BYTES_MAX),
+            sends_max=limits.get("sends_max", 1000),
+            publish_bytes_max=limits.get("publish_bytes_max", 1 << 30),
+        )
+        self.connection, self.far = self.accept()
+        self.producer = Producer(self.connection, 1, self.notes)
+        self.connection.producers[1] = self.producer
+        self.connection.consumers[2] = Consumer(self.notes)
+
+    def accept(self, session: Any = None) -> tuple[Connection, socket.socket]:
+        near, far = socket.socketpair()
+        near.setblocking(False)
+        far.setblocking(False)
+        connection = self.group.accept(near, "peer", session)
+        connection.established = True
+        return connection, far
+
+    def close(self) -> None:
+        for connection in list(self.group.live):
+            connection.close()
+        self.far.close()
+
+    @property
+    def told(self) -> list[tuple[Any, ...]]:
+        """What the handlers were told since this was asked last."""
+        told, self.notes.told = self.notes.told, []
+        return told
+
+    async def write(self, data: bytes) -> None:
+        """Writes as a client does; the broker's side reads all of it, unless it is paused."""
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.far.send(view) :]
+            except BlockingIOError:
+                await asyncio.sleep(0)
+        await turns()
+
+    async def read(self) -> bytes:
+        """What the broker's side has sent."""
+        await turns()
+        parts = []
+        while True:
+            try:
+                parts.append(self.far.recv(1 << 20))
+            except BlockingIOError:
+                return b"".join(parts)
+            if not parts[-1]:
+                return b"".join(parts)
+
+
+async def turns(count: int = 6) -> None:
+    """Lets the event loop go around, so that all that is ready is done."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def section(data: bytes, *, checksum: bool = True) -> bytes:
+    """A payload section around data, with small metadata."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    return wire.payload_section(metadata.SerializeToString(), data, checksum=checksum)
+
+
+def send(sequence_id: int, payload: bytes, producer_id: int = 1, **fields: Any) -> bytes:
+    """A SEND frame around a payload section."""
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    command.send.CopyFrom(
+        pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id, **fields)
+    )
+    return wire.frame(command.SerializeToString(), payload)
+
+
+def ping() -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.PING)
+    command.ping.SetInParent()
+    return wire.frame(command.SerializeToString())
+
+
+def flow(permits: int, consumer_id: int = 2) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+    command.flow.CopyFrom(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+    return wire.frame(command.SerializeToString())
+
+
+def ack(*ids: Any, consumer_id: int = 2, **fields: Any) -> bytes:
+    """An ACK frame of MessageIdData messages."""
+    command = pb.BaseCommand(type=pb.BaseCommand.ACK)
+    fields.setdefault("ack_type", 0)
+    command.ack.CopyFrom(pb.CommandAck(consumer_id=consumer_id, message_id=ids, **fields))
+    return wire.frame(command.SerializeToString())

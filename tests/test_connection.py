@@ -1,0 +1,458 @@
+"""A connection over a socket pair: what reads bring, what pauses them, and what leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import weakref
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oracles import wire
+from pyxbroker.connection import Turn
+from pyxbroker.entry import EntryRun
+from pyxbroker.proto import PulsarApi as pb
+from served import Served, ack, flow, ping, section, send, turns
+
+Scenario = Callable[[Served], Awaitable[None]]
+
+
+def served(scenario: Scenario, **limits: int) -> None:
+    """Runs a scenario with a connection of its own, and finds no defect met on the way."""
+
+    async def run() -> None:
+        failures: list[dict[str, Any]] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context))
+        side = Served(**limits)
+        try:
+            await scenario(side)
+        finally:
+            side.close()
+        await turns()
+        assert not failures
+
+    asyncio.run(run())
+
+
+def runs_of(told: list[tuple[Any, ...]]) -> list[tuple[int, bytes]]:
+    """(sequence id, bytes) of every entry in the runs; their checksums are right."""
+    entries = [entry for what, *rest in told if what == "run" for entry in rest[1]]
+    for _, _, data, crc in entries:
+        if len(data) < 10_000:
+            assert wire.crc32c(data) == crc
+    return [(sequence_id, data) for sequence_id, _, data, _ in entries]
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def test_the_sends_of_one_read_come_as_one_run() -> None:
+    async def scenario(side: Served) -> None:
+        payloads = [section(b"one"), section(b""), section(b"three", checksum=False)]
+        frames = [send(n, payload) for n, payload in enumerate(payloads)]
+        await side.write(b"".join(frames))
+        told = side.told
+        assert [each[:2] for each in told] == [("run", 1)]
+        assert runs_of(told) == list(enumerate(payloads))
+        assert (side.producer.pending_sends, side.connection.pending_sends) == (3, 3)
+
+    served(scenario)
+
+
+def test_commands_come_the_same_however_the_stream_is_cut() -> None:
+    stream = ping() + send(7, section(b"hello")) + flow(1000) + ping()
+
+    async def scenario(side: Served) -> None:
+        await side.write(stream)
+        whole = side.told
+        assert sorted(each[0] for each in whole) == ["command", "command", "flow", "run"]
+        for cut in range(1, len(stream)):
+            await side.write(stream[:cut])
+            first = side.told
+            await side.write(stream[cut:])
+            assert sorted(first + side.told, key=repr) == sorted(whole, key=repr), cut
+        for byte in stream:
+            await side.write(bytes([byte]))
+        assert sorted(side.told, key=repr) == sorted(whole, key=repr)
+
+    served(scenario)
+
+
+@pytest.mark.parametrize("size", [8_000, 9_000, 100_000, 524_288, 1_500_000, 5_242_880])
+def test_frames_of_every_size_keep_their_bytes(size: int) -> None:
+    """Small rests are stashed, large ones stay or move, and frames above a slab get their own."""
+
+    async def scenario(side: Served) -> None:
+        payloads = [section(os.urandom(size), checksum=False) for _ in range(4)]
+        frames = [send(n, payload) for n, payload in enumerate(payloads)]
+        await side.write(b"".join(frames) + ping())
+        told = side.told
+        assert runs_of(told) == list(enumerate(payloads))
+        assert told[-1][:2] == ("command", pb.BaseCommand.PING)
+
+    served(scenario)
+
+
+def test_a_run_keeps_its_bytes_while_the_rest_of_the_next_frame_is_moved() -> None:
+    async def scenario(side: Served) -> None:
+        payloads = [section(os.urandom(150_000), checksum=False) for _ in range(12)]
+        stream = b"".join(send(n, payload) for n, payload in enumerate(payloads))
+        for at in range(0, len(stream), 190_000):
+            await side.write(stream[at : at + 190_000])
+        assert runs_of(side.told) == list(enumerate(payloads))
+
+    served(scenario)
+
+
+def test_a_cold_command_finds_the_sends_before_it_published() -> None:
+    async def scenario(side: Served) -> None:
+        await side.write(send(1, section(b"a")) + ping() + send(2, section(b"b")))
+        assert [each[0] for each in side.told] == ["run", "command", "run"]
+
+    served(scenario)
+
+
+def test_commands_before_the_handshake_go_to_the_handlers() -> None:
+    async def scenario(side: Served) -> None:
+        side.connection.established = False
+        await side.write(send(1, section(b"a")) + flow(3))
+        assert [each[:2] for each in side.told] == [("command", 6), ("command", 11)]
+
+    served(scenario)
+
+
+def test_acks_and_permits_reach_the_consumer() -> None:
+    async def scenario(side: Served) -> None:
+        ids = [
+            pb.MessageIdData(ledgerId=3, entryId=4),
+            pb.MessageIdData(ledgerId=3, entryId=5, ack_set=[0b1011, 1], batch_size=70),
+            pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1, ack_set=[0]),
+        ]
+        await side.write(ack(*ids, request_id=9) + flow(2**32 - 1))
+        await side.write(ack(ids[0], ack_type=1, txnid_least_bits=0))
+        assert side.told == [
+            ("ack", [(3, 4, 0), (3, 5, 4), (-1, -1, 0)], False, 9, False),
+            ("flow", 2**32 - 1),
+            ("ack", [(3, 4, 0)], True, None, True),
+        ]
+
+    served(scenario)
+
+
+def test_acks_and_permits_for_nobody_are_dropped() -> None:
+    async def scenario(side: Served) -> None:
+        await side.write(ack(pb.MessageIdData(ledgerId=1, entryId=1), consumer_id=99))
+        await side.write(flow(1, consumer_id=99))
+        assert side.told == []
+        assert not side.connection.closed
+
+    served(scenario)
+
+
+# --- what is wrong ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff\xff\xff\xff",
+        b"\x00\x00\x00\x08\x00\x00\x00\x09",
+        wire.frame(b"\x08\x06\x32\x02\x08\x01", section(b"")),  # SEND without sequence id
+        send(1, section(b""), producer_id=99),
+        wire.frame(b"\x08\x0a\x52\x02\x08\x02"),  # ACK without type
+        wire.frame(b"\x08\x0b\x5a\x02\x08\x02"),  # FLOW without permits
+        ack(pb.MessageIdData(ledgerId=1, entryId=1, ack_set=[1] * 4097)),
+    ],
+)
+def test_a_peer_that_breaks_the_protocol_is_closed_after_what_it_sent_before(bad: bytes) -> None:
+    async def scenario(side: Served) -> None:
+        await side.write(send(1, section(b"kept")) + bad + ping())
+        assert [each[0] for each in side.told] == ["run", "malformed", "closed"]
+        assert side.connection.closed
+        assert side.group.live == set()
+        assert await side.read() == b""
+
+    served(scenario)
+
+
+def test_a_damaged_entry_is_refused_and_the_rest_is_taken() -> None:
+    async def scenario(side: Served) -> None:
+        good = section(b"good")
+        bad = good[:-1] + b"!"
+        headless = section(b"", checksum=False)[:6]
+        bare = wire.payload_section(b"\x10\x01", b"no name and no time")
+        frames = [send(1, good), send(2, bad), send(3, headless), send(4, bare)]
+        frames += [send(5, good, txnid_least_bits=1, txnid_most_bits=0), send(6, good)]
+        await side.write(b"".join(frames))
+        told = side.told
+        assert told[:4] == [
+            ("refused", 1, 2, "checksum"),
+            ("refused", 1, 3, "metadata"),
+            ("refused", 1, 4, "metadata"),
+            ("refused", 1, 5, "transaction"),
+        ]
+        assert runs_of(told[4:]) == [(1, good), (6, good)]
+
+    served(scenario)
+
+
+def test_sends_for_a_producer_closed_just_now_are_dropped() -> None:
+    async def scenario(side: Served) -> None:
+        side.connection.forget_producer(1)
+        await side.write(send(1, section(b"late")) + ping())
+        assert [each[0] for each in side.told] == ["command"]
+        assert not side.connection.closed
+
+    served(scenario)
+
+
+def test_a_failing_handler_closes_its_connection_and_no_other() -> None:
+    async def scenario(side: Served) -> None:
+        other, far = side.accept()
+        with far:
+            side.connection.consumers[2] = None
+            side.connection.consumers[3] = object()
+            await side.write(flow(1, consumer_id=3))
+            told = side.told
+            assert [each[0] for each in told] == ["internal error", "closed"]
+            assert side.connection.closed
+            far.sendall(ping())
+            await turns()
+            assert [each[0] for each in side.told] == ["command"]
+            assert not other.closed
+
+    served(scenario)
+
+
+# --- pausing ------------------------------------------------------------------------------------
+
+
+def answered(side: Served) -> list[EntryRun]:
+    runs, side.producer.runs = side.producer.runs, []
+    return runs
+
+
+def test_reading_pauses_at_too_many_pending_sends_and_goes_on_at_half() -> None:
+    async def scenario(side: Served) -> None:
+        for n in range(4):
+            await side.write(send(n, section(b"x")))
+        await side.write(ping())
+        assert len(side.told) == 4
+        runs = answered(side)
+        side.producer.settle(runs[0])
+        await turns()
+        assert side.told == []
+        side.producer.settle(runs[1])
+        await turns()
+        assert [each[0] for each in side.told] == ["command"]
+
+    served(scenario, sends_max=4)
+
+
+def test_all_connections_pause_while_too_many_bytes_are_in_flight() -> None:
+    async def scenario(side: Served) -> None:
+        _, far = side.accept()
+        with far:
+            await side.write(send(1, section(bytes(600))))
+            await side.write(send(2, section(bytes(600))))
+            far.sendall(ping())
+            await turns()
+            assert [each[0] for each in side.told] == ["run", "run"]
+            assert side.group.publish_bytes > 1000
+            _, far_late = side.accept()
+            with far_late:
+                far_late.sendall(ping())
+                await turns()
+                assert side.told == []
+                for run in answered(side):
+                    side.producer.settle(run)
+                await turns()
+                assert [each[0] for each in side.told] == ["command", "command"]
+                assert side.group.publish_bytes == 0
+
+    served(scenario, publish_bytes_max=1000)
+
+
+def test_a_full_bookie_pauses_all_connections() -> None:
+    async def scenario(side: Served) -> None:
+        side.group.set_full(True)
+        await side.write(ping())
+        assert side.told == []
+        side.group.set_full(False)
+        await turns()
+        assert [each[0] for each in side.told] == ["command"]
+
+    served(scenario)
+
+
+def test_a_peer_that_does_not_read_is_not_read_either() -> None:
+    async def scenario(side: Served) -> None:
+        frame = wire.frame(b"\x08\x13\x9a\x01\x00", bytes(1 << 20))
+        writable = []
+        for _ in range(12):
+            side.connection.send_frame(frame)
+        await turns()
+        assert side.connection.pending_bytes > 8 << 20
+        side.connection.when_writable(lambda: writable.append(side.connection.pending_bytes))
+        await side.write(ping())
+        assert (side.told, writable) == ([], [])
+        got = b""
+        while len(got) < 12 * len(frame):
+            got += await side.read()
+        assert got == frame * 12
+        assert [each[0] for each in side.told] == ["command"]
+        assert len(writable) == 1
+        assert writable[0] < 2 << 20
+
+    served(scenario)
+
+
+# --- answering ----------------------------------------------------------------------------------
+
+
+def test_the_receipts_of_a_run_leave_in_one_write() -> None:
+    async def scenario(side: Served) -> None:
+        await side.write(b"".join(send(n, section(b"x")) for n in range(5, 8)))
+        (run,) = answered(side)
+        run.ledger_id, run.first_entry_id = 70, 80
+        side.producer.send_receipts(run)
+        side.connection.send_frame(ping())
+        await turns()
+        frames, _, error = wire.scan(await side.read(), 1000)
+        assert error is None
+        commands = [pb.BaseCommand.FromString(command) for command, _ in frames]
+        assert commands.pop().type == pb.BaseCommand.PING
+        receipts = [each.send_receipt for each in commands]
+        assert [each.sequence_id for each in receipts] == [5, 6, 7]
+        assert [each.producer_id for each in receipts] == [1, 1, 1]
+        ids = [(each.message_id.ledgerId, each.message_id.entryId) for each in receipts]
+        assert ids == [(70, 80), (70, 81), (70, 82)]
+        assert (side.producer.pending_sends, side.connection.pending_sends) == (0, 0)
+
+    served(scenario)
+
+
+def test_receipts_for_a_closed_connection_only_settle() -> None:
+    async def scenario(side: Served) -> None:
+        await side.write(send(1, section(b"x")))
+        side.connection.close()
+        (run,) = answered(side)
+        side.producer.send_receipts(run)
+        assert (side.group.publish_bytes, side.connection.pending_bytes) == (0, 0)
+
+    served(scenario)
+
+
+def test_what_is_queued_leaves_before_the_connection_closes() -> None:
+    async def scenario(side: Served) -> None:
+        side.connection.send_frame(ping())
+        side.connection.close()
+        side.connection.close()
+        side.connection.send_frame(ping())
+        assert await side.read() == ping()
+        assert side.told == [("closed",)]
+
+    served(scenario)
+
+
+def test_the_end_of_the_peer_closes_the_connection_and_frees_it() -> None:
+    async def scenario(side: Served) -> None:
+        session: set[int] = set()
+        session_lives = weakref.ref(session)
+        connection, far = side.accept(session)
+        del session
+        far.sendall(ping()[:6])
+        await turns()
+        far.close()
+        await turns()
+        assert connection.closed
+        assert side.told == [("closed",)]
+        assert connection not in side.group.live
+        assert session_lives() is not None
+        del connection
+        gc.collect()
+        assert session_lives() is None
+
+    served(scenario)
+
+
+# --- turns --------------------------------------------------------------------------------------
+
+
+def in_loop(scenario: Callable[[Turn, list[Any]], Awaitable[None]]) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        failures: list[Any] = []
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+        await scenario(Turn(loop), failures)
+
+    asyncio.run(run())
+
+
+def test_work_asked_for_in_a_turn_is_done_when_it_ends_and_writes_come_last() -> None:
+    async def scenario(turn: Turn, failures: list[Any]) -> None:
+        done: list[str] = []
+
+        def body() -> str:
+            turn.at_last(lambda: done.append("write"))
+            turn.at_end(lambda: (done.append("a"), turn.at_end(lambda: done.append("b"))))
+            done.append("body")
+            return "result"
+
+        assert turn.run(body) == "result"
+        assert done == ["body", "a", "b", "write"]
+        assert not failures
+
+    in_loop(scenario)
+
+
+def test_a_turn_inside_a_turn_ends_with_the_outer_one() -> None:
+    async def scenario(turn: Turn, failures: list[Any]) -> None:
+        done: list[str] = []
+
+        def inner() -> None:
+            turn.at_end(lambda: done.append("end"))
+
+        def outer() -> None:
+            turn.run(inner)
+            done.append("outer")
+
+        turn.run(outer)
+        assert done == ["outer", "end"]
+
+    in_loop(scenario)
+
+
+def test_work_asked_for_outside_of_a_turn_gets_one() -> None:
+    async def scenario(turn: Turn, failures: list[Any]) -> None:
+        done: list[int] = []
+        turn.at_end(lambda: done.append(1))
+        turn.at_last(lambda: done.append(2))
+        assert done == []
+        await turns()
+        assert done == [1, 2]
+
+    in_loop(scenario)
+
+
+def test_work_that_fails_stops_neither_its_turn_nor_later_ones() -> None:
+    async def scenario(turn: Turn, failures: list[Any]) -> None:
+        done: list[int] = []
+
+        def body() -> None:
+            turn.at_end(lambda: 1 // 0)
+            turn.at_end(lambda: done.append(1))
+            turn.at_last(lambda: done.append(2))
+
+        turn.run(body)
+        assert done == [1, 2]
+        assert [type(each) for each in failures] == [ZeroDivisionError]
+        turn.at_end(lambda: done.append(3))
+        await turns()
+        assert done == [1, 2, 3]
+
+    in_loop(scenario)
