@@ -20,11 +20,13 @@ $(PY):
 $(VENV)/.installed: pyproject.toml | $(PY)
 	$(PY) -m pip install -q --disable-pip-version-check \
 	    'setuptools>=77' 'Cython>=3.1' 'grpcio-tools>=1.60'
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation -e .
+	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
+	    --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
-	$(PY) -m pip install -q --disable-pip-version-check --no-build-isolation -e '.[dev]'
+	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
+	    --no-build-isolation -e '.[dev]'
 	@touch $@
 
 .PHONY: build
@@ -67,6 +69,7 @@ fuzz: dev ## every fuzz target for SECONDS (60) seconds
 .PHONY: torture
 torture: dev ## ROUNDS (10) kills with -9 and as many power cuts, at random moments under load
 	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS)
+	$(PY) -m torture.sync_order
 
 .PHONY: bench
 bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure ...')
