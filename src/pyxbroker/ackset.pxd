@@ -1,4 +1,5 @@
-# What a cursor has acknowledged: everything up to its mark-delete position, and single entries after it.
+# What a cursor has acknowledged: everything up to its mark-delete position, and single entries
+# after it.
 from libc.stdint cimport int64_t, uint64_t
 
 from pyxbroker.entry cimport AckRun
@@ -11,7 +12,7 @@ cdef class EntryBitmap:
     cdef readonly int64_t count     # entries in the set
     cdef bint contains(self, int64_t entry_id) noexcept
     cdef int add(self, int64_t entry_id) except -1              # 1 when it was not in the set
-    cdef int64_t next_clear(self, int64_t entry_id) noexcept    # first id >= entry_id not in the set
+    cdef int64_t next_clear(self, int64_t entry_id) noexcept    # first id >= entry_id not in it
     cdef int64_t next_set(self, int64_t entry_id) noexcept      # first id >= entry_id in it, or -1
     cdef int drop_below(self, int64_t entry_id) except -1       # forgets ids < entry_id
     cdef int _reach(self, int64_t word) except -1

@@ -113,7 +113,7 @@ cdef class EntryBitmap:
             self.base += words
         return 0
 
-    # Long arrays of PositionInfo.individualDeletedMessageRanges: word i holds entries 64*i .. 64*i+63.
+    # PositionInfo.individualDeletedMessageRanges: word i holds entries 64*i .. 64*i+63.
 
     def to_longs(self):
         """Signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray gives them."""

@@ -115,8 +115,8 @@ cdef class OutVector:
         self.pending += size
         return 0
 
-    # A slow peer may never take the last byte, so what it has taken must not pile up. Moving what is
-    # left is worth it when that is less than what it makes room for.
+    # A slow peer may never take the last byte, so what it has taken must not pile up. Moving what
+    # is left is worth it when that is less than what it makes room for.
 
     cdef void _forget_sent_pieces(self) noexcept:
         if self.first * 2 < self.pieces_count:

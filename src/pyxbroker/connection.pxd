@@ -1,8 +1,8 @@
 # One client's socket: reads frames, hands runs of SENDs to producers, coalesces what is written.
 #
-# Everything that one readable event, one group of completions or one command brings is a *turn*. What must
-# happen once for all of it (waking the journal, writing to sockets) is asked for with Turn.at_end and
-# done when the turn ends, so no layer needs a timer to coalesce.
+# Everything that one readable event, one group of completions or one command brings is a *turn*.
+# What must happen once for all of it (waking the journal, writing to sockets) is asked for with
+# Turn.at_end and done when the turn ends, so no layer needs a timer to coalesce.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.buffers cimport OutVector, Slab, SlabPool

@@ -1,4 +1,4 @@
-"""One client's socket, from bytes to commands and back; the parts are described in connection.pxd."""
+"""One client's socket, from bytes to commands and back; connection.pxd describes the parts."""
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy, memmove
@@ -57,7 +57,8 @@ cdef class Turn:
 
     cdef int end(self) except -1:
         cdef list calls
-        # A call may ask for further ones (a delivery that acknowledges, an answer that waits for the journal).
+        # A call may ask for further ones: a delivery that acknowledges, an answer that waits for
+        # the journal.
         while self.calls or self.last_calls:
             if self.calls:
                 calls = self.calls
@@ -305,7 +306,7 @@ cdef class Connection:
         return self._keep_rest()
 
     cdef int _keep_rest(self) except -1:
-        """Makes room for the rest of a frame that is not whole yet, in as little memory as will do."""
+        """Makes room for the rest of a frame that is not whole, in as little memory as will do."""
         cdef uint64_t rest = self.end - self.start
         cdef uint64_t wanted = STASH_BYTES_MAX
         cdef Slab slab = self.slab

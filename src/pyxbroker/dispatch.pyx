@@ -1,4 +1,4 @@
-"""A dispatch round's loop over entries: permits, what is left out, and the frames of one consumer."""
+"""A dispatch round's loop over entries: permits, what is left out, one consumer's frames."""
 from libc.stdint cimport uint8_t
 
 from pyxbroker.buffers cimport OutVector

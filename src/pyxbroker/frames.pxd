@@ -1,6 +1,6 @@
 # Frames of the binary protocol: where one ends, and whether its payload is whole.
 #
-# All integers are big-endian (shared protocol reference, section 1; Commands and PulsarDecoder in Pulsar):
+# All integers are big-endian (Commands and PulsarDecoder in Pulsar):
 #
 #   0  4  total size: bytes that follow this field
 #   4  4  command size

@@ -1,4 +1,4 @@
-# The way of adds to bookies: packaging, the embedded bookie's intake, and who has acknowledged what.
+# The way of adds to bookies: packaging, the embedded bookie's intake, and who has acknowledged.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.native cimport storage

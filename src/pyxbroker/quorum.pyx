@@ -110,7 +110,7 @@ cdef class PendingAdds:
         return self.first - 1
 
     def forget(self, int index):
-        """The bookie at an ensemble index was replaced: its acks of unconfirmed entries are void."""
+        """The bookie at an index was replaced: its acks of unconfirmed entries are void."""
         cdef int64_t entry_id
         if index < 0 or index >= self.ensemble_size:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
@@ -129,10 +129,10 @@ cdef class StorageWriter:
                 uint32_t start, uint32_t flags):
         """Packages and adds entries of a run from index start on.
 
-        length is the ledger's length in bytes before the run's first entry; the digest of each entry
-        is CRC32C (BookKeeper's DigestManager). Returns (added, sequence, error): the number of
-        entries that the run has in the storage now, the sequence number of the last, and 0 or the
-        storage error that stopped the rest.
+        length is the ledger's length in bytes before the run's first entry; the digest of each
+        entry is CRC32C (BookKeeper's DigestManager). Returns (added, sequence, error): the number
+        of entries that the run has in the storage now, the sequence number of the last, and 0 or
+        the storage error that stopped the rest.
         """
         cdef uint8_t header[ENTRY_HEADER_BYTES]
         cdef uint32_t i

@@ -1,4 +1,4 @@
-"""Reads of the embedded bookie: batches of entries that lie in its cache or in mapped entry logs."""
+"""Reads of the embedded bookie: batches of entries that lie in its cache or in entry logs."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport int64_t, uint8_t, uint64_t
 
@@ -28,7 +28,7 @@ cdef class StorageReader:
 
     def read_cached(self, int64_t ledger_id, int64_t first, int64_t last, int count_max,
                     uint64_t bytes_max):
-        """An EntryBatch that starts with entry first, or None when that entry is not in the cache."""
+        """An EntryBatch that starts with entry first, or None when the cache does not have it."""
         cdef EntryBatch batch = EntryBatch(ledger_id, count_max, self.owner)
         batch.count = _api.read_cached(self.handle, ledger_id, first, last, count_max, bytes_max,
                                        batch.refs)
