@@ -6,7 +6,7 @@ Everything is incremental: only a module whose sources, headers or flags changed
 Environment:
   PYXBROKER_SANITIZE=address,undefined   build with these sanitizers, frame pointers and -O1
   PYXBROKER_WERROR=1                     warnings in our own C are errors
-  PYXBROKER_MODULES=_native,frames       build only these extension modules
+  PYXBROKER_MODULES=_native,frames       build only these extension modules (none: no one)
 """
 
 from __future__ import annotations
