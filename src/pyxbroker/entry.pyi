@@ -44,7 +44,7 @@ class EntryRun:
     def release(self) -> None:
         """Lets go of any copy: the bookies have the data."""
     def data(self, i: int) -> builtins.bytes:
-        """The bytes of entry i while they are there: until the turn ends, or release. IndexError."""
+        """The bytes of entry i, there until the turn ends or release. IndexError."""
     def crc(self, i: int) -> int:
         """CRC32C of the bytes of entry i. IndexError."""
     def sequence_ids(self) -> list[tuple[int, int]]:
