@@ -1,0 +1,180 @@
+"""One bookie, one metadata store and a ledger client in this process, as a broker has them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pyxbroker import _native
+from pyxbroker.bookie.embedded import EmbeddedBookie
+from pyxbroker.connection import Turn
+from pyxbroker.entry import EntryRun
+from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits
+from pyxbroker.mledger.opening import open_managed_ledger
+
+MIB = 1 << 20
+NAME = "public/default/persistent/t"
+BOOKIE_ID = "127.0.0.1:3181"
+
+_trees = itertools.count()
+
+# Acknowledgements are written when a test asks for it, ledgers are as short as it says.
+LIMITS = ManagedLedgerLimits(rollover_min_s=0.0, mark_delete_per_s=0.001)
+
+
+class Node:
+    """What one broker process has. `async with` starts and stops it; kill() gives its successor."""
+
+    def __init__(self, directory: Path, tree: str = "", **options: Any) -> None:
+        self.directory = directory
+        self.tree = tree or f"one-bookie-{next(_trees)}"
+        self.options = options
+        self.full: list[bool] = []
+        self.faults = _native.DiskFaults()
+        self.store: MemoryStore
+        self.turn: Turn
+        self.storage: _native.Storage
+        self.bookie: EmbeddedBookie
+        self.client: LedgerClient
+
+    async def __aenter__(self) -> Node:
+        settings: dict[str, Any] = {
+            "journal_file_bytes": 4 * MIB,
+            "dirty_bytes_max": 2 * MIB,
+            "cache_bytes_max": 8 * MIB,
+            "entry_bytes_max": 1 * MIB,
+            "faults": self.faults,
+        }
+        settings.update(self.options)
+        self.store = MemoryStore(self.tree)
+        await self.store.open()
+        self.turn = Turn(asyncio.get_running_loop())
+        self.storage = _native.Storage(
+            self.directory / "journal", self.directory / "ledgers", **settings
+        )
+        self.bookie = EmbeddedBookie(self.storage, self.turn, BOOKIE_ID, self.full.append)
+        self.client = LedgerClient(self.store, {BOOKIE_ID: self.bookie}, self.turn, LedgerQuorums())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.client.stop()
+        with suppress(OSError):
+            # A journal that a test broke says so when it is closed.
+            self.bookie.close()
+        await self.store.close()
+
+    def kill(self, name: str = "killed") -> Node:
+        """A node that finds what a kill -9 of this one would leave now: what the disk has.
+
+        The journal is copied first: what a flush moves meanwhile is then found in the entry logs.
+        """
+        target = self.directory.parent / name
+        for folder in ("journal", "ledgers"):
+            (target / folder).mkdir(parents=True)
+            for file in sorted((self.directory / folder).iterdir()):
+                with suppress(FileNotFoundError):
+                    shutil.copy(file, target / folder)
+        return Node(target, self.tree, **self.options)
+
+    async def open(self, limits: ManagedLedgerLimits = LIMITS, name: str = NAME) -> ManagedLedger:
+        managed_ledger = await open_managed_ledger(name, self.store, self.client, limits)
+        assert managed_ledger is not None
+        return managed_ledger
+
+    async def flush(self) -> None:
+        """Moves what the write cache has to the entry logs."""
+        before = self.storage.stats()["flushes"]
+        self.storage.flush()
+        await until(lambda: self.storage.stats()["flushes"] > before)
+
+
+class Runs:
+    """The owner of runs: which of them were added, in what order, and which failed."""
+
+    def __init__(self) -> None:
+        self.added: list[bytes] = []
+        self.positions: list[tuple[int, int]] = []
+        self.failed: list[tuple[bytes, Exception]] = []
+        self._data: dict[int, bytes] = {}
+        self._kept: list[EntryRun] = []
+
+    def run(self, data: bytes) -> EntryRun:
+        run = EntryRun.of(data, self)
+        self._data[id(run)] = data
+        self._kept.append(run)
+        return run
+
+    @property
+    def answered(self) -> int:
+        return len(self.added) + len(self.failed)
+
+    def on_run_added(self, run: EntryRun) -> None:
+        self.added.append(self._data[id(run)])
+        self.positions.append((run.ledger_id, run.first_entry_id))
+
+    def on_run_failed(self, run: EntryRun, error: Exception) -> None:
+        self.failed.append((self._data[id(run)], error))
+
+    # The same of a ledger without a managed ledger.
+
+    def on_run_confirmed(self, run: EntryRun) -> None:
+        self.on_run_added(run)
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
+        for run in handle.take_unconfirmed():
+            self.on_run_failed(run, error)
+
+
+async def append(managed_ledger: ManagedLedger, *data: bytes) -> list[tuple[int, int]]:
+    """Appends entries one run each, waits until they are durable; returns their positions."""
+    runs = Runs()
+    for each in data:
+        managed_ledger.append(runs.run(each))
+    await until(lambda: runs.answered == len(data))
+    assert runs.failed == []
+    assert runs.added == list(data)
+    return runs.positions
+
+
+async def read_all(managed_ledger: ManagedLedger) -> list[bytes]:
+    """The data of every entry that is kept, in order, read as a dispatcher does."""
+    found: list[bytes] = []
+    position = managed_ledger.normalize(managed_ledger.first_position())
+    while position is not None:
+        batch = managed_ledger.read_cached(position, 100, MIB)
+        if batch is None:
+            batch = await managed_ledger.read_one(position)
+        assert (batch.ledger_id, batch.entry_id(0)) == position
+        found.extend(batch.data(i) for i in range(len(batch)))
+        last = (batch.ledger_id, batch.entry_id(len(batch) - 1))
+        position = managed_ledger.normalize(managed_ledger.next_position(last))
+    return found
+
+
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Lets the loop go on until a condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to the expected state"
+        await asyncio.sleep(0.001)
+
+
+async def turns(count: int = 10) -> None:
+    """Lets the event loop go around, so that all that is ready is done."""
+    for _ in range(count):
+        await asyncio.sleep(0)

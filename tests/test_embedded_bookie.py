@@ -1,0 +1,252 @@
+"""The bookie of this process: runs become durable in order, wait for room, and fail all at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from one_bookie import MIB, Node, turns, until
+from pyxbroker.bookie.embedded import ADD_RECOVERY, DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.entry import ENTRY_HEADER_SIZE, EntryBatch, EntryRun
+
+IO_ERROR = -5
+SMALL = {"dirty_bytes_max": MIB, "cache_bytes_max": 2 * MIB, "journal_file_bytes": 2 * MIB}
+
+
+class Adder:
+    """Keeps what the bookie tells, in order."""
+
+    def __init__(self) -> None:
+        self.acked: list[tuple[int, int]] = []
+        self.failed: list[tuple[int, int]] = []
+        self.runs: list[EntryRun] = []
+
+    def on_adds_acked(self, index: int, first: int, last: int) -> None:
+        self.acked.append((first, last))
+
+    def on_adds_failed(self, index: int, first: int, code: int) -> None:
+        self.failed.append((first, code))
+
+    @property
+    def entries(self) -> list[int]:
+        return [each for first, last in self.acked for each in range(first, last + 1)]
+
+    def add(self, node: Node, ledger_id: int, entry_id: int, data: bytes, flags: int = 0) -> bool:
+        run = EntryRun.of(data)
+        run.ledger_id = ledger_id
+        run.first_entry_id = entry_id
+        self.runs.append(run)
+        return node.bookie.add_run(self, 0, run, entry_id - 1, 0, flags)
+
+
+async def read(node: Node, ledger_id: int, first: int, last: int) -> EntryBatch | int:
+    results: list[EntryBatch | int] = []
+    node.bookie.read(ledger_id, first, last, 1000, 1 << 30, results.append)
+    assert results == [], "the answer comes later"
+    await until(lambda: len(results) == 1)
+    return results[0]
+
+
+def run(tmp_path: Path, scenario: Callable[[Node], object], **options: int) -> None:
+    async def main() -> None:
+        async with Node(tmp_path / "bookie", **options) as node:
+            await scenario(node)  # type: ignore[misc]
+
+    asyncio.run(main())
+
+
+def test_runs_of_one_turn_share_one_commit(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+
+        def add_all() -> None:
+            for entry_id in range(100):
+                assert adder.add(node, 1, entry_id, b"x")
+            assert adder.acked == []
+
+        node.turn.run(add_all)
+        await until(lambda: len(adder.acked) == 100)
+        assert adder.entries == list(range(100))
+        assert node.storage.stats()["groups"] == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_full_cache_stalls_runs_and_takes_them_in_order(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        data = [bytes([n % 251]) * 60_000 for n in range(200)]
+        taken = [adder.add(node, 1, entry_id, each) for entry_id, each in enumerate(data)]
+        assert taken[0]
+        # From the first one that has to wait on all wait, or their order would be lost.
+        assert taken == sorted(taken, reverse=True)
+        assert not taken[-1]
+        assert node.full == [True]
+        await until(lambda: len(adder.entries) == 200)
+        assert adder.entries == list(range(200))
+        assert adder.failed == []
+        assert node.full[-1] is False
+        for entry_id, each in enumerate(data):
+            batch = await read(node, 1, entry_id, entry_id)
+            assert isinstance(batch, EntryBatch)
+            assert batch.data(0) == each
+
+    run(tmp_path, scenario, **SMALL)
+
+
+def test_a_failed_journal_tells_everyone_once(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adders = [Adder() for _ in range(10)]
+        fenced: list[int] = []
+        node.faults.rule("fdatasync", ".journal", errno=5)
+        for adder in adders:
+            adder.add(node, 1, adders.index(adder), b"x")
+        node.bookie.fence(2, fenced.append)
+        await until(lambda: node.bookie.failure != 0)
+        assert [adder.failed for adder in adders] == [[(n, IO_ERROR)] for n in range(10)]
+        assert all(adder.acked == [] for adder in adders)
+        assert fenced == [IO_ERROR]
+        # Who comes later is told at once.
+        late = Adder()
+        late.add(node, 1, 10, b"x")
+        node.bookie.fence(3, fenced.append)
+        assert late.failed == [(10, IO_ERROR)]
+        assert fenced == [IO_ERROR, IO_ERROR]
+        await turns()
+        assert all(len(adder.failed) == 1 for adder in [*adders, late])
+
+    run(tmp_path, scenario)
+
+
+def test_a_journal_that_fails_while_runs_wait_for_room(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        node.faults.rule("fdatasync", ".journal", errno=5)
+        for entry_id in range(100):
+            adder.add(node, 1, entry_id, b"x" * 60_000)
+        assert node.full == [True]
+        await until(lambda: node.bookie.failure != 0)
+        assert adder.acked == []
+        assert [first for first, _ in adder.failed] == list(range(100))
+        assert node.full == [True, False]
+
+    run(tmp_path, scenario, **SMALL)
+
+
+def test_reads_from_the_cache_and_from_disk(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        for entry_id in range(50):
+            adder.add(node, 1, entry_id, b"entry %d" % entry_id)
+        await until(lambda: len(adder.entries) == 50)
+        cached = node.bookie.read_cached(1, 10, 20, 100, 1 << 30)
+        assert cached is not None
+        for batch in (cached, await read(node, 1, 10, 20)):
+            assert isinstance(batch, EntryBatch)
+            assert (batch.ledger_id, len(batch)) == (1, 11)
+            assert [batch.entry_id(i) for i in range(11)] == list(range(10, 21))
+            assert [batch.data(i) for i in range(11)] == [b"entry %d" % n for n in range(10, 21)]
+            assert batch.packaged(0)[ENTRY_HEADER_SIZE:] == b"entry 10"
+            with pytest.raises(IndexError):
+                batch.data(11)
+        assert node.bookie.read_cached(1, 50, 60, 100, 1 << 30) is None
+        assert await read(node, 1, 50, 60) == NO_ENTRY
+        assert await read(node, 9, 0, 0) == NO_LEDGER
+
+    run(tmp_path, scenario)
+
+
+def test_a_batch_outlives_the_ledger_and_the_bookie(tmp_path: Path) -> None:
+    held: list[EntryBatch] = []
+
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        for entry_id in range(20):
+            adder.add(node, 1, entry_id, b"%d" % entry_id * 1000)
+        await until(lambda: len(adder.entries) == 20)
+        cached = node.bookie.read_cached(1, 0, 9, 100, 1 << 30)
+        await node.flush()
+        from_disk = await read(node, 1, 10, 19)
+        assert cached is not None
+        assert isinstance(from_disk, EntryBatch)
+        held.extend((cached, from_disk))
+        node.bookie.delete_ledger(1)
+
+    run(tmp_path, scenario)
+    data = [batch.data(i) for batch in held for i in range(len(batch))]
+    assert data == [b"%d" % n * 1000 for n in range(20)]
+
+
+def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        fenced: list[int] = []
+        adder.add(node, 1, 0, b"before")
+        node.bookie.fence(1, fenced.append)
+        assert fenced == []
+        await until(lambda: fenced == [0])
+        assert adder.acked == [(0, 0)], "what came before the fence is durable with it"
+        assert adder.add(node, 1, 1, b"after")
+        assert adder.failed == [(1, FENCED)]
+        adder.add(node, 1, 1, b"recovered", ADD_RECOVERY)
+        await until(lambda: len(adder.acked) == 2)
+        assert node.bookie.last_entry(1) == 1
+        assert node.bookie.last_entry(7) == -1
+
+    run(tmp_path, scenario)
+
+
+def test_an_entry_of_another_bookie_is_stored_as_it_is(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        adder.add(node, 1, 0, b"data")
+        await until(lambda: adder.acked == [(0, 0)])
+        batch = await read(node, 1, 0, 0)
+        assert isinstance(batch, EntryBatch)
+        packaged = bytearray(batch.packaged(0))
+        packaged[7] = 2  # of ledger 2
+        node.bookie.add_packaged(adder, 0, 0, bytes(packaged))
+        await until(lambda: len(adder.acked) == 2)
+        copied = await read(node, 2, 0, 0)
+        assert isinstance(copied, EntryBatch)
+        assert copied.packaged(0) == packaged
+
+    run(tmp_path, scenario)
+
+
+def test_an_entry_that_is_too_large_fails_alone(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        adder.add(node, 1, 0, b"x" * (MIB + 1))
+        assert [first for first, _ in adder.failed] == [0]
+        adder.add(node, 2, 0, b"x")
+        await until(lambda: adder.acked == [(0, 0)])
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_entry_is_told_and_the_others_are_read(tmp_path: Path) -> None:
+    async def first(node: Node) -> None:
+        adder = Adder()
+        for entry_id in range(3):
+            adder.add(node, 1, entry_id, b"this is entry %d" % entry_id)
+        await until(lambda: len(adder.entries) == 3)
+
+    async def second(node: Node) -> None:
+        batch = await read(node, 1, 0, 2)
+        assert isinstance(batch, EntryBatch)
+        assert [batch.data(i) for i in range(len(batch))] == [b"this is entry 0"]
+        assert await read(node, 1, 1, 2) == DAMAGED
+        batch = await read(node, 1, 2, 2)
+        assert isinstance(batch, EntryBatch)
+        assert batch.data(0) == b"this is entry 2"
+
+    run(tmp_path, first)
+    [log] = (tmp_path / "bookie" / "ledgers").glob("*.log")
+    stored = log.read_bytes()
+    assert stored.count(b"this is entry 1") == 1
+    log.write_bytes(stored.replace(b"this is entry 1", b"this is entry X"))
+    run(tmp_path, second)
