@@ -39,6 +39,7 @@ class TopicCommands:
             self._answer_producer(connection, message.request_id, existing)
             return
         _refuse_unsupported_producer(message)
+        _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
         key = ("producer", producer_id)
         with _Opening(connection, key):
             topic = await self._service.topics.get(TopicName.get(message.topic), create=True)
@@ -87,6 +88,9 @@ class TopicCommands:
             return
         kind = SubscriptionType(message.subType)
         _refuse_unsupported_consumer(message, kind)
+        _check_text(subscription=message.subscription, consumer=message.consumer_name)
+        if not message.subscription:
+            raise NotAllowed("A subscription must have a name.")
         with _Opening(connection, ("consumer", consumer_id)):
             name = TopicName.get(message.topic)
             topic = await self._service.topics.get(name, create=message.force_topic_creation)
@@ -234,6 +238,13 @@ def _consumer(connection: Connection, consumer_id: int) -> Consumer:
     if consumer is None:
         raise ConsumerNotFound(f"Consumer {consumer_id} is not open on this connection.")
     return consumer
+
+
+def _check_text(**names: object) -> None:
+    """Names are UTF-8; protobuf hands over the bytes of those that are not."""
+    for what, name in names.items():
+        if not isinstance(name, str):
+            raise NotAllowed(f"The {what} name {name!r} is not UTF-8 text.")
 
 
 def _refuse_unsupported_producer(message: Any) -> None:
