@@ -119,8 +119,8 @@ def bookie(tmp_path: Path) -> Iterator[Bookie]:
 def copy_of(bookie: Bookie, name: str) -> Path:
     """The directory as a kill -9 would leave it now.
 
-    The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A file
-    that a background thread renames under the copy was not needed any more.
+    The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A
+    file that a background thread renames under the copy was not needed any more.
     """
     target = bookie.directory.parent / name
     for folder in ("journal", "ledgers"):
@@ -434,7 +434,8 @@ def test_pulled_bytes_are_never_served(bookie: Bookie) -> None:
                         assert read in (_native.DAMAGED, _native.NO_ENTRY)
                         lost += 1
                     else:
-                        assert read == [(entry, header(ledger, entry) + payload(ledger, entry, 500))]
+                        content = header(ledger, entry) + payload(ledger, entry, 500)
+                        assert read == [(entry, content)]
             assert lost <= 1
             if lost:
                 assert bookie.take_events()

@@ -1,4 +1,4 @@
-/* bytes.h - integers of a stated byte order at unaligned addresses, and rounding to powers of two. */
+/* bytes.h - integers of a stated byte order at any address, and rounding to powers of two. */
 #ifndef PYXBROKER_BYTES_H
 #define PYXBROKER_BYTES_H
 

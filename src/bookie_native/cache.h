@@ -1,10 +1,10 @@
 /*
  * cache.h - the write cache: generations of entries, each with its own index and segments.
  *
- * A generation is ACTIVE while the owner adds to it, FLUSHING from the moment it is closed until the
- * flush thread has sealed its entry log, and CLEAN from then until it is evicted. The owner changes
- * only the active generation; a closed one is frozen, except for the deleted mark of a ledger.
- * The index points at payloads inside the segments; nothing is copied.
+ * A generation is ACTIVE while the owner adds to it, FLUSHING from the moment it is closed until
+ * the flush thread has sealed its entry log, and CLEAN from then until it is evicted. The owner
+ * changes only the active generation; a closed one is frozen, except for the deleted mark of a
+ * ledger. The index points at payloads inside the segments; nothing is copied.
  */
 #ifndef PYXBROKER_CACHE_H
 #define PYXBROKER_CACHE_H

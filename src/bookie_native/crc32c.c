@@ -1,10 +1,10 @@
 /*
  * crc32c.c - CRC-32C by the processor's own instruction, three lanes at a time, or by tables.
  *
- * Registers here are reflected: bit 31 of a 32-bit value is the coefficient of x^0. Appending n zero
- * bytes to a message multiplies its remainder by x^(8n) mod P; that one operation ("shift") joins the
- * three lanes and is all there is to crc32c_combine. The shift by any 64-bit length is a product of at
- * most eight precomputed powers, one for each byte of the length.
+ * Registers here are reflected: bit 31 of a 32-bit value is the coefficient of x^0. Appending n
+ * zero bytes to a message multiplies its remainder by x^(8n) mod P; that one operation ("shift")
+ * joins the three lanes and is all there is to crc32c_combine. The shift by any 64-bit length is a
+ * product of at most eight precomputed powers, one for each byte of the length.
  */
 #include "crc32c.h"
 
@@ -102,7 +102,7 @@ CRC32C_TARGET static uint32_t combine_clmul(uint32_t crc_a, uint32_t crc_b, uint
     return crc_a ^ crc_b;
 }
 
-/* Three lanes of the given size, because the instruction takes three cycles but starts each cycle. */
+/* Three lanes of the given size: the instruction takes three cycles, but one starts each cycle. */
 CRC32C_TARGET static inline uint64_t three_lanes(uint64_t state, const uint8_t *data, size_t lane,
                                                  const uint32_t shifts[2]) {
     uint64_t first = state, second = 0, third = 0;

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The CRC of the bytes that gave crc, followed by length bytes of data; crc is 0 for none before. */
+/* The CRC of the bytes that gave crc, followed by length bytes of data; crc is 0 at the start. */
 uint32_t crc32c(uint32_t crc, const uint8_t *data, size_t length);
 
 /* CRC32C of A followed by B, from the CRC of each and B's length in bytes. */

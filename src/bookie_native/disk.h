@@ -1,11 +1,13 @@
 /*
  * disk.h - every call by which the storage touches a disk, as a table of function pointers.
  *
- * The storage never calls the kernel's file functions itself: it goes through a disk_calls table, so that a
- * test can make any call fail, write less, or forget what was not synced, without a special build.
+ * The storage never calls the kernel's file functions itself: it goes through a disk_calls table,
+ * so that a test can make any call fail, write less, or forget what was not synced, without a
+ * special build.
  *
- * Every function returns 0 or a count on success and a negative errno on failure; none touches errno's meaning.
- * ctx is the table's own state and is handed to each call. The functions are called by several threads at once.
+ * Every function returns 0 or a count on success and a negative errno on failure; none touches
+ * errno's meaning. ctx is the table's own state and is handed to each call. The functions are
+ * called by several threads at once.
  */
 #ifndef PYXBROKER_DISK_H
 #define PYXBROKER_DISK_H
@@ -15,18 +17,21 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
-/* Called once for each name in a directory ("." and ".." excluded); a negative answer stops the walk. */
+/* Called once for each name in a directory ("." and ".." excluded); a negative answer stops the
+ * walk. */
 typedef int (*disk_name_fn)(void *arg, const char *name);
 
 typedef struct disk_calls {
     void *ctx;
-    /* Makes one directory level; -EEXIST when it is there. Durable after sync_directory of its parent. */
+    /* Makes one directory level; -EEXIST when it is there. Durable after sync_directory of its
+     * parent. */
     int (*make_directory)(void *ctx, const char *path);
     /* Opens a directory for the calls below that take directory_fd. */
     int (*open_directory)(void *ctx, const char *path);
     /* Calls found for every name in the directory. */
     int (*list)(void *ctx, int directory_fd, disk_name_fn found, void *arg);
-    /* Takes the exclusive lock of an open directory without waiting; -EWOULDBLOCK when another holds it. */
+    /* Takes the exclusive lock of an open directory without waiting; -EWOULDBLOCK when another
+     * holds it. */
     int (*lock_directory)(void *ctx, int directory_fd);
     /* Makes created, renamed and removed names of the directory durable. */
     int (*sync_directory)(void *ctx, int directory_fd);
@@ -47,7 +52,8 @@ typedef struct disk_calls {
     /* Maps the first bytes of a file read-only and shared. */
     int (*map)(void *ctx, int fd, size_t bytes, void **out);
     void (*unmap)(void *ctx, void *address, size_t bytes);
-    /* Brings mapped pages in, so that touching them does not wait; -EIO or -EFAULT when they cannot be read. */
+    /* Brings mapped pages in, so that touching them does not wait; -EIO or -EFAULT when they cannot
+     * be read. */
     int (*populate)(void *ctx, const void *address, size_t bytes);
     /* Asks for mapped pages in the background; a hint. */
     void (*read_ahead)(void *ctx, const void *address, size_t bytes);
@@ -63,14 +69,18 @@ const disk_calls *disk_system(void);
 /* Opens with O_DIRECT, and without it where the file system refuses it. Returns the descriptor. */
 int disk_open_direct(const disk_calls *disk, int directory_fd, const char *name, int flags);
 
-/* Writes all bytes at offset, going on after short writes. buffer and bytes must be aligned to 4096 for a direct
- * descriptor. Returns 0 or a negative errno. */
-int disk_write_all(const disk_calls *disk, int fd, const void *buffer, size_t bytes, int64_t offset);
+/* Writes all bytes at offset, going on after short writes. buffer and bytes must be aligned to 4096
+ * for a direct descriptor. Returns 0 or a negative errno. */
+int disk_write_all(const disk_calls *disk, int fd, const void *buffer, size_t bytes,
+                   int64_t offset);
 
-/* Writes all parts at offset (the parts array is used up), falling back to buffered writing on -EINVAL. */
-int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int count, int64_t offset);
+/* Writes all parts at offset (the parts array is used up), falling back to buffered writing on
+ * -EINVAL. */
+int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int count,
+                     int64_t offset);
 
-/* Reads up to bytes at offset, going on after short reads; returns what there was before the end of the file. */
+/* Reads up to bytes at offset, going on after short reads; returns what there was before the end of
+ * the file. */
 ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes, int64_t offset);
 
 /* Makes a directory and its missing parents, each durable in its own parent. */

@@ -34,8 +34,8 @@ const char *fault_call_name(enum fault_call call) {
     return call_names[call];
 }
 
-/* Counts and judges one call. Returns the error it is to answer, 0 for none; *bytes, where given, is
- * cut to what the call may do. */
+/* Counts and judges one call. Returns the error it is to answer, 0 for none; *bytes, where given,
+ * is cut to what the call may do. */
 static int fault(disk_faults *faults, enum fault_call call, const char *name, size_t *bytes) {
     int error = 0;
     pthread_mutex_lock(&faults->lock);

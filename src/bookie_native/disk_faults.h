@@ -1,9 +1,10 @@
 /*
  * disk_faults.h - a table of disk calls that can be made to fail, for tests.
  *
- * It passes everything on to the system and applies rules on the way. A rule names a call and a part
- * of a file name; it lets some calls pass, then makes some fail or write less. An observer sees each
- * call before it happens, which is how a test takes a picture of the directory at every step.
+ * It passes everything on to the system and applies rules on the way. A rule names a call and a
+ * part of a file name; it lets some calls pass, then makes some fail or write less. An observer
+ * sees each call before it happens, which is how a test takes a picture of the directory at every
+ * step.
  */
 #ifndef PYXBROKER_DISK_FAULTS_H
 #define PYXBROKER_DISK_FAULTS_H

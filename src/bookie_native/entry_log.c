@@ -130,7 +130,8 @@ static int log_row_sound(const log_row *row, uint64_t bytes) {
     return row->ledger_id >= 0 && row->data_offset <= bytes &&
            row->data_bytes <= bytes - row->data_offset && row->index_offset <= bytes &&
            row->entry_count <= (bytes - row->index_offset) / LOG_ENTRY_BYTES &&
-           (row->entry_count == 0 || (row->first_entry >= 0 && row->first_entry <= row->last_entry));
+           (row->entry_count == 0 ||
+            (row->first_entry >= 0 && row->first_entry <= row->last_entry));
 }
 
 /* Reads the header's checkpoint. 1, or 0 when the header is damaged. */

@@ -2,8 +2,9 @@
  * entry_log.h - a sealed file of entries, sorted by ledger and entry, that carries its own index.
  *
  * A log is named <16 hex digits of its id>.log. It is written once, from front to back, under the
- * name of its id with ".tmp", synced, renamed, and the directory synced; it never changes afterwards,
- * except that the records of deleted ledgers are punched out. All integers are little-endian.
+ * name of its id with ".tmp", synced, renamed, and the directory synced; it never changes
+ * afterwards, except that the records of deleted ledgers are punched out. All integers are
+ * little-endian.
  *
  *   header, the first block of 4096 bytes
  *     offset size
@@ -122,8 +123,8 @@ typedef struct log_place {
 void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id);
 int entry_log_parse(const char *name, uint64_t *id);
 
-/* Maps a log that has its name and reads its ledger table, rebuilding what is damaged and saying so.
- * Returns 0 or an error when the file cannot be opened or mapped. */
+/* Maps a log that has its name and reads its ledger table, rebuilding what is damaged and saying
+ * so. Returns 0 or an error when the file cannot be opened or mapped. */
 int entry_log_open(const disk_calls *disk, events *log, int directory_fd, uint64_t id,
                    entry_log **out);
 

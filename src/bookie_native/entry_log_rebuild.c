@@ -121,7 +121,7 @@ int entry_log_rebuild(entry_log *log, events *events) {
     record r;
     enum record_found found;
     while ((found = record_scan_next(&scan, &r)) != RECORD_NONE) {
-        /* What is behind the last record is the damaged index itself; only a gap before one counts. */
+        /* Behind the last record is the damaged index itself; only a gap before one counts. */
         if (found == RECORD_LOST) {
             const uint8_t *lost = scan.data + scan.at - scan.skipped_bytes;
             if (scan.at < scan.bytes && !all_zero(lost, scan.skipped_bytes))

@@ -184,7 +184,8 @@ static uint64_t log_bytes_expected(cache_ledger *const *live, size_t count, uint
         bytes += LOG_ROW_BYTES + live[i]->count * LOG_ENTRY_BYTES + record_bytes(0) +
                  record_bytes(MASTER_KEY_BYTES);
         for (size_t k = 0; k < live[i]->count; k++)
-            bytes += live[i]->entries[k].data == NULL ? 0 : record_bytes(live[i]->entries[k].length);
+            bytes +=
+                live[i]->entries[k].data == NULL ? 0 : record_bytes(live[i]->entries[k].length);
         *entries += live[i]->count;
     }
     return round_up(bytes, BLOCK_BYTES);

@@ -1,9 +1,11 @@
 /*
- * flush.h - the flush thread: closed generations become entry logs, deleted ledgers' space comes back.
+ * flush.h - the flush thread: closed generations become entry logs, deleted ledgers' space comes
+ * back.
  *
- * The owner hands over one frozen generation at a time. The thread waits until the journal has synced
- * it, writes and publishes its entry log, lets the journal files go that it covered, and marks the
- * generation clean. When the disk is full it says so once and tries again until there is room.
+ * The owner hands over one frozen generation at a time. The thread waits until the journal has
+ * synced it, writes and publishes its entry log, lets the journal files go that it covered, and
+ * marks the generation clean. When the disk is full it says so once and tries again until there is
+ * room.
  */
 #ifndef PYXBROKER_FLUSH_H
 #define PYXBROKER_FLUSH_H
@@ -35,8 +37,8 @@ int flusher_start(flusher *f);
 /* Hands over a frozen generation; there is none waiting. Owner. */
 void flusher_flush(flusher *f, generation *g);
 
-/* Writes one frozen generation, whose groups are durable. Returns 0, or an error after which it may be
- * tried again. Flush thread, or the owner once that has stopped. */
+/* Writes one frozen generation, whose groups are durable. Returns 0, or an error after which it may
+ * be tried again. Flush thread, or the owner once that has stopped. */
 int flusher_write(flusher *f, generation *g);
 
 /* Some ledger was deleted. Owner. */

@@ -1,4 +1,4 @@
-/* id_map.c - open addressing with linear probing; removal shifts back, so there are no tombstones. */
+/* id_map.c - open addressing with linear probing; removal shifts back, without tombstones. */
 #include "id_map.h"
 
 #include <errno.h>

@@ -21,10 +21,10 @@
  *       64       records, then zeros up to a multiple of 4096
  *
  * What a sync guarantees: when fdatasync has returned, all groups up to the last one written are
- * durable, and only then does the durable sequence move. A file is left only after its sync. So when
- * a group of a later write (or of a later file) is found, everything before it had been durable:
- * bad bytes before it are damage, bad bytes with nothing behind them are the torn tail of a write that
- * was never acknowledged.
+ * durable, and only then does the durable sequence move. A file is left only after its sync. So
+ * when a group of a later write (or of a later file) is found, everything before it had been
+ * durable: bad bytes before it are damage, bad bytes with nothing behind them are the torn tail of
+ * a write that was never acknowledged.
  */
 #ifndef PYXBROKER_JOURNAL_H
 #define PYXBROKER_JOURNAL_H
@@ -116,8 +116,8 @@ int journal_close(journal *j);
 /* Frees what remains after journal_close. */
 void journal_free(journal *j);
 
-/* Appends a record whose payload is header followed by data. Returns where the payload lies, or NULL
- * when the active segment has no room: then call journal_use_segment and try again. Owner. */
+/* Appends a record whose payload is header followed by data. Returns where the payload lies, or
+ * NULL when the active segment has no room: then call journal_use_segment and try again. Owner. */
 const uint8_t *journal_append(journal *j, const record *r, const uint8_t *header,
                               uint32_t header_length, const uint8_t *data, uint32_t data_length);
 

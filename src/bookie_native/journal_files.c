@@ -184,7 +184,7 @@ static int journal_file_create(journal_files *files, uint64_t id, uint64_t bytes
     return fd;
 }
 
-/* Turns a retired file into a spare with a new id. Returns 0 or an error; then the file is useless. */
+/* Turns a retired file into a spare with a new id. After an error the file is useless. */
 static int journal_file_recycle(journal_files *files, journal_file *file, uint64_t new_id) {
     const disk_calls *disk = files->disk;
     char from[JOURNAL_NAME_BYTES], to[JOURNAL_NAME_BYTES];

@@ -77,7 +77,7 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
 int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint64_t last_group,
                         int spare);
 
-/* Makes a small first file when there is no spare, then starts the thread. Returns 0 or an error. */
+/* Makes a small first file when there is no spare, starts the thread. Returns 0 or an error. */
 int journal_files_start(journal_files *files);
 
 /* From now on journal_files_take gives up when a preparation fails. */

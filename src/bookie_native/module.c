@@ -1,8 +1,8 @@
 /*
  * module.c - pyxbroker._native: the storage as Python sees it, and the capsule for Cython.
  *
- * This is the one file of the storage that knows Python. The methods here serve cold paths, tools and
- * tests; the hot ones go through struct native_api (native_api.h) without Python objects.
+ * This is the one file of the storage that knows Python. The methods here serve cold paths, tools
+ * and tests; the hot ones go through struct native_api (native_api.h) without Python objects.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -1,4 +1,5 @@
-/* native_api.h - the functions that pyxbroker._native lends to the Cython modules through a capsule. */
+/* native_api.h - the functions that pyxbroker._native lends to the Cython modules through a
+ * capsule. */
 #ifndef PYXBROKER_NATIVE_API_H
 #define PYXBROKER_NATIVE_API_H
 
@@ -10,7 +11,8 @@ typedef struct native_api {
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t length);
     /* CRC32C of A followed by B, from the CRC of each and B's length in bytes. */
     uint32_t (*crc32c_combine)(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
-    int64_t (*add)(storage *, const uint8_t *, uint32_t, const uint8_t *, uint32_t, uint32_t, uint32_t);
+    int64_t (*add)(storage *, const uint8_t *, uint32_t, const uint8_t *, uint32_t, uint32_t,
+                   uint32_t);
     void (*commit)(storage *);
     uint64_t (*durable_sequence)(const storage *);
     int (*failure)(const storage *);

@@ -102,8 +102,8 @@ static int reader_check(reader *r, const read_request *request, int done, const 
 
 enum { READ_STEP_ENTRIES = 256 };
 
-/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets *damaged.
- * Returns how many. */
+/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets
+ * *damaged. Returns how many. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
                       log_row *row, log_map *map, int *damaged) {
     log_row_prepare(row, map, r->events);

@@ -76,8 +76,8 @@ static void replay_accept(replay *r, replay_window *w, const record *found) {
     r->result->records++;
 }
 
-/* Hands over the records of the bytes at data, which stand at offset in the file. When the bytes are
- * known to be records, what is none is suspect. Returns how many were good. */
+/* Hands over the records of the bytes at data, which stand at offset in the file. When the bytes
+ * are known to be records, what is none is suspect. Returns how many were good. */
 static uint64_t replay_records(replay *r, replay_window *w, const uint8_t *data, size_t bytes,
                                uint64_t offset, uint64_t sequence, uint64_t salt, int known) {
     record_scan scan = {.data = data, .bytes = bytes, .seed = record_seed(sequence, salt)};
@@ -274,7 +274,8 @@ static void replay_judge(replay *r) {
     }
     if (reported > SUSPECTS_REPORTED_MAX || r->suspects_dropped > 0)
         events_add(events, EVENT_ERROR, "the journal has %zu more unreadable places",
-                   reported - (reported > SUSPECTS_REPORTED_MAX ? SUSPECTS_REPORTED_MAX : reported) +
+                   reported -
+                       (reported > SUSPECTS_REPORTED_MAX ? SUSPECTS_REPORTED_MAX : reported) +
                        r->suspects_dropped);
 }
 
@@ -312,7 +313,7 @@ static void replay_remove(replay *r, found_file *file) {
                    strerror(-error));
 }
 
-/* Opens a file and reads its first two blocks. A file that a crash left half recycled is removed. */
+/* Opens a file and reads its first two blocks. One that a crash left half recycled is removed. */
 static int replay_open_file(replay *r, found_file *file) {
     const disk_calls *disk = r->options->disk;
     char name[JOURNAL_NAME_BYTES];

@@ -24,8 +24,8 @@
 typedef struct replay_sink {
     void *arg;
     segment_pool *pool;
-    /* One record; its payload lies in s (NULL for a damaged one, of which only the identity is known).
-     * Keeps a hold of its own on s. Returns 0 or an error, which ends the replay. */
+    /* One record; its payload lies in s (NULL for a damaged one, of which only the identity is
+     * known). Keeps a hold of its own on s. Returns 0 or an error, which ends the replay. */
     int (*record)(void *arg, segment *s, const record *r, int intact);
 } replay_sink;
 

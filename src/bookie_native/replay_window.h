@@ -1,5 +1,6 @@
 /*
- * replay_window.h - a journal file read into segments, so that its records stay where they were read.
+ * replay_window.h - a journal file read into segments, so that its records stay where they were
+ * read.
  *
  * The window is the part of the file that the current segment holds. It starts anew, in a fresh
  * segment, at whatever does not fit any more; the sink's holds keep the segments that are needed.
@@ -27,9 +28,9 @@ void replay_window_open(replay_window *w, const disk_calls *disk, events *events
                         segment_pool *pool, int fd, uint64_t file_id, uint64_t file_bytes);
 void replay_window_close(replay_window *w);
 
-/* The bytes at..at+bytes of the file (at a multiple of 4096, all inside the file), valid until the next
- * call unless the segment is held; NULL without memory. Unreadable blocks are reported and read as
- * zeros. */
+/* The bytes at..at+bytes of the file (at a multiple of 4096, all inside the file), valid until the
+ * next call unless the segment is held; NULL without memory. Unreadable blocks are reported and
+ * read as zeros. */
 const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes);
 
 #endif

@@ -1,4 +1,4 @@
-/* segment.c - the pool of segments. Free segments are reused last in, first out, pages still warm. */
+/* segment.c - the pool of segments; free ones are reused last in, first out, pages still warm. */
 #define _GNU_SOURCE
 #include "segment.h"
 

@@ -210,8 +210,8 @@ static int storage_stop(storage *s, int flush) {
         journal_files_hurry(&s->files);
         error = journal_close(&s->journal);
         int flush_error = flusher_close(&s->flusher);
-        /* An entry log covers the journal up to its checkpoint, so one that was not written must not
-         * be followed by a newer one. */
+        /* An entry log covers the journal up to its checkpoint, so one that was not written must
+         * not be followed by a newer one. */
         if (flush && error == 0 && flush_error == 0 && generation_has_content(s->active)) {
             journal_use_segment(&s->journal, NULL, &s->active->last_group);
             flush_error = flusher_write(&s->flusher, s->active);

@@ -1,19 +1,19 @@
 /*
  * storage.h - what one bookie keeps on disk: journal, write cache, entry logs.
  *
- * The road of one entry: storage_add copies it into the active segment of the write cache (the only copy in
- * user space), storage_commit wakes the journal thread, which writes every finished group with one vector
- * write, syncs once, advances the durable sequence number and rings the eventfd. The journal buffer *is* the
- * write cache: readers get slices of the same memory. When a generation of the cache is full, the flush
- * thread writes it, sorted by (ledger, entry), into a new sealed entry log; the journal files that it covered
- * are then recycled.
+ * The road of one entry: storage_add copies it into the active segment of the write cache (the only
+ * copy in user space), storage_commit wakes the journal thread, which writes every finished group
+ * with one vector write, syncs once, advances the durable sequence number and rings the eventfd.
+ * The journal buffer *is* the write cache: readers get slices of the same memory. When a generation
+ * of the cache is full, the flush thread writes it, sorted by (ledger, entry), into a new sealed
+ * entry log; the journal files that it covered are then recycled.
  *
- * Threads. Every function here is called by one thread, the owner (the event loop), unless its comment says
- * otherwise. The journal, flush and read threads are private and never hold the GIL. Nothing here blocks on a
- * disk except storage_open and storage_close.
+ * Threads. Every function here is called by one thread, the owner (the event loop), unless its
+ * comment says otherwise. The journal, flush and read threads are private and never hold the GIL.
+ * Nothing here blocks on a disk except storage_open and storage_close.
  *
- * Errors. Functions return 0 (or a count, or a positive sequence number) or a negative errno. Values with a
- * meaning of their own are named in storage_error.
+ * Errors. Functions return 0 (or a count, or a positive sequence number) or a negative errno.
+ * Values with a meaning of their own are named in storage_error.
  */
 #ifndef PYXBROKER_STORAGE_H
 #define PYXBROKER_STORAGE_H
@@ -27,12 +27,12 @@ typedef struct storage storage;
 typedef struct storage_pin storage_pin;
 
 enum storage_error {
-    STORAGE_NO_LEDGER = -2,      /* -ENOENT: this bookie never saw the ledger */
-    STORAGE_NO_ENTRY = -61,      /* -ENODATA: the ledger is known, the entry is not here */
-    STORAGE_DAMAGED = -74,       /* -EBADMSG: the entry is here but fails its checksum */
-    STORAGE_FULL = -105,         /* -ENOBUFS: the write cache is full; retry after the next event */
-    STORAGE_FENCED = -116,       /* -ESTALE: the ledger is fenced and the add is not a recovery add */
-    STORAGE_FAILED = -5          /* -EIO: the journal failed; nothing more is written until a restart */
+    STORAGE_NO_LEDGER = -2, /* -ENOENT: this bookie never saw the ledger */
+    STORAGE_NO_ENTRY = -61, /* -ENODATA: the ledger is known, the entry is not here */
+    STORAGE_DAMAGED = -74,  /* -EBADMSG: the entry is here but fails its checksum */
+    STORAGE_FULL = -105,    /* -ENOBUFS: the write cache is full; retry after the next event */
+    STORAGE_FENCED = -116,  /* -ESTALE: the ledger is fenced and the add is not a recovery add */
+    STORAGE_FAILED = -5     /* -EIO: the journal failed; nothing more is written until a restart */
 };
 
 enum storage_add_flags {
@@ -41,14 +41,14 @@ enum storage_add_flags {
 };
 
 typedef struct storage_options {
-    const char *journal_directory;   /* journal files; created when missing */
-    const char *ledger_directory;    /* entry logs; created when missing */
-    uint64_t journal_file_bytes;     /* size of a journal file (journalMaxSizeMB), a multiple of 4096 */
-    uint64_t dirty_bytes_max;        /* a cache generation is flushed when it holds this much */
-    uint64_t cache_bytes_max;        /* all generations: active, flushing and clean (kept for readers) */
-    uint32_t entry_bytes_max;        /* largest entry accepted, packaging included */
-    int journal_sync_data;           /* 0: complete after the write, before any sync (journalSyncData=false) */
-    const disk_calls *disk;          /* the table of disk calls; NULL for the system's */
+    const char *journal_directory; /* journal files; created when missing */
+    const char *ledger_directory;  /* entry logs; created when missing */
+    uint64_t journal_file_bytes;   /* of one file (journalMaxSizeMB), a multiple of 4096 */
+    uint64_t dirty_bytes_max;      /* a cache generation is flushed when it holds this much */
+    uint64_t cache_bytes_max;      /* all generations: active, flushing, clean (for readers) */
+    uint32_t entry_bytes_max;      /* largest entry accepted, packaging included */
+    int journal_sync_data;         /* 0 (journalSyncData=false): complete before any sync */
+    const disk_calls *disk;        /* the table of disk calls; NULL for the system's */
 } storage_options;
 
 /* A slice of one stored entry (packaging included), valid until it is unpinned. */
@@ -85,27 +85,32 @@ typedef struct storage_stats {
     uint64_t replayed_entries;       /* by the last storage_open */
 } storage_stats;
 
-/* Opens (creating what is missing), replays the journal, starts the threads. On failure error holds a sentence. */
+/* Opens (creating what is missing), replays the journal, starts the threads. On failure error holds
+ * a sentence. */
 int storage_open(const storage_options *options, storage **out, char *error, size_t error_bytes);
 
-/* Waits for the journal, stops the threads, frees all. Pins must have been returned. flush != 0: also writes
- * the dirty generations to entry logs, so that the next start has nothing to replay. Returns the first error. */
+/* Waits for the journal, stops the threads, frees all. Pins must have been returned. flush != 0:
+ * also writes the dirty generations to entry logs, so that the next start has nothing to replay.
+ * Returns the first error. */
 int storage_close(storage *s, int flush);
 
-/* The eventfd that becomes readable when the durable sequence, a read, free space or an event changed. */
+/* The eventfd that becomes readable when the durable sequence, a read, free space or an event
+ * changed. */
 int storage_event_fd(const storage *s);
 
-/* Adds one entry: packaged header (36 bytes for CRC32C digests; at least 16: ledger id, entry id, big-endian)
- * followed by data. Copies both. Returns the add's sequence number (> 0, growing) or an error. An entry that is
- * already here is accepted again and changes nothing. */
+/* Adds one entry: packaged header (36 bytes for CRC32C digests; at least 16: ledger id, entry id,
+ * big-endian) followed by data. Copies both. Returns the add's sequence number (> 0, growing) or an
+ * error. An entry that is already in the cache is accepted again and changes nothing; one that is
+ * only in the entry logs is stored once more, and the newer copy is read from then on. */
 int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, const uint8_t *data,
                     uint32_t data_length, uint32_t data_crc, uint32_t flags);
 
-/* Fences a ledger (creating it when unknown); durable like an add. Returns a sequence number or an error. */
+/* Fences a ledger (creating it when unknown); durable like an add. Returns a sequence number or an
+ * error. */
 int64_t storage_fence(storage *s, int64_t ledger_id);
 
-/* Stores the 20-byte master key on first sight of a ledger. Returns 0 when it is already the stored one, a
- * sequence number when it was stored now, -EACCES when the ledger has another one. */
+/* Stores the 20-byte master key on first sight of a ledger. Returns 0 when it is already the stored
+ * one, a sequence number when it was stored now, -EACCES when the ledger has another one. */
 int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20]);
 
 /* Hands everything added so far to the journal thread. Call once per run of adds. */
@@ -120,14 +125,16 @@ int storage_failure(const storage *s);
 /* Takes the next operator event, oldest first; returns 1, or 0 when there is none. */
 int storage_next_event(storage *s, storage_event *out);
 
-/* Reads the consecutive entries first..last that are in the cache, starting at first exactly; at most max of
- * them, and no more after bytes_max is passed (at least one). Returns the count; 0: first is not in the cache. */
+/* Reads the consecutive entries first..last that are in the cache, starting at first exactly; at
+ * most max of them, and no more after bytes_max is passed (at least one). Returns the count; 0:
+ * first is not in the cache. */
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out);
 
-/* The same from the entry logs (and the cache), by the read thread, which checks every checksum and brings the
- * pages in. out stays the caller's until the completion with this tag was taken. Completion counts: as above,
- * or STORAGE_NO_LEDGER, STORAGE_NO_ENTRY, STORAGE_DAMAGED for first itself. Returns 0 or an error. */
+/* The same from the entry logs (and the cache), by the read thread, which checks every checksum and
+ * brings the pages in. out stays the caller's until the completion with this tag was taken.
+ * Completion counts: as above, or STORAGE_NO_LEDGER, STORAGE_NO_ENTRY, STORAGE_DAMAGED for first
+ * itself. Returns 0 or an error. */
 int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out, uint64_t tag);
 
@@ -146,11 +153,13 @@ int storage_is_fenced(storage *s, int64_t ledger_id);
 /* Ledger ids greater than after, ascending; returns the count. For garbage collection. */
 int storage_ledgers(storage *s, int64_t after, int64_t *out, int max);
 
-/* Forgets a ledger and frees its space (punched out of its entry logs; a log with nothing left is removed by
- * the flush thread). Not journaled: after a crash the ledger may be back until it is deleted again. */
+/* Forgets a ledger and frees its space (punched out of its entry logs; a log with nothing left is
+ * removed by the flush thread). Not journaled: after a crash the ledger may be back until it is
+ * deleted again. */
 int storage_delete_ledger(storage *s, int64_t ledger_id);
 
-/* Asks the flush thread to write the active generation now. storage_durable_sequence is not affected. */
+/* Asks the flush thread to write the active generation now. storage_durable_sequence is not
+ * affected. */
 void storage_flush(storage *s);
 
 void storage_get_stats(const storage *s, storage_stats *out);

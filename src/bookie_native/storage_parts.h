@@ -51,8 +51,8 @@ ledger_state *storage_ledger(storage *s, int64_t ledger_id);
 /* The ledger or NULL. */
 ledger_state *storage_known_ledger(storage *s, int64_t ledger_id);
 
-/* The newest copy of an entry in the cache (its data is NULL when it is known to be damaged), with its
- * generation and its ledger's part of that; NULL when there is none. */
+/* The newest copy of an entry in the cache (its data is NULL when it is known to be damaged), with
+ * its generation and its ledger's part of that; NULL when there is none. */
 const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
                                 const generation **in, const cache_ledger **part);
 

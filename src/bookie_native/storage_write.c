@@ -73,7 +73,7 @@ static int storage_evict(storage *s) {
     return 1;
 }
 
-/* Gives the active generation, or a new one, another segment. Returns 0, STORAGE_FULL or -ENOMEM. */
+/* Gives the active generation, or a new one, another segment. Returns 0 or an error. */
 static int storage_next_segment(storage *s) {
     generation *g = s->active;
     uint64_t segment_bytes = segment_pool_segment_bytes(s->pool);
@@ -112,8 +112,8 @@ static cache_ledger *storage_active_part(storage *s, ledger_state *ledger) {
     return cache_reserve(ledger->active) < 0 ? NULL : ledger->active;
 }
 
-/* Appends a record, with a new segment or generation where one is needed. Returns 0 and *payload and
- * the ledger's *part of the active generation, or an error that left nothing behind. */
+/* Appends a record, with a new segment or generation where one is needed. Returns 0 and *payload
+ * and the ledger's *part of the active generation, or an error that left nothing behind. */
 static int storage_append(storage *s, ledger_state *ledger, const record *r, const uint8_t *header,
                           uint32_t header_length, const uint8_t *data, uint32_t data_length,
                           const uint8_t **payload, cache_ledger **part) {

@@ -6,11 +6,11 @@
 jmp_buf check_escape;
 const char *check_context;
 
-int check_main(int argc, char **argv, const check_test *tests, int count) {
+int check_main(int argc, char **argv, const check_test *tests, size_t count) {
     /* volatile: they are read after a longjmp. */
     volatile int failed = 0, run = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (volatile int i = 0; i < count; i++) {
+    for (volatile size_t i = 0; i < count; i++) {
         if (argc > 1 && strstr(tests[i].name, argv[1]) == NULL)
             continue;
         run++;

@@ -25,11 +25,6 @@ extern const char *check_context; /* printed with a failure; NULL for none */
     } while (0)
 
 /* Runs all tests (or those whose name contains argv[1]); returns the exit status. */
-int check_main(int argc, char **argv, const check_test *tests, int count);
-
-#define CHECK_MAIN(tests)                                                                          \
-    int main(int argc, char **argv) {                                                              \
-        return check_main(argc, argv, tests, (int)(sizeof(tests) / sizeof *(tests)));              \
-    }
+int check_main(int argc, char **argv, const check_test *tests, size_t count);
 
 #endif

@@ -1,4 +1,4 @@
-/* sim_disk.c - directories, files and descriptors in memory, with their durable shadows. */
+/* sim_disk.c - the table of disk calls of the simulated disk. */
 #define _GNU_SOURCE
 #include "sim_disk.h"
 
@@ -9,277 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    SIM_SECTOR_BYTES = 512,
-    SIM_NAMES_MAX = 512,
-    SIM_NAME_BYTES = 64,
-    SIM_PATH_BYTES = 256,
-    SIM_DIRECTORIES_MAX = 8,
-    SIM_DESCRIPTORS_MAX = 512,
-    SIM_FIRST_DESCRIPTOR = 100000 /* far from the real ones, which go through the same table */
-};
-
-typedef struct sim_write {
-    uint64_t offset;
-    size_t bytes;
-    uint8_t *data;
-    struct sim_write *next;
-} sim_write;
-
-typedef struct sim_file {
-    int references;
-    uint8_t *visible, *durable;
-    size_t visible_bytes, durable_bytes;
-    sim_write *unsynced, **unsynced_last;
-} sim_file;
-
-typedef struct sim_name {
-    char name[SIM_NAME_BYTES];
-    sim_file *file;
-} sim_name;
-
-typedef struct sim_names {
-    sim_name entries[SIM_NAMES_MAX];
-    int count;
-} sim_names;
-
-/* A change of names that no sync covers: from "" creates, to "" removes. */
-typedef struct sim_change {
-    char from[SIM_NAME_BYTES], to[SIM_NAME_BYTES];
-    sim_file *file;
-    struct sim_change *next;
-} sim_change;
-
-typedef struct sim_directory {
-    char path[SIM_PATH_BYTES];
-    int durable;
-    int locked;
-    sim_names visible, synced;
-    sim_change *changes, **changes_last;
-} sim_directory;
-
-typedef struct sim_descriptor {
-    sim_file *file;
-    sim_directory *directory;
-    int open, direct;
-} sim_descriptor;
-
-struct sim_disk {
-    disk_calls calls;
-    pthread_mutex_t lock;
-    sim_directory *directories[SIM_DIRECTORIES_MAX];
-    int directory_count;
-    sim_descriptor descriptors[SIM_DESCRIPTORS_MAX];
-    uint64_t changes, cut_at, cut_seed;
-    void (*note)(void *);
-    void *note_arg;
-    sim_disk *taken;
-    int unaligned;
-};
-
-uint64_t sim_random(uint64_t *state) {
-    uint64_t z = *state += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
-
-static void *need(void *memory) {
-    if (memory == NULL)
-        abort();
-    return memory;
-}
-
-static sim_file *file_new(void) {
-    sim_file *file = need(calloc(1, sizeof *file));
-    file->unsynced_last = &file->unsynced;
-    return file;
-}
-
-static void file_forget_writes(sim_file *file) {
-    while (file->unsynced != NULL) {
-        sim_write *next = file->unsynced->next;
-        free(file->unsynced->data);
-        free(file->unsynced);
-        file->unsynced = next;
-    }
-    file->unsynced_last = &file->unsynced;
-}
-
-static void file_drop(sim_file *file) {
-    if (--file->references > 0)
-        return;
-    file_forget_writes(file);
-    free(file->visible);
-    free(file->durable);
-    free(file);
-}
-
-static void buffer_resize(uint8_t **buffer, size_t *bytes, size_t wanted) {
-    if (wanted > *bytes) {
-        *buffer = need(realloc(*buffer, wanted));
-        memset(*buffer + *bytes, 0, wanted - *bytes);
-    }
-    *bytes = wanted;
-}
-
-static sim_name *names_find(sim_names *names, const char *name) {
-    for (int i = 0; i < names->count; i++)
-        if (strcmp(names->entries[i].name, name) == 0)
-            return &names->entries[i];
-    return NULL;
-}
-
-static void names_remove(sim_names *names, const char *name) {
-    sim_name *found = names_find(names, name);
-    if (found == NULL)
-        return;
-    file_drop(found->file);
-    *found = names->entries[--names->count];
-}
-
-static void names_put(sim_names *names, const char *name, sim_file *file) {
-    file->references++;
-    names_remove(names, name);
-    if (names->count == SIM_NAMES_MAX)
-        abort();
-    sim_name *entry = &names->entries[names->count++];
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    entry->file = file;
-}
-
-static void names_apply(sim_names *names, const sim_change *change) {
-    if (change->from[0] != '\0' && names_find(names, change->from) == NULL)
-        return;
-    if (change->to[0] != '\0')
-        names_put(names, change->to, change->file);
-    if (change->from[0] != '\0')
-        names_remove(names, change->from);
-}
-
-static void directory_forget_changes(sim_directory *directory) {
-    while (directory->changes != NULL) {
-        sim_change *next = directory->changes->next;
-        file_drop(directory->changes->file);
-        free(directory->changes);
-        directory->changes = next;
-    }
-    directory->changes_last = &directory->changes;
-}
-
-/* Changes the visible names and remembers the change. */
-static void directory_change(sim_directory *directory, const char *from, const char *to,
-                             sim_file *file) {
-    sim_change *change = need(calloc(1, sizeof *change));
-    snprintf(change->from, sizeof change->from, "%s", from);
-    snprintf(change->to, sizeof change->to, "%s", to);
-    change->file = file;
-    file->references++;
-    names_apply(&directory->visible, change);
-    *directory->changes_last = change;
-    directory->changes_last = &change->next;
-}
-
-static sim_directory *disk_directory(sim_disk *disk, const char *path) {
-    for (int i = 0; i < disk->directory_count; i++)
-        if (strcmp(disk->directories[i]->path, path) == 0)
-            return disk->directories[i];
-    return NULL;
-}
-
-static sim_directory *disk_add_directory(sim_disk *disk, const char *path, int durable) {
-    if (disk->directory_count == SIM_DIRECTORIES_MAX)
-        abort();
-    sim_directory *directory = need(calloc(1, sizeof *directory));
-    snprintf(directory->path, sizeof directory->path, "%s", path);
-    directory->durable = durable;
-    directory->changes_last = &directory->changes;
-    disk->directories[disk->directory_count++] = directory;
-    return directory;
-}
-
-/* --- power cuts --- */
-
-/* What a file holds after a cut: its durable bytes, and any sectors of the writes since. */
-static sim_file *file_cut(const sim_file *file, uint64_t *random) {
-    sim_file *copy = file_new();
-    buffer_resize(&copy->visible, &copy->visible_bytes, file->durable_bytes);
-    if (file->durable_bytes > 0)
-        memcpy(copy->visible, file->durable, file->durable_bytes);
-    /* 0: nothing more arrived; 1: everything; 2, 3: any sectors. */
-    unsigned mood = sim_random(random) % 4;
-    for (const sim_write *w = file->unsynced; w != NULL && mood != 0; w = w->next)
-        for (size_t at = 0; at < w->bytes; at += SIM_SECTOR_BYTES) {
-            if (mood != 1 && sim_random(random) % 2 == 0)
-                continue;
-            size_t part = w->bytes - at < SIM_SECTOR_BYTES ? w->bytes - at : SIM_SECTOR_BYTES;
-            if (w->offset + at + part > copy->visible_bytes)
-                buffer_resize(&copy->visible, &copy->visible_bytes, w->offset + at + part);
-            memcpy(copy->visible + w->offset + at, w->data + at, part);
-        }
-    buffer_resize(&copy->durable, &copy->durable_bytes, copy->visible_bytes);
-    if (copy->visible_bytes > 0)
-        memcpy(copy->durable, copy->visible, copy->visible_bytes);
-    return copy;
-}
-
-static sim_file *file_visible_copy(const sim_file *file) {
-    sim_file *copy = file_new();
-    buffer_resize(&copy->visible, &copy->visible_bytes, file->visible_bytes);
-    buffer_resize(&copy->durable, &copy->durable_bytes, file->visible_bytes);
-    if (file->visible_bytes > 0) {
-        memcpy(copy->visible, file->visible, file->visible_bytes);
-        memcpy(copy->durable, file->visible, file->visible_bytes);
-    }
-    return copy;
-}
-
-static void names_copy_cut(sim_names *to, const sim_names *from, uint64_t *random, int power) {
-    for (int i = 0; i < from->count; i++) {
-        const sim_file *file = from->entries[i].file;
-        names_put(to, from->entries[i].name,
-                  power ? file_cut(file, random) : file_visible_copy(file));
-    }
-}
-
-/* A copy of the disk after a power cut or, with power 0, after a kill. Under the lock. */
-static sim_disk *disk_copy(sim_disk *disk, uint64_t seed, int power) {
-    sim_disk *copy = sim_disk_new();
-    for (int i = 0; i < disk->directory_count; i++) {
-        sim_directory *directory = disk->directories[i];
-        if (power && !directory->durable && sim_random(&seed) % 2 == 0)
-            continue;
-        sim_directory *target = disk_add_directory(copy, directory->path, 1);
-        sim_names *survived = need(calloc(1, sizeof *survived));
-        const sim_names *from = power ? &directory->synced : &directory->visible;
-        for (int n = 0; n < from->count; n++)
-            names_put(survived, from->entries[n].name, from->entries[n].file);
-        unsigned length = 0;
-        for (const sim_change *c = directory->changes; c != NULL; c = c->next)
-            length++;
-        unsigned kept = power ? (unsigned)(sim_random(&seed) % (length + 1)) : 0;
-        for (const sim_change *c = directory->changes; c != NULL && kept > 0; c = c->next, kept--)
-            names_apply(survived, c);
-        names_copy_cut(&target->visible, survived, &seed, power);
-        for (int n = 0; n < target->visible.count; n++)
-            names_put(&target->synced, target->visible.entries[n].name,
-                      target->visible.entries[n].file);
-        while (survived->count > 0)
-            names_remove(survived, survived->entries[0].name);
-        free(survived);
-    }
-    return copy;
-}
+#include "sim_disk_parts.h"
 
 /* Counts a change of the disk, and cuts the power of a copy when its time has come. */
 static void disk_changes(sim_disk *disk) {
     if (++disk->changes != disk->cut_at || disk->taken != NULL)
         return;
     disk->note(disk->note_arg);
-    disk->taken = disk_copy(disk, disk->cut_seed, disk->cut_seed != 0);
+    disk->taken = sim_copy(disk, disk->cut_seed, disk->cut_seed != 0);
 }
-
-/* --- the table --- */
 
 static void enter(sim_disk *disk) {
     pthread_mutex_lock(&disk->lock);
@@ -312,19 +50,19 @@ static int descriptor_new(sim_disk *disk, sim_file *file, sim_directory *directo
 static int sim_make_directory(void *ctx, const char *path) {
     sim_disk *disk = ctx;
     enter(disk);
-    if (strcmp(path, "/") == 0 || disk_directory(disk, path) != NULL)
+    if (strcmp(path, "/") == 0 || sim_directory_find(disk, path) != NULL)
         return leave(disk, -EEXIST);
     disk_changes(disk);
-    disk_add_directory(disk, path, 0);
+    sim_directory_add(disk, path, 0);
     return leave(disk, 0);
 }
 
 static int sim_open_directory(void *ctx, const char *path) {
     sim_disk *disk = ctx;
     enter(disk);
-    sim_directory *directory = disk_directory(disk, path);
+    sim_directory *directory = sim_directory_find(disk, path);
     if (directory == NULL && strcmp(path, "/") == 0)
-        directory = disk_add_directory(disk, path, 1);
+        directory = sim_directory_add(disk, path, 1);
     return leave(disk, directory == NULL ? -ENOENT : descriptor_new(disk, NULL, directory, 0));
 }
 
@@ -355,8 +93,8 @@ static int sim_sync_directory(void *ctx, int fd) {
     disk_changes(disk);
     sim_directory *directory = descriptor(disk, fd)->directory;
     for (const sim_change *c = directory->changes; c != NULL; c = c->next)
-        names_apply(&directory->synced, c);
-    directory_forget_changes(directory);
+        sim_names_apply(&directory->synced, c);
+    sim_directory_forget_changes(directory);
     size_t length = strcmp(directory->path, "/") == 0 ? 0 : strlen(directory->path);
     for (int i = 0; i < disk->directory_count; i++) {
         const char *path = disk->directories[i]->path;
@@ -371,18 +109,18 @@ static int sim_open(void *ctx, int directory_fd, const char *name, int flags) {
     sim_disk *disk = ctx;
     enter(disk);
     sim_directory *directory = descriptor(disk, directory_fd)->directory;
-    sim_name *entry = names_find(&directory->visible, name);
+    sim_name *entry = sim_names_find(&directory->visible, name);
     if (entry == NULL && !(flags & O_CREAT))
         return leave(disk, -ENOENT);
     if (entry == NULL) {
         disk_changes(disk);
-        directory_change(directory, "", name, file_new());
-        entry = names_find(&directory->visible, name);
+        sim_directory_change(directory, "", name, sim_file_new());
+        entry = sim_names_find(&directory->visible, name);
     } else if (flags & O_TRUNC) {
         /* The old bytes may be what a power cut leaves; a new file stands for that well enough. */
         disk_changes(disk);
-        directory_change(directory, "", name, file_new());
-        entry = names_find(&directory->visible, name);
+        sim_directory_change(directory, "", name, sim_file_new());
+        entry = sim_names_find(&directory->visible, name);
     }
     return leave(disk, descriptor_new(disk, entry->file, NULL, (flags & O_DIRECT) != 0));
 }
@@ -394,7 +132,7 @@ static int sim_close(void *ctx, int fd) {
     enter(disk);
     sim_descriptor *d = descriptor(disk, fd);
     if (d->file != NULL)
-        file_drop(d->file);
+        sim_file_drop(d->file);
     else
         d->directory->locked = 0;
     d->open = 0;
@@ -405,11 +143,11 @@ static int sim_rename(void *ctx, int directory_fd, const char *from, const char 
     sim_disk *disk = ctx;
     enter(disk);
     sim_directory *directory = descriptor(disk, directory_fd)->directory;
-    sim_name *entry = names_find(&directory->visible, from);
+    sim_name *entry = sim_names_find(&directory->visible, from);
     if (entry == NULL)
         return leave(disk, -ENOENT);
     disk_changes(disk);
-    directory_change(directory, from, to, entry->file);
+    sim_directory_change(directory, from, to, entry->file);
     return leave(disk, 0);
 }
 
@@ -417,11 +155,11 @@ static int sim_unlink(void *ctx, int directory_fd, const char *name) {
     sim_disk *disk = ctx;
     enter(disk);
     sim_directory *directory = descriptor(disk, directory_fd)->directory;
-    sim_name *entry = names_find(&directory->visible, name);
+    sim_name *entry = sim_names_find(&directory->visible, name);
     if (entry == NULL)
         return leave(disk, -ENOENT);
     disk_changes(disk);
-    directory_change(directory, name, "", entry->file);
+    sim_directory_change(directory, name, "", entry->file);
     return leave(disk, 0);
 }
 
@@ -453,12 +191,12 @@ static void file_write(sim_file *file, const uint8_t *data, size_t bytes, uint64
     if (bytes == 0)
         return;
     if (offset + bytes > file->visible_bytes)
-        buffer_resize(&file->visible, &file->visible_bytes, offset + bytes);
+        sim_buffer_resize(&file->visible, &file->visible_bytes, offset + bytes);
     memcpy(file->visible + offset, data, bytes);
-    sim_write *w = need(calloc(1, sizeof *w));
+    sim_write *w = sim_need(calloc(1, sizeof *w));
     w->offset = offset;
     w->bytes = bytes;
-    w->data = need(malloc(bytes));
+    w->data = sim_need(malloc(bytes));
     memcpy(w->data, data, bytes);
     *file->unsynced_last = w;
     file->unsynced_last = &w->next;
@@ -488,12 +226,12 @@ static int sim_fdatasync(void *ctx, int fd) {
     disk_changes(disk);
     sim_file *file = descriptor(disk, fd)->file;
     size_t before = file->durable_bytes;
-    buffer_resize(&file->durable, &file->durable_bytes, file->visible_bytes);
+    sim_buffer_resize(&file->durable, &file->durable_bytes, file->visible_bytes);
     if (file->visible_bytes > before)
         memcpy(file->durable + before, file->visible + before, file->visible_bytes - before);
     for (const sim_write *w = file->unsynced; w != NULL; w = w->next)
         memcpy(file->durable + w->offset, file->visible + w->offset, w->bytes);
-    file_forget_writes(file);
+    sim_file_forget_writes(file);
     return leave(disk, 0);
 }
 
@@ -503,11 +241,11 @@ static int sim_fallocate(void *ctx, int fd, int mode, int64_t offset, int64_t by
     disk_changes(disk);
     sim_file *file = descriptor(disk, fd)->file;
     if (mode & FALLOC_FL_PUNCH_HOLE) {
-        uint8_t *zeros = need(calloc(1, (size_t)bytes));
+        uint8_t *zeros = sim_need(calloc(1, (size_t)bytes));
         file_write(file, zeros, (size_t)bytes, (uint64_t)offset);
         free(zeros);
     } else if (!(mode & FALLOC_FL_KEEP_SIZE) && (size_t)(offset + bytes) > file->visible_bytes) {
-        buffer_resize(&file->visible, &file->visible_bytes, (size_t)(offset + bytes));
+        sim_buffer_resize(&file->visible, &file->visible_bytes, (size_t)(offset + bytes));
     }
     return leave(disk, 0);
 }
@@ -525,7 +263,7 @@ static int sim_map(void *ctx, int fd, size_t bytes, void **out) {
     const sim_file *file = descriptor(disk, fd)->file;
     if (bytes > file->visible_bytes)
         abort();
-    *out = need(malloc(bytes));
+    *out = sim_need(malloc(bytes));
     memcpy(*out, file->visible, bytes);
     return leave(disk, 0);
 }
@@ -552,7 +290,7 @@ static void sim_read_ahead(void *ctx, const void *address, size_t bytes) {
 /* --- for tests --- */
 
 sim_disk *sim_disk_new(void) {
-    sim_disk *disk = need(calloc(1, sizeof *disk));
+    sim_disk *disk = sim_need(calloc(1, sizeof *disk));
     pthread_mutex_init(&disk->lock, NULL);
     disk->calls = (disk_calls){.ctx = disk,
                                .make_directory = sim_make_directory,
@@ -584,11 +322,11 @@ void sim_disk_free(sim_disk *disk) {
         return;
     for (int i = 0; i < disk->directory_count; i++) {
         sim_directory *directory = disk->directories[i];
-        directory_forget_changes(directory);
+        sim_directory_forget_changes(directory);
         while (directory->visible.count > 0)
-            names_remove(&directory->visible, directory->visible.entries[0].name);
+            sim_names_remove(&directory->visible, directory->visible.entries[0].name);
         while (directory->synced.count > 0)
-            names_remove(&directory->synced, directory->synced.entries[0].name);
+            sim_names_remove(&directory->synced, directory->synced.entries[0].name);
         free(directory);
     }
     pthread_mutex_destroy(&disk->lock);
@@ -627,21 +365,21 @@ sim_disk *sim_disk_taken(sim_disk *disk) {
 
 sim_disk *sim_disk_cut(sim_disk *disk, uint64_t seed) {
     enter(disk);
-    sim_disk *copy = disk_copy(disk, seed, 1);
+    sim_disk *copy = sim_copy(disk, seed, 1);
     leave(disk, 0);
     return copy;
 }
 
 sim_disk *sim_disk_killed(sim_disk *disk) {
     enter(disk);
-    sim_disk *copy = disk_copy(disk, 0, 0);
+    sim_disk *copy = sim_copy(disk, 0, 0);
     leave(disk, 0);
     return copy;
 }
 
 uint8_t *sim_disk_file(sim_disk *disk, const char *directory, const char *name, size_t *bytes) {
-    sim_directory *found = disk_directory(disk, directory);
-    sim_name *entry = found == NULL ? NULL : names_find(&found->visible, name);
+    sim_directory *found = sim_directory_find(disk, directory);
+    sim_name *entry = found == NULL ? NULL : sim_names_find(&found->visible, name);
     if (entry == NULL)
         return NULL;
     *bytes = entry->file->visible_bytes;
@@ -654,7 +392,8 @@ static int by_name(const void *a, const void *b) {
 
 int sim_disk_name(sim_disk *disk, const char *directory, const char *suffix, int number,
                   char *name, size_t name_bytes) {
-    sim_directory *found = disk_directory(disk, directory);
+    enter(disk);
+    sim_directory *found = sim_directory_find(disk, directory);
     const char *names[SIM_NAMES_MAX];
     int count = 0;
     for (int i = 0; found != NULL && i < found->visible.count; i++) {
@@ -664,10 +403,21 @@ int sim_disk_name(sim_disk *disk, const char *directory, const char *suffix, int
             names[count++] = candidate;
     }
     if (number >= count)
-        return 0;
+        return leave(disk, 0);
     qsort(names, (size_t)count, sizeof *names, by_name);
     snprintf(name, name_bytes, "%s", names[number]);
-    return 1;
+    return leave(disk, 1);
+}
+
+int sim_disk_zero(sim_disk *disk, const char *directory, const char *name, size_t at,
+                  size_t bytes) {
+    enter(disk);
+    size_t size;
+    const uint8_t *data = sim_disk_file(disk, directory, name, &size);
+    int zero = data != NULL && at + bytes <= size;
+    for (size_t i = 0; zero && i < bytes; i++)
+        zero = data[at + i] == 0;
+    return leave(disk, zero);
 }
 
 void sim_disk_put_directory(sim_disk *disk, const char *path) {
@@ -676,8 +426,8 @@ void sim_disk_put_directory(sim_disk *disk, const char *path) {
     for (char *slash = strchr(level + 1, '/');; slash = strchr(slash + 1, '/')) {
         if (slash != NULL)
             *slash = '\0';
-        if (disk_directory(disk, level) == NULL)
-            disk_add_directory(disk, level, 1);
+        if (sim_directory_find(disk, level) == NULL)
+            sim_directory_add(disk, level, 1);
         if (slash == NULL)
             return;
         *slash = '/';
@@ -687,16 +437,16 @@ void sim_disk_put_directory(sim_disk *disk, const char *path) {
 void sim_disk_put(sim_disk *disk, const char *directory, const char *name, const uint8_t *data,
                   size_t bytes) {
     sim_disk_put_directory(disk, directory);
-    sim_directory *found = disk_directory(disk, directory);
-    sim_file *file = file_new();
-    buffer_resize(&file->visible, &file->visible_bytes, bytes);
-    buffer_resize(&file->durable, &file->durable_bytes, bytes);
+    sim_directory *found = sim_directory_find(disk, directory);
+    sim_file *file = sim_file_new();
+    sim_buffer_resize(&file->visible, &file->visible_bytes, bytes);
+    sim_buffer_resize(&file->durable, &file->durable_bytes, bytes);
     if (bytes > 0) {
         memcpy(file->visible, data, bytes);
         memcpy(file->durable, data, bytes);
     }
-    names_put(&found->visible, name, file);
-    names_put(&found->synced, name, file);
+    sim_names_put(&found->visible, name, file);
+    sim_names_put(&found->synced, name, file);
 }
 
 int sim_disk_clean(sim_disk *disk) {

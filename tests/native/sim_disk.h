@@ -3,8 +3,8 @@
  *
  * It keeps what is visible apart from what is durable: a write is durable after fdatasync of its
  * file, a name after a sync of its directory, a directory after a sync of its parent. A power cut
- * makes a new disk out of what was durable and an arbitrary choice of the rest: of each write any of
- * its 512-byte sectors, of the changes of names a prefix. It also checks that direct writes are
+ * makes a new disk out of what was durable and an arbitrary choice of the rest: of each write any
+ * of its 512-byte sectors, of the changes of names a prefix. It also checks that direct writes are
  * aligned, and remembers what broke that rule.
  */
 #ifndef PYXBROKER_TESTS_SIM_DISK_H
@@ -23,9 +23,9 @@ const disk_calls *sim_disk_calls(sim_disk *disk);
 /* Calls that change the disk, so far. */
 uint64_t sim_disk_changes(sim_disk *disk);
 
-/* Right before the change with this number: calls note(arg), then takes the power away from a copy of
- * the disk, which sim_disk_taken hands out. seed chooses what survives; with seed 0 it is a kill, which
- * everything survives. change 0: never. */
+/* Right before the change with this number: calls note(arg), then takes the power away from a copy
+ * of the disk, which sim_disk_taken hands out. seed chooses what survives; with seed 0 it is a
+ * kill, which everything survives. change 0: never. */
 void sim_disk_cut_at(sim_disk *disk, uint64_t change, uint64_t seed, void (*note)(void *arg),
                      void *arg);
 
@@ -38,12 +38,16 @@ sim_disk *sim_disk_cut(sim_disk *disk, uint64_t seed);
 /* A copy with everything visible: what kill -9 leaves. */
 sim_disk *sim_disk_killed(sim_disk *disk);
 
-/* The visible content of a file, for changing it behind the storage's back; NULL: no such file. */
+/* The visible content of a file, for changing it while no storage is open; NULL: no such file. */
 uint8_t *sim_disk_file(sim_disk *disk, const char *directory, const char *name, size_t *bytes);
 
-/* The number-th visible name in the directory with the suffix, sorted; 1, or 0 when there is none. */
+/* The number-th of the sorted visible names with the suffix; 1, or 0 when there is none. */
 int sim_disk_name(sim_disk *disk, const char *directory, const char *suffix, int number,
                   char *name, size_t name_bytes);
+
+/* 1 when these visible bytes of the file are there and zero; also while a storage is open. */
+int sim_disk_zero(sim_disk *disk, const char *directory, const char *name, size_t at,
+                  size_t bytes);
 
 /* Puts a file there, durable. */
 void sim_disk_put(sim_disk *disk, const char *directory, const char *name, const uint8_t *data,

@@ -1,4 +1,5 @@
-/* support.h - a storage on a simulated disk, entries whose content follows from their ids, and waits. */
+/* support.h - a storage on a simulated disk, entries whose content follows from their ids, and
+ * waits. */
 #ifndef PYXBROKER_TESTS_SUPPORT_H
 #define PYXBROKER_TESTS_SUPPORT_H
 

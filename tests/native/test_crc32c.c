@@ -84,4 +84,6 @@ static const check_test tests[] = {
     {"crc32c_combine_with_huge_lengths", test_combine_with_huge_lengths},
 };
 
-CHECK_MAIN(tests)
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -1,8 +1,8 @@
 /*
  * test_faults.c - every disk call fails, once or for good, early or late, on a real file system.
  *
- * Whatever fails, an answer is an answer: what was durable is there when the disk is well again, what
- * could not be done was refused with a sentence, and nothing hangs.
+ * Whatever fails, an answer is an answer: what was durable is there when the disk is well again,
+ * what could not be done was refused with a sentence, and nothing hangs.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -190,4 +190,6 @@ static const check_test tests[] = {
     {"fault_interrupted_calls_are_repeated", test_interrupted_calls_are_repeated},
 };
 
-CHECK_MAIN(tests)
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -108,7 +108,7 @@ static void verify(storage *s, world *w) {
             CHECK(storage_is_fenced(s, ledger) == 1);
         if (w->keyed[ledger])
             CHECK(storage_master_key(s, ledger, other) == -13);
-        /* The next life goes on at the first entry that is missing, as a recovering broker would. */
+        /* The next life goes on at the first missing entry, as a recovering broker would. */
         w->next[ledger] = w->acknowledged[ledger] + 1;
         while (read_entry(s, ledger, w->next[ledger]) == 1)
             w->next[ledger]++;
@@ -225,4 +225,6 @@ static const check_test tests[] = {
     {"power_cut_at_the_very_first_start", test_power_cut_at_the_very_first_start},
 };
 
-CHECK_MAIN(tests)
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -125,4 +125,6 @@ static const check_test tests[] = {
     {"id_map_against_an_array", test_id_map_against_an_array},
 };
 
-CHECK_MAIN(tests)
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}

@@ -225,7 +225,7 @@ static void test_recycled_files_keep_their_past_dead(void) {
                 CHECK(wait_durable(s, sequence) == 0);
         }
         CHECK(wait_durable(s, sequence) == 0);
-        /* In every other life the files are recycled by the close, in the others by flushes only. */
+        /* In every other life the close recycles the files, in the others only flushes do. */
         sim_disk *next = life % 2 == 0 ? NULL : sim_disk_killed(disk);
         CHECK(storage_close(s, 1) == 0);
         if (next != NULL) {
@@ -255,4 +255,6 @@ static const check_test tests[] = {
     {"replay_recycled_files_keep_their_past_dead", test_recycled_files_keep_their_past_dead},
 };
 
-CHECK_MAIN(tests)
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
