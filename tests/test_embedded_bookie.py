@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,10 +51,10 @@ async def read(node: Node, ledger_id: int, first: int, last: int) -> EntryBatch 
     return results[0]
 
 
-def run(tmp_path: Path, scenario: Callable[[Node], object], **options: int) -> None:
+def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
         async with Node(tmp_path / "bookie", **options) as node:
-            await scenario(node)  # type: ignore[misc]
+            await scenario(node)
 
     asyncio.run(main())
 

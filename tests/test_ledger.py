@@ -1,4 +1,4 @@
-"""Ledgers on one bookie: one writer, in order, taken over by recovery, nothing confirmed is lost."""
+"""Ledgers on one bookie: one writer, in order, taken over by recovery, without loss."""
 
 from __future__ import annotations
 

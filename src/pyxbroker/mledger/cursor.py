@@ -64,9 +64,10 @@ class Cursor:
 
     def acknowledge(self, run: AckRun) -> int:
         """Acknowledges single entries; unknown positions are ignored. Returns how many were new."""
+        before = self.acks.mark_ledger_id
         added: int = self.acks.add_run(run, self.managed_ledger.last_entry)
         if added:
-            self._acknowledged()
+            self._acknowledged(before)
         return added
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
@@ -82,25 +83,23 @@ class Cursor:
         if last is None or position[1] > last:
             return False
         self.acks.mark_delete_to(*position)
-        self._acknowledged()
+        self._acknowledged(mark.ledger_id)
         return True
 
-    def _acknowledged(self) -> None:
-        before = self.acks.mark_ledger_id
-        self.acks.advance(self.managed_ledger.ledger_after)
+    def _acknowledged(self, before: int) -> None:
+        """before: id of the ledger that the mark was in."""
+        after = self.managed_ledger.ledger_after
+        self.acks.advance(after)
         if not self.durable:
             return
         self._dirty = True
-        if before != self.acks.mark_ledger_id or self.is_drained:
+        mark = self.acks.mark_delete
+        if mark.ledger_id != before or after(*mark) is not None:
+            # A ledger was passed, or the mark is at the end of one that is closed.
             self.managed_ledger.trim()
         if self._timer is None and self._writer is None:
             delay = 1.0 / self.managed_ledger.limits.mark_delete_per_s
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
-
-    @property
-    def is_drained(self) -> bool:
-        """Everything confirmed so far is acknowledged."""
-        return self.acks.mark_delete >= self.managed_ledger.last_confirmed
 
     @property
     def backlog(self) -> int:

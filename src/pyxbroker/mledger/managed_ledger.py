@@ -378,32 +378,44 @@ class ManagedLedger:
         now_ms = time.time() * 1000
         for ledger_id in self._ids[:-1]:
             info = self.ledgers[ledger_id]
-            passed = slowest >= (ledger_id, info.entries - 1)
-            young = now_ms - info.timestamp_ms < self.limits.retention_s * 1000
-            small = kept_bytes <= self.limits.retention_bytes
-            forever = self.limits.retention_s < 0 and self.limits.retention_bytes < 0
-            if not passed or forever or (young and (small or self.limits.retention_bytes < 0)):
-                break
-            if self.limits.retention_s < 0 and small:
+            kept_bytes -= info.size
+            if slowest < (ledger_id, info.entries - 1) or self._is_retained(
+                now_ms - info.timestamp_ms, kept_bytes
+            ):
                 break
             victims.append(ledger_id)
-            kept_bytes -= info.size
         return victims
 
+    def _is_retained(self, age_ms: float, rest_bytes: int) -> bool:
+        """Whether retention keeps a ledger of an age, when the ones after it have rest_bytes.
+
+        It does while the ledger is young enough and without it less than the size would be left; a
+        negative limit is none (ManagedLedgerImpl, isLedgerRetentionOverSizeQuota).
+        """
+        limits = self.limits
+        is_young = limits.retention_s < 0 or age_ms < limits.retention_s * 1000
+        is_within = limits.retention_bytes < 0 or rest_bytes < limits.retention_bytes
+        return is_young and is_within
+
     async def _trim(self, victims: list[int]) -> None:
-        removed = [self.ledgers.pop(ledger_id) for ledger_id in victims]
+        removed = {ledger_id: self.ledgers.pop(ledger_id) for ledger_id in victims}
         self.index_ledgers()
         try:
             await self.write_info()
-            for info in removed:
-                self.size -= info.size
-                await self.client.delete(info.ledger_id)
         except (MetadataError, ManagedLedgerError) as error:
-            # The list on disk decides; ledgers that it no longer has are found by garbage
-            # collection.
-            log.warning("old ledgers were not deleted", managed_ledger=self.name, error=error)
-        finally:
+            # The list still has them, so that the next trim finds them.
+            self.ledgers = {**removed, **self.ledgers}
+            self.index_ledgers()
             self._trimming = False
+            log.warning("old ledgers were not deleted", managed_ledger=self.name, error=error)
+            return
+        self._trimming = False
+        for info in removed.values():
+            self.size -= info.size
+            try:
+                await self.client.delete(info.ledger_id)
+            except MetadataError as error:
+                log.warning("a ledger that nobody needs is left", ledger=info.ledger_id, error=error)
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -513,16 +525,21 @@ class ManagedLedger:
 
     async def close(self) -> None:
         """Confirms what was appended, folds cursors into metadata, closes the current ledger."""
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._finish_tasks()
         for cursor in list(self.cursors.values()):
             await cursor.close()
+        await self._finish_tasks()
         if self.state is State.OPEN and self.current is not None:
             self.state = State.CLOSED
             await self.current.drain()
             await self._close_current(self.current)
         elif self._failure is None:
             self.state = State.CLOSED
+
+    async def _finish_tasks(self) -> None:
+        """Waits for what is under way, and for what that begins in its turn."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     async def _close_current(self, handle: LedgerHandle) -> None:
         await self.client.close(handle)

@@ -1,0 +1,630 @@
+"""Managed ledgers: one endless log over many ledgers, for one owner, without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import LIMITS, MIB, NAME, Node, Runs, append, read_all, turns, until
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import NoSuchEntry
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import Unavailable
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.managed_ledger import (
+    ManagedLedger,
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerLimits,
+    State,
+)
+from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
+
+SHORT = replace(LIMITS, entries_per_ledger_max=10)
+
+
+def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with Node(tmp_path / "bookie", **options) as node:
+            await scenario(node)
+
+    asyncio.run(main())
+
+
+def entries(start: int, stop: int) -> list[bytes]:
+    return [b"entry %d" % n for n in range(start, stop)]
+
+
+async def settled(managed_ledger: ManagedLedger) -> None:
+    """Waits until no ledger is being created or deleted."""
+    await until(lambda: managed_ledger.state is State.OPEN and not managed_ledger._tasks)
+
+
+async def cursor_at(managed_ledger: ManagedLedger, name: str, mark: Position) -> Cursor:
+    cursor = Cursor(managed_ledger, name, mark)
+    managed_ledger.cursors[name] = cursor
+    await cursor.create_node()
+    return cursor
+
+
+def check_positions(managed_ledger: ManagedLedger) -> None:
+    """All arithmetic of positions against a plain list of what is kept."""
+    current = managed_ledger.current
+    assert current is not None
+    ids = sorted(managed_ledger.ledgers)
+    counts = {each: managed_ledger.ledgers[each].entries for each in ids}
+    counts[current.ledger_id] = current.last_add_confirmed + 1
+    kept = [Position(each, n) for each in ids for n in range(counts[each])]
+    assert managed_ledger.entries == len(kept)
+    for index, position in enumerate(kept):
+        assert managed_ledger.position_of(index) == position
+        assert managed_ledger.ordinal(position) == index + 1
+    places = {Position(-1, -1), Position(ids[-1] + 1, 0), *kept, managed_ledger.last_confirmed}
+    for each in range(ids[0] - 1, ids[-1] + 1):
+        count = counts.get(each, 0)
+        places.update(Position(each, n) for n in (-1, 0, count - 1, count, count + 5))
+    ordered = sorted(places)
+    for place in ordered:
+        after = [position for position in kept if position > place]
+        at_or_after = [position for position in kept if position >= place]
+        assert managed_ledger.normalize(place) == (at_or_after[0] if at_or_after else None)
+        assert managed_ledger.ordinal(place) == len(kept) - len(after)
+        following = managed_ledger.next_position(place)
+        assert following > place
+        assert managed_ledger.normalize(following) == (after[0] if after else None)
+        # What is kept is named as it is; what is still to come is named where it will be.
+        if after:
+            assert following == after[0] or managed_ledger.normalize(following) == after[0]
+        else:
+            assert following.ledger_id >= min(place.ledger_id, current.ledger_id)
+    for low, high in zip(ordered, ordered[1:], strict=False):
+        between = len([position for position in kept if low < position <= high])
+        assert managed_ledger.entries_between(low, high) == between
+        assert managed_ledger.entries_between(high, low) == 0
+
+
+# --- opening and closing --------------------------------------------------------------------------
+
+
+def test_a_new_one_is_empty_and_takes_entries(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        assert managed_ledger.state is State.OPEN
+        assert managed_ledger.entries == 0
+        assert managed_ledger.last_confirmed == managed_ledger.first_position()
+        assert await read_all(managed_ledger) == []
+        check_positions(managed_ledger)
+        positions = await append(managed_ledger, *entries(0, 5))
+        assert positions == [(managed_ledger.last_confirmed.ledger_id, n) for n in range(5)]
+        assert managed_ledger.entries == 5
+        assert managed_ledger.size == sum(map(len, entries(0, 5)))
+        assert await read_all(managed_ledger) == entries(0, 5)
+        check_positions(managed_ledger)
+
+    run(tmp_path, scenario)
+
+
+def test_none_is_made_unless_that_is_wanted(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        found = await open_managed_ledger(NAME, node.store, node.client, LIMITS, create=False)
+        assert found is None
+        assert not await node.store.exists(paths.managed_ledger(NAME))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_entries_survive_reopening(tmp_path: Path, how: str) -> None:
+    """Several times in a row, so that ledgers of earlier owners are there as well."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path / "bookie")
+        expected: list[bytes] = []
+        for generation in range(4):
+            async with node:
+                managed_ledger = await node.open()
+                assert await read_all(managed_ledger) == expected
+                assert managed_ledger.size == sum(map(len, expected))
+                check_positions(managed_ledger)
+                data = entries(generation * 7, generation * 7 + 7)
+                await append(managed_ledger, *data)
+                expected += data
+                if how == "close":
+                    await managed_ledger.close()
+                    assert managed_ledger.is_dead
+                    node = Node(node.directory, node.tree)
+                else:
+                    node = node.kill(f"killed-{generation}")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_ledgers_without_entries_are_dropped(tmp_path: Path, how: str) -> None:
+    async def scenario() -> None:
+        node = Node(tmp_path / "bookie")
+        for generation in range(4):
+            async with node:
+                managed_ledger = await node.open()
+                if generation == 1:
+                    await append(managed_ledger, b"the only one")
+                # The one that is written now, and the one with the entry.
+                assert len(managed_ledger.ledgers) == (1 if generation < 2 else 2)
+                stored = await node.store.children(f"{paths.LEDGERS}/00/0000")
+                assert len(stored) == len(managed_ledger.ledgers)
+                if how == "close":
+                    await managed_ledger.close()
+                    node = Node(node.directory, node.tree)
+                else:
+                    node = node.kill(f"killed-{generation}")
+        async with node:
+            assert await read_all(await node.open()) == [b"the only one"]
+
+    asyncio.run(scenario())
+
+
+def test_runs_under_way_are_confirmed_before_a_close_ends(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        await cursor_at(managed_ledger, "holds everything", managed_ledger.first_position())
+        runs = Runs()
+        for data in entries(0, 37):
+            managed_ledger.append(runs.run(data))
+        await managed_ledger.close()
+        assert runs.added == entries(0, 37)
+        with pytest.raises(ManagedLedgerError, match="closed"):
+            managed_ledger.append(runs.run(b"late"))
+        assert await read_all(await node.open()) == entries(0, 37)
+
+    run(tmp_path, scenario)
+
+
+def test_a_close_waits_for_work_that_its_work_began(tmp_path: Path) -> None:
+    """The next ledger is created, after which old ones are deleted: all of that is done."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        for start in range(0, 50, 10):
+            await append(managed_ledger, *entries(start, start + 10))
+        managed_ledger.roll_over()
+        await managed_ledger.close()
+        assert managed_ledger._tasks == set()
+        assert managed_ledger.state is State.CLOSED
+
+    run(tmp_path, scenario)
+
+
+# --- ledgers come and go --------------------------------------------------------------------------
+
+
+def test_rolling_over_keeps_order_and_loses_nothing(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(SHORT)
+        await cursor_at(managed_ledger, "holds everything", managed_ledger.first_position())
+        runs = Runs()
+        data = entries(0, 1000)
+        for n, each in enumerate(data):
+            managed_ledger.append(runs.run(each))
+            if n % 7 == 0:
+                await asyncio.sleep(0)
+            if n % 70 == 0:
+                await until(lambda: managed_ledger.state is State.OPEN)
+        await until(lambda: runs.answered == 1000)
+        assert runs.added == data
+        assert runs.positions == sorted(runs.positions)
+        assert len(managed_ledger.ledgers) > 10
+        await settled(managed_ledger)
+        assert await read_all(managed_ledger) == data
+        check_positions(managed_ledger)
+        await managed_ledger.close()
+        reopened = await node.open(SHORT)
+        assert await read_all(reopened) == data
+
+    run(tmp_path, scenario)
+
+
+def test_runs_that_come_while_a_ledger_is_created_wait_and_keep_their_bytes(
+    tmp_path: Path,
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        runs = Runs()
+        managed_ledger.append(runs.run(b"before"))
+        managed_ledger.roll_over()
+        assert managed_ledger.state is State.CREATING_LEDGER
+        managed_ledger.roll_over()
+        for data in entries(0, 20):
+            managed_ledger.append(runs.run(data))
+        await until(lambda: runs.answered == 21)
+        assert runs.added == [b"before", *entries(0, 20)]
+        first, second = sorted({ledger_id for ledger_id, _ in runs.positions})
+        assert runs.positions == [(first, 0)] + [(second, n) for n in range(20)]
+
+    run(tmp_path, scenario)
+
+
+def test_a_ledger_rolls_over_by_size_and_by_age(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        by_size = await node.open(replace(LIMITS, bytes_per_ledger_max=1000), "t/p/persistent/a")
+        await append(by_size, *[b"x" * 100] * 9)
+        assert by_size.state is State.OPEN
+        by_size.append(Runs().run(b"x" * 100))
+        assert by_size.state is State.CREATING_LEDGER
+        young = replace(LIMITS, entries_per_ledger_max=2, rollover_min_s=3600.0)
+        by_age = await node.open(young, "t/p/persistent/b")
+        await append(by_age, *entries(0, 5))
+        by_age.check_age()
+        assert by_age.state is State.OPEN, "it is too young, however full"
+        by_age.limits = replace(young, rollover_max_s=0.0)
+        by_age.check_age()
+        assert by_age.state is State.CREATING_LEDGER
+        await settled(by_age)
+        by_age.check_age()
+        assert by_age.state is State.OPEN, "an empty ledger is never too old"
+        await settled(by_size)
+
+    run(tmp_path, scenario)
+
+
+# --- trimming -------------------------------------------------------------------------------------
+
+
+async def filled(node: Node, limits: ManagedLedgerLimits) -> ManagedLedger:
+    """Five closed ledgers of ten entries and the empty one that is being written."""
+    managed_ledger = await node.open(replace(limits, retention_s=-1, retention_bytes=-1))
+    for start in range(0, 50, 10):
+        await append(managed_ledger, *entries(start, start + 10))
+        await settled(managed_ledger)
+    assert len(managed_ledger.ledgers) == 6
+    managed_ledger.limits = limits
+    return managed_ledger
+
+
+def test_without_cursors_closed_ledgers_are_deleted(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == [managed_ledger.current.ledger_id]  # type: ignore[union-attr]
+        assert managed_ledger.entries == 0
+        assert managed_ledger.size == 0
+        assert node.storage.ledgers(-1, 100) == []
+        check_positions(managed_ledger)
+        await append(managed_ledger, b"next")
+        check_positions(managed_ledger)
+        assert await read_all(managed_ledger) == [b"next"]
+        await managed_ledger.close()
+        assert await read_all(await node.open(SHORT)) == [b"next"]
+
+    run(tmp_path, scenario)
+
+
+def test_the_slowest_durable_cursor_holds_ledgers(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        slow = await cursor_at(managed_ledger, "slow", Position(ids[1], 8))
+        await cursor_at(managed_ledger, "fast", Position(ids[4], 9))
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[1:]
+        check_positions(managed_ledger)
+        assert await read_all(managed_ledger) == entries(10, 50)
+        assert slow.acknowledge_positions([(ids[1], 9)]) == 1
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[2:]
+        assert slow.acknowledge_up_to(Position(ids[3], 5))
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[3:], "cumulatively as well"
+        await slow.delete()
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[5:]
+        check_positions(managed_ledger)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "kept"),
+    [
+        (0, 0, 0),
+        (3600, -1, 5),
+        (-1, -1, 5),
+        (3600, 0, 0),
+        (0, 10_000, 0),
+        (3600, 10_000, 5),
+        # What is kept is at least the size that was asked for: two ledgers and a part are three.
+        (3600, 200, 3),
+        (-1, 200, 3),
+        (-1, 160, 2),
+    ],
+)
+def test_retention_keeps_what_is_young_and_within_its_size(
+    tmp_path: Path, seconds: int, size: int, kept: int
+) -> None:
+    """The first of the ledgers has 70 bytes, the others have 80."""
+
+    async def scenario(node: Node) -> None:
+        limits = replace(SHORT, retention_s=seconds, retention_bytes=size)
+        managed_ledger = await filled(node, limits)
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert len(managed_ledger.ledgers) - 1 == kept
+        assert managed_ledger.size == sum(map(len, entries(50 - 10 * kept, 50)))
+
+    run(tmp_path, scenario)
+
+
+def test_ledgers_that_could_not_be_trimmed_are_trimmed_later(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        before = list(managed_ledger.ledgers)
+        put = node.store.put
+
+        def refuse(*_: Any, **__: Any) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.set_exception(Unavailable("the store is away"))
+            return future
+
+        node.store.put = refuse  # type: ignore[method-assign]
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == before
+        assert await read_all(managed_ledger) == entries(0, 50)
+        check_positions(managed_ledger)
+        node.store.put = put  # type: ignore[method-assign]
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert len(managed_ledger.ledgers) == 1
+        assert node.storage.ledgers(-1, 100) == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        cursor = await cursor_at(managed_ledger, "c", Position(ids[2], 9))
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert managed_ledger.normalize((ids[0], 5)) == (ids[3], 0)
+        with pytest.raises(NoSuchEntry):
+            await managed_ledger.read_one(Position(ids[0], 5))
+        assert not cursor.acknowledge_positions([(ids[0], 5)])
+
+    run(tmp_path, scenario)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_entries_of_earlier_ledgers_are_read_from_disk(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        limits = replace(SHORT, retention_s=-1, retention_bytes=-1)
+        async with Node(tmp_path / "bookie") as node:
+            managed_ledger = await node.open(limits)
+            for start in range(0, 50, 10):
+                await append(managed_ledger, *entries(start, start + 10))
+                await settled(managed_ledger)
+            await managed_ledger.close()
+        async with Node(tmp_path / "bookie", node.tree) as node:
+            managed_ledger = await node.open(limits)
+            first = managed_ledger.normalize((-1, -1))
+            assert first is not None
+            assert managed_ledger.read_cached(first, 100, MIB) is None, "nobody has opened it yet"
+            assert await read_all(managed_ledger) == entries(0, 50)
+            assert node.storage.stats()["disk_reads"] > 0
+
+    asyncio.run(scenario())
+
+
+# --- the end of ownership -------------------------------------------------------------------------
+
+
+class Told:
+    """A listener that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.added = 0
+        self.failures: list[ManagedLedgerError] = []
+
+    def on_entries_added(self) -> None:
+        self.added += 1
+
+    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
+        self.failures.append(error)
+
+
+def test_a_new_owner_takes_everything_that_the_old_one_confirmed(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        old = await node.open()
+        old.listener = told = Told()
+        await append(old, *entries(0, 5))
+        new = await node.open()
+        runs = Runs()
+        for data in entries(5, 8):
+            try:
+                old.append(runs.run(data))
+            except ManagedLedgerError:
+                break
+        await until(lambda: runs.answered == 1)
+        assert runs.added == []
+        assert old.is_dead
+        assert len(told.failures) == 1
+        with pytest.raises(ManagedLedgerError, match="another writer"):
+            old.append(runs.run(b"late"))
+        await append(new, *entries(5, 10))
+        assert await read_all(new) == entries(0, 10)
+
+    run(tmp_path, scenario)
+
+
+def test_the_old_owner_cannot_change_the_list(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        old = await node.open()
+        old.listener = told = Told()
+        new = await node.open()
+        await append(new, b"one")
+        with pytest.raises(ManagedLedgerFenced):
+            await old.write_info()
+        assert old.state is State.FENCED
+        assert len(told.failures) == 1
+        runs = Runs()
+        with pytest.raises(ManagedLedgerFenced):
+            old.append(runs.run(b"late"))
+        assert await read_all(new) == [b"one"]
+
+    run(tmp_path, scenario)
+
+
+def test_runs_that_wait_for_a_ledger_fail_when_another_owner_comes(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        old = await node.open()
+        await append(old, b"one")
+        new = await node.open()
+        runs = Runs()
+        old.roll_over()
+        for data in entries(0, 5):
+            old.append(runs.run(data))
+        await until(lambda: runs.answered == 5)
+        assert [data for data, _ in runs.failed] == entries(0, 5)
+        assert old.is_dead
+        assert await read_all(new) == [b"one"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_failed_journal_fails_each_run_and_acknowledges_none(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Node(tmp_path / "bookie") as node:
+            managed_ledger = await node.open()
+            managed_ledger.listener = told = Told()
+            await append(managed_ledger, b"kept")
+            node.faults.rule("fdatasync", ".journal", errno=5)
+            runs = Runs()
+            for data in entries(0, 30):
+                managed_ledger.append(runs.run(data))
+            await until(lambda: runs.answered == 30)
+            assert runs.added == []
+            assert [data for data, _ in runs.failed] == entries(0, 30)
+            assert managed_ledger.state is State.FAILED
+            assert managed_ledger.last_confirmed.entry_id == 0
+            assert len(told.failures) == 1
+            with pytest.raises(ManagedLedgerError, match="cannot be written"):
+                managed_ledger.append(runs.run(b"late"))
+            successor = node.kill()
+        async with successor as node:
+            found = await read_all(await node.open())
+            assert found[:1] == [b"kept"]
+            # Entries that nobody acknowledged may be there or not, but only as a whole prefix.
+            assert found[1:] == entries(0, len(found) - 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_journal_that_fails_while_a_ledger_is_changed(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        runs = Runs()
+        node.faults.rule("fdatasync", ".journal", errno=5)
+        managed_ledger.append(runs.run(b"in the old ledger"))
+        managed_ledger.roll_over()
+        managed_ledger.append(runs.run(b"waiting"))
+        await until(lambda: runs.answered == 2)
+        assert [data for data, _ in runs.failed] == [b"in the old ledger", b"waiting"]
+        await until(lambda: not managed_ledger._tasks)
+        assert managed_ledger.state is State.FAILED
+
+    run(tmp_path, scenario)
+
+
+def test_the_listener_is_told_of_new_entries(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        managed_ledger.listener = told = Told()
+        await append(managed_ledger, *entries(0, 3))
+        assert told.added == 3
+        assert managed_ledger.entries_added == 3
+
+    run(tmp_path, scenario)
+
+
+def test_deleting_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        await cursor_at(managed_ledger, "c", managed_ledger.first_position())
+        await managed_ledger.close()
+        await delete_managed_ledger(managed_ledger)
+        await turns()
+        assert not await node.store.exists(paths.managed_ledger(NAME))
+        assert await node.store.children(f"{paths.LEDGERS}/00/0000") == []
+        assert node.storage.ledgers(-1, 100) == []
+        assert await read_all(await node.open()) == []
+
+    run(tmp_path, scenario)
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+
+def test_positions_over_any_mix_of_ledgers(tmp_path: Path) -> None:
+    """Lists as other owners may leave them: ledgers without entries, gaps of ids, trimmed ones."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(replace(SHORT, retention_s=-1, retention_bytes=-1))
+        base = managed_ledger.ledgers
+        current = managed_ledger.current
+        assert current is not None
+        del base[current.ledger_id]
+        shapes = [[], [0], [3], [0, 0], [2, 0, 0, 1], [1, 2, 3], [0, 4], [5, 0], [0, 1, 0, 0, 2, 0]]
+        for shape in shapes:
+            for gap in (1, 3):
+                managed_ledger.ledgers.clear()
+                for n, count in enumerate(shape):
+                    managed_ledger.adopt_ledger(_handle(current, 100 + n * gap))
+                    managed_ledger.ledgers[100 + n * gap].entries = count
+                written = _handle(current, 100 + len(shape) * gap)
+                managed_ledger.adopt_ledger(written)
+                managed_ledger.current = written
+                last = [(100 + n * gap, count - 1) for n, count in enumerate(shape) if count]
+                managed_ledger.last_confirmed = Position(
+                    *(last[-1] if last else managed_ledger.first_position())
+                )
+                check_positions(managed_ledger)
+                written.pending.add(4)
+                for entry_id in range(4):
+                    written.pending.on_ack(0, entry_id, entry_id)
+                    managed_ledger.last_confirmed = Position(written.ledger_id, entry_id)
+                    check_positions(managed_ledger)
+        managed_ledger.state = State.CLOSED
+
+    def _handle(like: Any, ledger_id: int) -> Any:
+        return type(like)(ledger_id, like.bookies, 1, 1, like.listener)
+
+    run(tmp_path, scenario)
+
+
+def test_positions_hold_while_ledgers_change(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(replace(LIMITS, entries_per_ledger_max=3))
+        runs = Runs()
+        started = time.monotonic()
+        for n, data in enumerate(entries(0, 120)):
+            managed_ledger.append(runs.run(data))
+            if n % 5 == 0:
+                await asyncio.sleep(0)
+                if managed_ledger.last_confirmed.entry_id >= 0:
+                    check_positions(managed_ledger)
+        await until(lambda: runs.answered == 120)
+        await settled(managed_ledger)
+        check_positions(managed_ledger)
+        assert time.monotonic() - started < 60
+
+    run(tmp_path, scenario)
