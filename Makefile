@@ -87,7 +87,7 @@ asan: dev ## unit tests with every extension module under ASan and UBSan
 	    --build-lib build/asan --build-temp build/asan-objects
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
 	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
-	    $(PYTEST) -m 'not interop and not slow' tests
+	    $(PYTEST) -s -m 'not interop and not slow' tests
 
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, and our C with warnings as errors

@@ -257,7 +257,9 @@ MACHINE = re.compile(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "what"), [(UNFINISHED, "unfinished work"), (MACHINE, "a machine's path or host")]
+    ("pattern", "what"),
+    [(UNFINISHED, "unfinished work"), (MACHINE, "a machine's path or host")],
+    ids=["unfinished", "machine"],
 )
 def test_no_line_has(pattern: re.Pattern[str], what: str) -> None:
     wrong = []
