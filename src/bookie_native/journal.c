@@ -228,7 +228,7 @@ static int journal_sync(journal *j, uint64_t *ns) {
     return error;
 }
 
-/* Announces that the groups first..first+count-1 are durable. Under the lock. */
+/* Counts the groups first..first+count-1 as durable. Under the lock; the ring comes after it. */
 static void journal_complete(journal *j, const journal_batch *batch, int first, int count,
                              uint64_t sync_ns) {
     const journal_group *last = &batch->groups[first + count - 1];
@@ -247,7 +247,6 @@ static void journal_complete(journal *j, const journal_batch *batch, int first, 
     uint64_t durable = journal_idle(j) ? j->last_add : last->last_add;
     atomic_store_explicit(&j->durable, durable, memory_order_release);
     pthread_cond_broadcast(&j->done);
-    event_ring(j->event_fd);
 }
 
 /* Ends the journal: nothing that is not yet durable will be. */
@@ -318,6 +317,8 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
         pthread_mutex_lock(&j->lock);
         journal_complete(j, batch, first, count, sync_ns);
         pthread_mutex_unlock(&j->lock);
+        /* After the unlock, so that the woken owner does not run into the held lock. */
+        event_ring(j->event_fd);
         first += count;
     }
     return 0;
