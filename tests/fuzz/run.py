@@ -95,7 +95,8 @@ def run_target(target: Path, clang: str | None, options: argparse.Namespace) -> 
     passed = status == 0 and runs is not None and int(runs.group(1)) > 0
     print(
         f"fuzz {target.stem}: {'ok' if passed else 'FAILED'}, {engine}, seed {seed},"
-        f" {runs.group(1) if runs else 'no'} inputs in {took:.0f} s{coverage(output)}",
+        f" {runs.group(1) if runs else 'no'} inputs in {took:.0f} s"
+        f" ({int(runs.group(1)) / took if runs else 0:.0f}/s){coverage(output)}",
         flush=True,
     )
     if passed:
