@@ -281,14 +281,12 @@ int64_t log_row_entry(const log_row *row, const log_map *map, uint32_t number, l
     return (int64_t)load_le64(slot);
 }
 
-int log_record_check(const log_row *row, const log_map *map, int64_t entry_id,
-                     const log_place *place, const uint8_t **payload) {
+int log_record_check(const log_row *row, int64_t entry_id, uint32_t length, const uint8_t *at,
+                     size_t available, const uint8_t **payload) {
     record r;
-    if (place->length == 0 ||
-        !record_decode(map->base + place->offset, map->bytes - place->offset,
-                       record_seed(row->log->id, 0), &r) ||
+    if (length == 0 || !record_decode(at, available, record_seed(row->log->id, 0), &r) ||
         r.type != RECORD_ENTRY || r.ledger_id != row->ledger_id || r.entry_id != entry_id ||
-        r.length != place->length || !record_payload_intact(&r))
+        r.length != length || !record_payload_intact(&r))
         return 0;
     *payload = r.payload;
     return 1;

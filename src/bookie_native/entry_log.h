@@ -67,7 +67,6 @@ enum {
     LOG_ROW_BYTES = 80,
     LOG_ENTRY_BYTES = 16,
     LOG_NAME_BYTES = 32,
-    LOG_READ_AHEAD_BYTES = 4 << 20,
     LOG_FENCED = 1,
     LOG_HAS_KEY = 2
 };
@@ -144,9 +143,10 @@ uint32_t log_row_position(const log_row *row, const log_map *map, int64_t entry_
 /* The entry with that number in the index. */
 int64_t log_row_entry(const log_row *row, const log_map *map, uint32_t number, log_place *out);
 
-/* Checks a record where the index says it lies. 1 and its payload, or 0 when it is damaged. */
-int log_record_check(const log_row *row, const log_map *map, int64_t entry_id,
-                     const log_place *place, const uint8_t **payload);
+/* Checks the record of an entry with the length that the index has, at its place in memory with
+ * the bytes available there. 1 and its payload, or 0 when it is damaged. */
+int log_record_check(const log_row *row, int64_t entry_id, uint32_t length, const uint8_t *at,
+                     size_t available, const uint8_t **payload);
 
 /* Writes, syncs and names a new log with all that lives in the generation. Returns 0 or an error,
  * after which no file is left. Flush thread; frozen generation. */

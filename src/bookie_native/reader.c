@@ -8,6 +8,8 @@
 
 #include "bytes.h"
 
+enum { READ_STEP_ENTRIES = 256 };
+
 static void read_queue_put(read_queue *queue, read_request *request) {
     request->next = NULL;
     *queue->last = request;
@@ -35,42 +37,37 @@ void reader_open(reader *r, log_list *logs, events *events, int event_fd) {
     pthread_cond_init(&r->work, NULL);
 }
 
-/* The consecutive entries of one row from number on, as far as the request goes. Returns how many
- * places were filled and, in *from and *to, the bytes of the file they span. */
-static int reader_run(const read_request *request, int done, const log_row *row, const log_map *map,
-                      uint32_t number, uint64_t *bytes, log_place *places, int places_max,
+/* The consecutive entries of one row from number on, as far as the request and one window go.
+ * Returns how many places were filled and, in *from and *to, the bytes of the file they span. */
+static int reader_run(const reader *r, const read_request *request, int done, const log_row *row,
+                      const log_map *map, uint32_t number, uint64_t *bytes, log_place *places,
                       uint64_t *from, uint64_t *to) {
     int count = 0;
+    uint64_t limit = UINT64_MAX;
     int64_t entry_id = request->first + done;
-    *from = UINT64_MAX;
-    *to = 0;
-    while (done + count < request->max && count < places_max && number < row->entry_count &&
-           entry_id <= request->last && (done + count == 0 || *bytes < request->bytes_max)) {
+    *from = *to = 0;
+    while (done + count < request->max && count < READ_STEP_ENTRIES &&
+           number < row->entry_count && entry_id <= request->last &&
+           (done + count == 0 || *bytes < request->bytes_max)) {
         log_place *place = &places[count];
         if (log_row_entry(row, map, number, place) != entry_id)
             break;
-        *bytes += place->length;
-        if (place->length > 0) {
-            uint64_t end = place->offset + record_bytes(place->length);
-            *from = place->offset < *from ? place->offset : *from;
-            *to = end > *to ? end : *to;
+        uint64_t end = place->offset + record_bytes(place->length);
+        if (place->length > 0 && *to == 0) {
+            *from = place->offset;
+            limit = windows_reach(&r->windows, row->log->id, place->offset);
+            if (end > limit)
+                limit = place->offset + WINDOW_BYTES;
+        } else if (place->length > 0 && (end > limit || place->offset < *from)) {
+            break;
         }
+        *to = place->length > 0 && end > *to ? end : *to;
+        *bytes += place->length;
         count++;
         number++;
         entry_id++;
     }
     return count;
-}
-
-/* Brings the bytes in and asks for those behind them. Returns 0 or an error. */
-static int reader_populate(const log_row *row, const log_map *map, uint64_t from, uint64_t to) {
-    if (from >= to)
-        return 0;
-    uint64_t end = row->data_offset + row->data_bytes;
-    uint64_t ahead = to + LOG_READ_AHEAD_BYTES < end ? to + LOG_READ_AHEAD_BYTES : end;
-    if (ahead > to)
-        map->disk->read_ahead(map->disk->ctx, map->base + to, ahead - to);
-    return map->disk->populate(map->disk->ctx, map->base + from, to - from);
 }
 
 static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
@@ -81,48 +78,65 @@ static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
                row->log->id, entry_id, row->ledger_id);
 }
 
-/* Checks count places and fills in refs; returns how many were good before the first bad one. */
+/* Checks count places in a window and fills in refs; returns how many were good before the first
+ * bad one. */
 static int reader_check(reader *r, const read_request *request, int done, const log_row *row,
-                        log_map *map, const log_place *places, int count) {
+                        const window *in, const log_place *places, int count) {
     for (int i = 0; i < count; i++) {
         int64_t entry_id = request->first + done + i;
+        uint32_t length = places[i].length;
         const uint8_t *payload;
-        if (!log_record_check(row, map, entry_id, &places[i], &payload)) {
+        if (length == 0 ||
+            !log_record_check(row, entry_id, length, window_at(in, places[i].offset),
+                              in->to - places[i].offset, &payload)) {
             reader_report(r, row, entry_id);
             return i;
         }
         request->out[done + i] = (entry_ref){.entry_id = entry_id,
                                              .data = payload,
-                                             .length = places[i].length,
+                                             .length = length,
                                              .from_disk = 1,
-                                             .pin = &map->pin};
+                                             .pin = &in->memory->pin};
     }
     return count;
 }
 
-enum { READ_STEP_ENTRIES = 256 };
+/* Reads the span of count places and checks them; returns how many were good before the first bad
+ * one. */
+static int reader_step(reader *r, const read_request *request, int done, const log_row *row,
+                       uint64_t from, uint64_t to, const log_place *places, int count) {
+    window in = {0};
+    if (from < to) {
+        int error = windows_get(&r->windows, row->log->id, row->log->bytes, from, to,
+                                request->max > 1, &in);
+        if (error < 0) {
+            reader_report(r, row, request->first + done);
+            return 0;
+        }
+    }
+    int good = reader_check(r, request, done, row, &in, places, count);
+    if (in.memory != NULL) {
+        pin_hold(&in.memory->pin, (uint32_t)good);
+        pin_drop(&in.memory->pin);
+    }
+    return good;
+}
 
 /* Adds the entries that one row has, from first + done on, up to a damaged one, which sets
  * *damaged. Returns how many. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
                       log_row *row, log_map *map, int *damaged) {
     log_row_prepare(row, map, r->events);
-    int64_t entry_id = request->first + done;
-    uint32_t number = log_row_position(row, map, entry_id);
+    uint32_t number = log_row_position(row, map, request->first + done);
     log_place places[READ_STEP_ENTRIES];
     int added = 0;
     for (;;) {
         uint64_t from, to;
-        int count = reader_run(request, done + added, row, map, number, bytes, places,
-                               READ_STEP_ENTRIES, &from, &to);
+        int count = reader_run(r, request, done + added, row, map, number, bytes, places, &from,
+                               &to);
         if (count == 0)
             break;
-        int good = 0;
-        if (reader_populate(row, map, from, to) == 0)
-            good = reader_check(r, request, done + added, row, map, places, count);
-        else
-            reader_report(r, row, entry_id + added);
-        pin_hold(&map->pin, (uint32_t)good);
+        int good = reader_step(r, request, done + added, row, from, to, places, count);
         added += good;
         number += (uint32_t)count;
         if (good < count) {
@@ -171,14 +185,19 @@ static void *reader_thread(void *arg) {
         log_list_free_removed(r->logs);
         pthread_mutex_lock(&r->lock);
         read_queue_put(&r->done, request);
+        pthread_mutex_unlock(&r->lock);
         event_ring(r->event_fd);
+        pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
     return NULL;
 }
 
 int reader_start(reader *r) {
-    int error = -pthread_create(&r->thread, NULL, reader_thread, r);
+    int error = windows_open(&r->windows, r->logs->disk, r->logs->directory_fd);
+    if (error < 0)
+        return error;
+    error = -pthread_create(&r->thread, NULL, reader_thread, r);
     r->running = error == 0;
     return error;
 }
@@ -226,6 +245,7 @@ void reader_close(reader *r) {
             storage_unpin(request->out, (int)request->count);
         free(request);
     }
+    windows_close(&r->windows);
     pthread_cond_destroy(&r->work);
     pthread_mutex_destroy(&r->lock);
 }

@@ -8,6 +8,7 @@
 #define PYXBROKER_READER_H
 
 #include "index.h"
+#include "window.h"
 
 typedef struct read_request {
     int64_t ledger_id, first, last;
@@ -26,6 +27,7 @@ typedef struct read_queue {
 typedef struct reader {
     log_list *logs;
     events *events;
+    windows windows; /* read thread */
     int event_fd;
     pthread_t thread;
     pthread_mutex_t lock;

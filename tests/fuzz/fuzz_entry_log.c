@@ -91,7 +91,9 @@ static void read_row(log_row *row, const log_map *map, events *events) {
             log_place place;
             const uint8_t *payload;
             int64_t entry = log_row_entry(row, map, number, &place);
-            if (!log_record_check(row, map, entry, &place, &payload))
+            if (place.offset > map->bytes ||
+                !log_record_check(row, entry, place.length, map->base + place.offset,
+                                  map->bytes - place.offset, &payload))
                 continue;
             if (payload < map->base || payload + place.length > map->base + map->bytes)
                 abort();

@@ -1,0 +1,127 @@
+/* window.c - stretches of entry logs in memory of our own; see window.h. */
+#define _GNU_SOURCE
+#include "window.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+
+#include "bytes.h"
+
+#define WINDOW_ALIGNMENT 4096u
+
+int windows_open(windows *w, const disk_calls *disk, int directory_fd) {
+    memset(w, 0, sizeof *w);
+    w->disk = disk;
+    w->directory_fd = directory_fd;
+    for (int i = 0; i < WINDOW_FILES; i++)
+        w->files[i].fd = -1;
+    w->pool = segment_pool_open(WINDOW_BYTES + WINDOW_ALIGNMENT, WINDOWS_POOLED_MAX, NULL, NULL);
+    return w->pool == NULL ? -ENOMEM : 0;
+}
+
+void windows_close(windows *w) {
+    for (int i = 0; i < WINDOWS_HELD; i++)
+        if (w->held[i].memory != NULL)
+            pin_drop(&w->held[i].memory->pin);
+    for (int i = 0; i < WINDOW_FILES; i++)
+        if (w->files[i].fd >= 0)
+            w->disk->close(w->disk->ctx, w->files[i].fd);
+    if (w->pool != NULL)
+        segment_pool_close(w->pool);
+    memset(w->held, 0, sizeof w->held);
+    w->pool = NULL;
+}
+
+uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset) {
+    for (int i = 0; i < WINDOWS_HELD; i++) {
+        const window *held = &w->held[i];
+        if (held->memory != NULL && held->log_id == log_id && held->from <= offset &&
+            offset < held->to)
+            return held->to;
+    }
+    return 0;
+}
+
+static const window *windows_find(const windows *w, uint64_t log_id, uint64_t from, uint64_t to) {
+    for (int i = 0; i < WINDOWS_HELD; i++) {
+        const window *held = &w->held[i];
+        if (held->memory != NULL && held->log_id == log_id && held->from <= from && to <= held->to)
+            return held;
+    }
+    return NULL;
+}
+
+/* The descriptor of a log, opened when it is not among the latest. Returns it or an error. */
+static int windows_file(windows *w, uint64_t log_id) {
+    for (int i = 0; i < WINDOW_FILES; i++)
+        if (w->files[i].fd >= 0 && w->files[i].log_id == log_id)
+            return w->files[i].fd;
+    char name[LOG_NAME_BYTES];
+    entry_log_name(name, log_id);
+    int fd = disk_open_direct(w->disk, w->directory_fd, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fd;
+    window_file *file = &w->files[w->next_file];
+    w->next_file = (w->next_file + 1) % WINDOW_FILES;
+    if (file->fd >= 0)
+        w->disk->close(w->disk->ctx, file->fd);
+    *file = (window_file){.fd = fd, .log_id = log_id};
+    return fd;
+}
+
+static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, uint64_t offset) {
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t got =
+            w->disk->pread(w->disk->ctx, fd, base + done, bytes - done, (int64_t)(offset + done));
+        if (got == -EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? (int)got : -EIO;
+        /* A direct read goes on at an aligned place only; what was read beyond it comes again. */
+        done += done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
+                                           : (size_t)got;
+        if ((size_t)got < WINDOW_ALIGNMENT && done < bytes)
+            return -EIO;
+    }
+    return 0;
+}
+
+int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
+                int ahead, window *out) {
+    const window *held = windows_find(w, log_id, from, to);
+    if (held != NULL) {
+        *out = *held;
+        pin_hold(&out->memory->pin, 1);
+        return 0;
+    }
+    int fd = windows_file(w, log_id);
+    if (fd < 0)
+        return fd;
+    uint64_t begin = from & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
+    uint64_t end = ahead && to < begin + WINDOW_BYTES ? begin + WINDOW_BYTES : to;
+    end = (end + WINDOW_ALIGNMENT - 1) & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
+    if (end > log_bytes)
+        end = log_bytes;
+    if (to > end)
+        return -EIO;
+    segment *memory = segment_take(w->pool, end - begin, 1);
+    if (memory == NULL)
+        return -ENOMEM;
+    int error = windows_read(w, fd, memory->base, end - begin, begin);
+    if (error < 0) {
+        pin_drop(&memory->pin);
+        return error;
+    }
+    *out = (window){.memory = memory, .log_id = log_id, .from = begin, .to = end};
+    if (ahead) {
+        window *oldest = &w->held[w->next_held];
+        w->next_held = (w->next_held + 1) % WINDOWS_HELD;
+        if (oldest->memory != NULL)
+            pin_drop(&oldest->memory->pin);
+        *oldest = *out;
+        pin_hold(&memory->pin, 1);
+    }
+    return 0;
+}
