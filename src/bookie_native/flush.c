@@ -25,7 +25,8 @@ int flusher_write(flusher *f, generation *g) {
     if (error < 0)
         return error;
     uint64_t id = f->logs->next_id++, bytes = 0;
-    error = entry_log_write(f->logs->disk, f->logs->directory_fd, id, 0, g, &bytes);
+    error = entry_log_write(f->logs->disk, f->logs->directory_fd, id,
+                            atomic_load(&f->journal->file_id), g, &bytes);
     if (error == 0)
         error = log_list_publish(f->logs, id, g);
     if (error < 0)

@@ -288,6 +288,8 @@ static int journal_next_file(journal *j, const journal_group *g) {
         journal_files_retire(j->files, j->file);
     j->file = journal_files_take(j->files, group_padded(g));
     j->offset = BLOCK_BYTES;
+    if (j->file != NULL)
+        atomic_store(&j->file_id, j->file->id);
     return j->file == NULL ? -ENOSPC : 0;
 }
 

@@ -86,6 +86,7 @@ typedef struct journal {
 
     _Atomic uint64_t durable; /* adds up to this one are durable */
     _Atomic int failure;
+    _Atomic uint64_t file_id; /* of the file in use, 0 before the first */
 
     journal_file *file;      /* the rest is the thread's own */
     uint64_t offset;         /* in the file */
