@@ -119,7 +119,7 @@ cdef class OutVector:
     # is left is worth it when that is less than what it makes room for.
 
     cdef void _forget_sent_pieces(self) noexcept:
-        if self.first * 2 < self.pieces_count:
+        if self.first == 0 or self.first * 2 < self.pieces_count:
             return
         self.pieces_count -= self.first
         memmove(self.pieces, self.pieces + self.first, self.pieces_count * sizeof(Piece))
@@ -132,10 +132,11 @@ cdef class OutVector:
             if self.pieces[i].data == NULL:
                 sent = self.pieces[i].offset
                 break
-        if sent * 2 < self.arena_used:
+        if sent == 0 or sent * 2 < self.arena_used:
             return
         self.arena_used -= sent
-        memmove(self.arena, self.arena + sent, self.arena_used)
+        if self.arena_used:
+            memmove(self.arena, self.arena + sent, self.arena_used)
         for i in range(self.first, self.pieces_count):
             self.pieces[i].offset -= sent if self.pieces[i].data == NULL else 0
 
