@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -83,7 +84,7 @@ def check_positions(managed_ledger: ManagedLedger) -> None:
             assert following == after[0] or managed_ledger.normalize(following) == after[0]
         else:
             assert following.ledger_id >= min(place.ledger_id, current.ledger_id)
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in itertools.pairwise(ordered):
         between = len([position for position in kept if low < position <= high])
         assert managed_ledger.entries_between(low, high) == between
         assert managed_ledger.entries_between(high, low) == 0

@@ -21,7 +21,13 @@ from pyxbroker.entry import AckRun, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, NotFound
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataError,
+    NotFound,
+    Unavailable,
+)
 from pyxbroker.mledger import positions
 
 if TYPE_CHECKING:
@@ -97,9 +103,7 @@ class Cursor:
         if mark.ledger_id != before or after(*mark) is not None:
             # A ledger was passed, or the mark is at the end of one that is closed.
             self.managed_ledger.trim()
-        if self._timer is None and self._writer is None:
-            delay = 1.0 / self.managed_ledger.limits.mark_delete_per_s
-            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+        self._schedule_write()
 
     @property
     def backlog(self) -> int:
@@ -116,6 +120,11 @@ class Cursor:
             self._dirty = True
 
     # --- writing the state --------------------------------------------------------------------
+
+    def _schedule_write(self) -> None:
+        if self._timer is None and self._writer is None and self.failure is None:
+            delay = 1.0 / self.managed_ledger.limits.mark_delete_per_s
+            self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -142,23 +151,36 @@ class Cursor:
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         self._writer = None
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        self.failure = CursorError(f"the position of {self.name} could not be written: {error}")
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_write_failed(error)
+        elif self._waiters:
+            # They came when the writer had nothing more to do and was not gone yet.
+            self._start_writer()
+        elif self._dirty and not self.closed:
+            self._schedule_write()
+
+    def _on_write_failed(self, error: BaseException) -> None:
+        told = CursorError(f"the position of {self.name} could not be written: {error}")
         log.error(
             "a cursor cannot be written",
             managed_ledger=self.managed_ledger.name,
             cursor=self.name,
             error=error,
         )
+        self._dirty = True
+        if not isinstance(error, Unavailable):
+            self.failure = told
+        elif not self.closed:
+            # The store may come back, so what is acknowledged meanwhile is written then.
+            self._schedule_write()
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(self.failure)
+                waiter.set_exception(told)
 
     async def _write_all(self) -> None:
-        """Writes the state again and again until nothing has changed while it was written."""
-        while self._dirty or self._waiters:
+        """Writes the state, and again while somebody waits for what changed meanwhile."""
+        while True:
             self._dirty = False
             waiters, self._waiters = self._waiters, []
             try:
@@ -169,6 +191,8 @@ class Cursor:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+            if not self._waiters:
+                return
 
     async def _write_once(self) -> None:
         state = positions.encode_position(self.acks, self.position_properties, self._ranges_max)
@@ -194,8 +218,8 @@ class Cursor:
         previous = self.ledger_id
         ledger = await client.create(self, self.managed_ledger.name, self.name)
         await self._append(ledger, state)
-        self._ledger = ledger
         await self._write_node(ledger.ledger_id)
+        self._ledger = ledger
         if previous != NO_LEDGER:
             await client.delete(previous)
 
@@ -244,8 +268,7 @@ class Cursor:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._writer is not None:
-            await asyncio.wait([self._writer])
+        await self._finish_writing()
         if not self.durable or self.failure is not None:
             return
         if positions.ranges_exceed(self.acks, self._ranges_max):
@@ -260,14 +283,17 @@ class Cursor:
             if previous != NO_LEDGER:
                 await self.managed_ledger.client.delete(previous)
 
+    async def _finish_writing(self) -> None:
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
     async def delete(self) -> None:
         """Removes the cursor for good."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._writer is not None:
-            await asyncio.wait([self._writer])
+        await self._finish_writing()
         self.managed_ledger.cursors.pop(self.name, None)
         if not self.durable:
             return

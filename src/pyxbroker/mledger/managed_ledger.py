@@ -415,7 +415,7 @@ class ManagedLedger:
             try:
                 await self.client.delete(info.ledger_id)
             except MetadataError as error:
-                log.warning("a ledger that nobody needs is left", ledger=info.ledger_id, error=error)
+                log.warning("an old ledger was not deleted", ledger=info.ledger_id, error=error)
 
     # --- reading ------------------------------------------------------------------------------
 
