@@ -8,6 +8,7 @@ its metadata is written before its first entry.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 from pyxbroker import _native
 from pyxbroker.log import get_logger
@@ -31,8 +32,10 @@ async def collect_garbage(storage: _native.Storage, store: MetadataStore) -> int
         known = await asyncio.gather(*(store.exists(paths.ledger(each)) for each in stored))
         for ledger_id, is_known in zip(stored, known, strict=True):
             if not is_known:
-                storage.delete_ledger(ledger_id)
-                deleted += 1
+                # Its owner may have deleted it here as well by now.
+                with suppress(FileNotFoundError):
+                    storage.delete_ledger(ledger_id)
+                    deleted += 1
     if deleted:
         log.info("garbage collected", ledgers=deleted)
     return deleted

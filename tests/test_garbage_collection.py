@@ -1,0 +1,134 @@
+"""Garbage collection: space of ledgers without metadata comes back, of all others never."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from one_bookie import NAME, Node, Runs, append, read_all, until
+from pyxbroker.bookie import garbage_collection
+from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.ledger.handle import LedgerHandle
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError, Unavailable
+
+
+def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with Node(tmp_path / "bookie") as node:
+            await scenario(node)
+
+    asyncio.run(main())
+
+
+async def ledgers(node: Node, count: int) -> list[LedgerHandle]:
+    """Ledgers with one entry each."""
+    handles = []
+    for _ in range(count):
+        runs = Runs()
+        handle = await node.client.create(runs, NAME)
+        handle.append(runs.run(b"x"))
+        handles.append(handle)
+    for handle in handles:
+        await handle.drain()
+    return handles
+
+
+def test_only_ledgers_without_metadata_go(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        handles = await ledgers(node, 10)
+        for handle in handles[::3]:
+            await node.store.delete(paths.ledger(handle.ledger_id))
+        assert await collect_garbage(node.storage, node.store) == 4
+        left = [each.ledger_id for n, each in enumerate(handles) if n % 3]
+        assert node.storage.ledgers(-1, 100) == left
+        assert await collect_garbage(node.storage, node.store) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_every_round_of_a_long_list_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(garbage_collection, "LEDGERS_PER_ROUND", 3)
+
+    async def scenario(node: Node) -> None:
+        handles = await ledgers(node, 11)
+        for handle in handles[1:]:
+            await node.store.delete(paths.ledger(handle.ledger_id))
+        assert await collect_garbage(node.storage, node.store) == 10
+        assert node.storage.ledgers(-1, 100) == [handles[0].ledger_id]
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_in_use_loses_nothing(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        await append(managed_ledger, b"one")
+        managed_ledger.roll_over()
+        collecting = asyncio.ensure_future(collect_garbage(node.storage, node.store))
+        await append(managed_ledger, b"two")
+        assert await collecting == 0
+        assert (await read_all(managed_ledger))[-1:] == [b"two"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_ledger_that_its_owner_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        handles = await ledgers(node, 5)
+        exists = node.store.exists
+
+        def delete_meanwhile(path: str) -> asyncio.Future[bool]:
+            return asyncio.ensure_future(deleted(path))
+
+        async def deleted(path: str) -> bool:
+            await node.client.delete(handles[2].ledger_id)
+            return await exists(path)
+
+        node.store.exists = delete_meanwhile  # type: ignore[method-assign]
+        assert await collect_garbage(node.storage, node.store) == 0
+        assert len(node.storage.ledgers(-1, 100)) == 4
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_deleted_when_metadata_cannot_be_asked(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        await ledgers(node, 3)
+
+        def refuse(_: str) -> asyncio.Future[bool]:
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            future.set_exception(Unavailable("the store is away"))
+            return future
+
+        node.store.exists = refuse  # type: ignore[method-assign]
+        with pytest.raises(MetadataError):
+            await collect_garbage(node.storage, node.store)
+        assert len(node.storage.ledgers(-1, 100)) == 3
+
+    run(tmp_path, scenario)
+
+
+def test_space_of_garbage_comes_back(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        runs = Runs()
+        handle = await node.client.create(runs, NAME)
+        for n in range(50):
+            handle.append(runs.run(bytes([n]) * 10_000))
+        await handle.drain()
+        await node.flush()
+        [kept] = await ledgers(node, 1)
+        await node.flush()
+        logs = node.directory / "ledgers"
+        assert len(list(logs.glob("*.log"))) == 2
+        await node.store.delete(paths.ledger(handle.ledger_id))
+        assert await collect_garbage(node.storage, node.store) == 1
+        await until(lambda: len(list(logs.glob("*.log"))) == 1)
+        assert (await kept.read_future(0, 0)).data(0) == b"x"
+
+    run(tmp_path, scenario)
