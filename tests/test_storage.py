@@ -334,6 +334,30 @@ def test_log_without_live_ledgers_goes_away(bookie: Bookie) -> None:
     bookie.assert_holds(2, range(50))
 
 
+def test_removed_log_gives_its_space_back_while_open(bookie: Bookie) -> None:
+    """Also when its entries were read before: no descriptor keeps the space of a removed log."""
+    storage = bookie.open()
+    for ledger in (1, 2):
+        bookie.wait_durable([bookie.add(ledger, entry) for entry in range(50)][-1])
+        bookie.flush()
+    storage.close()
+    storage = bookie.open()
+    bookie.assert_holds(1, range(50))
+    storage.delete_ledger(1)
+
+    def open_removed_logs() -> int:
+        names = []
+        for descriptor in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):
+                names.append(os.readlink(descriptor))
+        return sum(f"{bookie.directory}/ledgers/" in name and "deleted" in name for name in names)
+
+    logs = bookie.directory / "ledgers"
+    bookie.wait(lambda: len(list(logs.glob("*.log"))) == 1)
+    bookie.wait(lambda: open_removed_logs() == 0)
+    bookie.assert_holds(2, range(50))
+
+
 def test_failed_sync_ends_the_journal_and_loses_nothing_acknowledged(bookie: Bookie) -> None:
     faults = _native.DiskFaults()
     storage = bookie.open(faults=faults)

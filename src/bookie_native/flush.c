@@ -8,12 +8,13 @@
 
 enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200 };
 
-void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, events *events,
-                  int event_fd) {
+void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, reader *reader,
+                  events *events, int event_fd) {
     memset(f, 0, sizeof *f);
     f->logs = logs;
     f->journal = j;
     f->files = files;
+    f->reader = reader;
     f->events = events;
     f->event_fd = event_fd;
     pthread_mutex_init(&f->lock, NULL);
@@ -78,8 +79,10 @@ static void *flusher_run(void *arg) {
             /* A new log may leave an older one, without live ledgers, free to go. */
             sweep |= error == 0;
         }
-        if (sweep)
+        if (sweep) {
             draining = log_list_sweep(f->logs);
+            reader_forget_removed(f->reader);
+        }
         pthread_mutex_lock(&f->lock);
         if (g != NULL && error == 0) {
             f->waiting = NULL;

@@ -12,11 +12,13 @@
 
 #include "index.h"
 #include "journal.h"
+#include "reader.h"
 
 typedef struct flusher {
     log_list *logs;
     journal *journal;
     journal_files *files;
+    reader *reader; /* told when logs were removed */
     events *events;
     int event_fd;
     pthread_t thread;
@@ -30,8 +32,8 @@ typedef struct flusher {
     _Atomic uint64_t flushes, flush_bytes;
 } flusher;
 
-void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, events *events,
-                  int event_fd);
+void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, reader *reader,
+                  events *events, int event_fd);
 int flusher_start(flusher *f);
 
 /* Hands over a frozen generation; there is none waiting. Owner. */

@@ -323,12 +323,12 @@ log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint
     return found;
 }
 
-void log_list_free_removed(log_list *list) {
+entry_log *log_list_take_removed(log_list *list) {
     pthread_mutex_lock(&list->lock);
     entry_log *removed = list->removed;
     list->removed = NULL;
     pthread_mutex_unlock(&list->lock);
-    log_list_free(removed);
+    return removed;
 }
 
 log_list_totals log_list_count(log_list *list) {

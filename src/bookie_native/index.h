@@ -58,8 +58,8 @@ int log_list_sweep(log_list *list);
 log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id,
                        log_map **map);
 
-/* Frees removed logs. Read thread, while it uses no row. */
-void log_list_free_removed(log_list *list);
+/* Hands over the removed logs, a list to be freed. Read thread, while it uses no row. */
+entry_log *log_list_take_removed(log_list *list);
 
 log_list_totals log_list_count(log_list *list);
 

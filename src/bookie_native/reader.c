@@ -171,22 +171,38 @@ static int64_t reader_read(reader *r, const read_request *request) {
     return any_damaged ? STORAGE_DAMAGED : STORAGE_NO_ENTRY;
 }
 
+/* Frees removed logs, now that no row is in use. */
+static void reader_free_removed(reader *r) {
+    entry_log *log = log_list_take_removed(r->logs);
+    while (log != NULL) {
+        entry_log *next = log->next;
+        windows_forget(&r->windows, log->id);
+        entry_log_free(log);
+        log = next;
+    }
+}
+
 static void *reader_thread(void *arg) {
     reader *r = arg;
     pthread_mutex_lock(&r->lock);
     while (!r->stopping) {
         read_request *request = read_queue_take(&r->requests);
-        if (request == NULL) {
+        int removed = r->removed;
+        r->removed = 0;
+        if (request == NULL && !removed) {
             pthread_cond_wait(&r->work, &r->lock);
             continue;
         }
         pthread_mutex_unlock(&r->lock);
-        request->count = reader_read(r, request);
-        log_list_free_removed(r->logs);
-        pthread_mutex_lock(&r->lock);
-        read_queue_put(&r->done, request);
-        pthread_mutex_unlock(&r->lock);
-        event_ring(r->event_fd);
+        if (removed)
+            reader_free_removed(r);
+        if (request != NULL) {
+            request->count = reader_read(r, request);
+            pthread_mutex_lock(&r->lock);
+            read_queue_put(&r->done, request);
+            pthread_mutex_unlock(&r->lock);
+            event_ring(r->event_fd);
+        }
         pthread_mutex_lock(&r->lock);
     }
     pthread_mutex_unlock(&r->lock);
@@ -215,6 +231,13 @@ int reader_submit(reader *r, const read_request *request, int answered) {
         pthread_cond_signal(&r->work);
     pthread_mutex_unlock(&r->lock);
     return 0;
+}
+
+void reader_forget_removed(reader *r) {
+    pthread_mutex_lock(&r->lock);
+    r->removed = 1;
+    pthread_cond_signal(&r->work);
+    pthread_mutex_unlock(&r->lock);
 }
 
 int reader_completions(reader *r, read_completion *out, int max) {

@@ -33,6 +33,7 @@ typedef struct reader {
     pthread_mutex_t lock;
     pthread_cond_t work;
     read_queue requests, done;
+    int removed; /* logs were removed */
     int stopping;
     int running;
     _Atomic uint64_t disk_reads, damaged_entries;
@@ -44,6 +45,9 @@ int reader_start(reader *r);
 /* Queues a request, or an answer that is already known (answered != 0, count set). Owner.
  * Returns 0 or -ENOMEM. */
 int reader_submit(reader *r, const read_request *request, int answered);
+
+/* Some logs were removed: whatever keeps their space is let go. Any thread. */
+void reader_forget_removed(reader *r);
 
 int reader_completions(reader *r, read_completion *out, int max);
 

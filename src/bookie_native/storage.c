@@ -190,8 +190,9 @@ static int storage_start(storage *s, const storage_options *options,
                              .intact = found->intact,
                              .last_group = found->last_group};
     journal_open(&s->journal, &about);
-    flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->events, s->event_fd);
     reader_open(&s->reader, &s->logs, &s->events, s->event_fd);
+    flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->reader, &s->events,
+                 s->event_fd);
     s->opened = 1;
     status = journal_start(&s->journal);
     if (status == 0)

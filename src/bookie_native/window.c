@@ -21,16 +21,30 @@ int windows_open(windows *w, const disk_calls *disk, int directory_fd) {
 }
 
 void windows_close(windows *w) {
+    if (w->pool == NULL)
+        return; /* it was never opened */
     for (int i = 0; i < WINDOWS_HELD; i++)
         if (w->held[i].memory != NULL)
             pin_drop(&w->held[i].memory->pin);
     for (int i = 0; i < WINDOW_FILES; i++)
         if (w->files[i].fd >= 0)
             w->disk->close(w->disk->ctx, w->files[i].fd);
-    if (w->pool != NULL)
-        segment_pool_close(w->pool);
+    segment_pool_close(w->pool);
     memset(w->held, 0, sizeof w->held);
     w->pool = NULL;
+}
+
+void windows_forget(windows *w, uint64_t log_id) {
+    for (int i = 0; i < WINDOWS_HELD; i++)
+        if (w->held[i].memory != NULL && w->held[i].log_id == log_id) {
+            pin_drop(&w->held[i].memory->pin);
+            w->held[i] = (window){0};
+        }
+    for (int i = 0; i < WINDOW_FILES; i++)
+        if (w->files[i].fd >= 0 && w->files[i].log_id == log_id) {
+            w->disk->close(w->disk->ctx, w->files[i].fd);
+            w->files[i].fd = -1;
+        }
 }
 
 uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset) {
@@ -72,11 +86,20 @@ static int windows_file(windows *w, uint64_t log_id) {
 
 static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, uint64_t offset) {
     size_t done = 0;
+    int direct = 1;
     while (done < bytes) {
         ssize_t got =
             w->disk->pread(w->disk->ctx, fd, base + done, bytes - done, (int64_t)(offset + done));
         if (got == -EINTR)
             continue;
+        if (got == -EINVAL && direct) {
+            /* The end of a log that lost its tail need not be aligned. */
+            direct = 0;
+            int error = w->disk->drop_direct(w->disk->ctx, fd);
+            if (error < 0)
+                return error;
+            continue;
+        }
         if (got <= 0)
             return got < 0 ? (int)got : -EIO;
         /* A direct read goes on at an aligned place only; what was read beyond it comes again. */

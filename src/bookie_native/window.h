@@ -47,6 +47,9 @@ int windows_open(windows *w, const disk_calls *disk, int directory_fd);
 /* Lets go of all memory that nobody pins, and of the files. */
 void windows_close(windows *w);
 
+/* Lets go of a log that was removed; an open descriptor would keep its space on the disk. */
+void windows_forget(windows *w, uint64_t log_id);
+
 /* Where the held stretch ends that has the byte at offset of a log; 0 when none has it. */
 uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset);
 
