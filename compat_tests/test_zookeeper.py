@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from tests.zookeeper_server import ZooKeeperServer
 
 from compat_tests.brokers import Broker
 from compat_tests.conftest import official_client
 from compat_tests.messages import payload, publish, receive
-from tests.zookeeper_server import ZooKeeperServer
 
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 

@@ -12,10 +12,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from pyxbroker.ackset import AckSet, PositionSet
-from pyxbroker.entry import AckRun
 
 from oracles.ackset import SlowAckSet
+from pyxbroker.ackset import AckSet, PositionSet
+from pyxbroker.entry import AckRun
 
 # Ledger id -> entries in it; 7 was closed without any, and 11 is still written to.
 LEDGERS = {3: 5, 5: 200, 7: 0, 8: 64, 11: 130}

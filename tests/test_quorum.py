@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from pyxbroker.quorum import PendingAdds
 
 from oracles.quorum import SlowPendingAdds
+from pyxbroker.quorum import PendingAdds
 
 QUORUMS = [
     (ensemble, write, ack)

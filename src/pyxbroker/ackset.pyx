@@ -4,8 +4,8 @@ A million single acks cost a bit for each entry between the mark and the last of
 on disk; nothing is ever dropped. The machine knows nothing of ledgers but what it is told: where a
 ledger ends comes in from outside.
 """
-from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.stdlib cimport free, realloc
+from libc.string cimport memmove, memset
 
 from pyxbroker.entry import Position
 

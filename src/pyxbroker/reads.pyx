@@ -1,6 +1,6 @@
 """Reads of the embedded bookie: batches of entries that lie in its cache or in entry logs."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from pyxbroker.entry cimport EntryBatch
 from pyxbroker.native cimport NATIVE_API_CAPSULE, native_api, read_completion, storage
