@@ -93,7 +93,7 @@ class Bookie:
         while True:
             for tag, result in self.storage.read_completions():
                 assert tag == "tag"
-                return result  # type: ignore[no-any-return]
+                return result
             self.wait_ring()
 
     def assert_holds(self, ledger: int, entries: range, size: int = 200) -> None:
@@ -349,7 +349,7 @@ def test_removed_log_gives_its_space_back_while_open(bookie: Bookie) -> None:
         names = []
         for descriptor in Path("/proc/self/fd").iterdir():
             with contextlib.suppress(OSError):
-                names.append(os.readlink(descriptor))
+                names.append(str(descriptor.readlink()))
         return sum(f"{bookie.directory}/ledgers/" in name and "deleted" in name for name in names)
 
     logs = bookie.directory / "ledgers"

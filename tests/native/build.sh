@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds and runs the native tests: build.sh asan|tsan|plain [part of a test's name].
 # Prints one line per test and a summary; fails when a test fails.
+# build.sh bench: what adding and reading entries costs, in a temporary directory under TMPDIR.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 native="$here/../../src/bookie_native"
@@ -14,6 +15,7 @@ case "$variant" in
 asan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all" ;;
 tsan) flags="$flags -O1 -fno-omit-frame-pointer -fsanitize=thread" ;;
 plain) flags="$flags -O2" ;;
+bench) flags="$flags -O3" ;;
 *) echo "usage: build.sh asan|tsan|plain [part of a test's name]" >&2; exit 2 ;;
 esac
 
@@ -29,11 +31,24 @@ objects=""
 for source in "$native"/*.c "$here"/*.c; do
     case "$source" in
     */module.c | */module_faults.c) ;; # they know Python; tests/test_storage.py tests them
-    */test_*.c) ;;
+    */test_*.c | */bench_*.c) ;;
     *) compile "$source" ;;
     esac
 done
 shared=$objects
+
+if [ "$variant" = bench ]; then
+    objects=""
+    compile "$here/bench_storage.c"
+    $compiler $flags $shared $objects -o "$out/bench_storage" -lpthread
+    for what in "1024 500000 128" "1024 40000 1" "131072 4000 8" "100 4000000 1000"; do
+        directory=$(mktemp -d)
+        # shellcheck disable=SC2086
+        "$out/bench_storage" "$directory" $what
+        rm -rf "$directory"
+    done
+    exit 0
+fi
 
 passed=0
 failed=0

@@ -233,7 +233,8 @@ static const check_test tests[] = {
     {"entry_log_flipped_bits_anywhere", test_flipped_bits_anywhere_cost_one_entry},
     {"entry_log_flipped_bits_in_the_index", test_flipped_bits_in_the_index},
     {"entry_log_truncated_at_every_block", test_truncated_at_every_block},
-    {"entry_log_punch_leaves_readers_alone", test_punch_leaves_readers_alone_and_survives_a_restart},
+    {"entry_log_punch_leaves_readers_alone",
+     test_punch_leaves_readers_alone_and_survives_a_restart},
     {"entry_log_empty_logs_are_removed", test_empty_logs_are_removed},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
 };
