@@ -14,7 +14,7 @@ from typing import Any
 
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
-from pyxbroker.connection import Turn
+from pyxbroker.connection import Connections, Turn
 from pyxbroker.entry import EntryRun
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
@@ -42,6 +42,7 @@ class Node:
         self.full: list[bool] = []
         self.faults = _native.DiskFaults()
         self.store: MemoryStore
+        self.connections: Connections
         self.turn: Turn
         self.storage: _native.Storage
         self.bookie: EmbeddedBookie
@@ -58,7 +59,14 @@ class Node:
         settings.update(self.options)
         self.store = MemoryStore(self.tree)
         await self.store.open()
-        self.turn = Turn(asyncio.get_running_loop())
+        self.connections = Connections(
+            asyncio.get_running_loop(),
+            None,
+            frame_bytes_max=1 * MIB,
+            sends_max=1000,
+            publish_bytes_max=64 * MIB,
+        )
+        self.turn = self.connections.turn
         self.storage = _native.Storage(
             self.directory / "journal", self.directory / "ledgers", **settings
         )

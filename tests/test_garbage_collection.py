@@ -101,7 +101,7 @@ def test_nothing_is_deleted_when_metadata_cannot_be_asked(tmp_path: Path) -> Non
     async def scenario(node: Node) -> None:
         await ledgers(node, 3)
 
-        def refuse(_: str) -> asyncio.Future[bool]:
+        def refuse(path: str) -> asyncio.Future[bool]:
             future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
             future.set_exception(Unavailable("the store is away"))
             return future

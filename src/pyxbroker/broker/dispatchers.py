@@ -119,6 +119,7 @@ class Dispatcher:
             sent = consumer.deliver(
                 batch, sent, stop, self.subscription.cursor.acks, self._redelivery_counts, left_out
             )
+            self._served(consumer)
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
         if sent < batch.count:
@@ -128,6 +129,9 @@ class Dispatcher:
     def _share(self, consumer: Consumer) -> int:
         """How many entries one consumer gets before the next has its turn."""
         return self.topic.limits.read_batch_max
+
+    def _served(self, consumer: Consumer) -> None:
+        """The consumer has had its share."""
 
     def _can_take(self, consumer: Consumer) -> bool:
         """Whether a consumer can get entries now; if only its socket is full, it wakes us later."""
@@ -215,16 +219,16 @@ class SharedDispatcher(Dispatcher):
         best: Consumer | None = None
         count = len(self.consumers)
         for step in range(count):
-            at = (self._turn_of + step) % count
-            consumer = self.consumers[at]
+            consumer = self.consumers[(self._turn_of + step) % count]
             if (best is None or consumer.priority_level < best.priority_level) and (
                 self._can_take(consumer)
             ):
                 best = consumer
-                chosen = at
-        if best is not None:
-            self._turn_of = (chosen + 1) % count
         return best
+
+    def _served(self, consumer: Consumer) -> None:
+        # Only who got something has had its turn: choosing one to read for is not enough.
+        self._turn_of = self.consumers.index(consumer) + 1
 
     def _share(self, consumer: Consumer) -> int:
         if len(self.consumers) == 1:

@@ -116,9 +116,10 @@ class Subscription:
             return f"A cumulative acknowledgement names one message id, not {len(run)}."
         ledger_id, entry_id, left = run.position(0)
         if left:
-            # Some messages of this batch are not done: everything before it is.
+            # Some messages of this batch are not done: everything before it is, which for the first
+            # entry of a ledger is what earlier ledgers have.
             entry_id -= 1
-        if entry_id >= 0:
+        if entry_id >= -1:
             self.cursor.acknowledge_up_to((ledger_id, entry_id))
             consumer.settle_up_to(ledger_id, entry_id)
         return None

@@ -97,6 +97,7 @@ class TopicCommands:
             topic.check_consumers()
             subscription = await self._subscription(topic, message)
             if connection.closed:
+                _drop_unused(subscription)
                 return
             consumer = Consumer(
                 connection,
@@ -111,8 +112,7 @@ class TopicCommands:
             try:
                 subscription.add_consumer(consumer, kind)
             except BaseException:
-                if not subscription.cursor.durable and not subscription.consumers:
-                    topic.drop_reader(subscription)
+                _drop_unused(subscription)
                 raise
             connection.consumers[consumer_id] = consumer
             connection.send_frame(replies.success(message.request_id))
@@ -167,7 +167,8 @@ class TopicCommands:
         dispatcher = consumer.subscription.dispatcher
         if message.message_ids:
             dispatcher.redeliver(
-                consumer, [(each.ledgerId, each.entryId) for each in message.message_ids]
+                consumer,
+                [(_signed(each.ledgerId), _signed(each.entryId)) for each in message.message_ids],
             )
         else:
             dispatcher.redeliver_all(consumer)
@@ -245,6 +246,12 @@ def _check_text(**names: object) -> None:
     for what, name in names.items():
         if not isinstance(name, str):
             raise NotAllowed(f"The {what} name {name!r} is not UTF-8 text.")
+
+
+def _drop_unused(subscription: Subscription) -> None:
+    """A reader's subscription that nobody came to use is forgotten."""
+    if not subscription.cursor.durable and not subscription.consumers:
+        subscription.topic.drop_reader(subscription)
 
 
 def _refuse_unsupported_producer(message: Any) -> None:

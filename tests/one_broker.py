@@ -1,0 +1,248 @@
+"""A broker without ports: real handlers and topics on one bookie, clients over socket pairs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+from pathlib import Path
+from types import SimpleNamespace, TracebackType
+from typing import Any, NamedTuple
+
+from one_bookie import Node, append
+from oracles import wire
+from pyxbroker.broker.handlers import Handlers, Session
+from pyxbroker.broker.topic import Topic
+from pyxbroker.broker.topics import Topics
+from pyxbroker.config import Config
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+TOPIC = "persistent://public/default/t"
+
+_FIELDS = {field.number: field for field in pb.BaseCommand.DESCRIPTOR.fields if field.message_type}
+
+
+class Message(NamedTuple):
+    """What a client gets of one MESSAGE."""
+
+    consumer_id: int
+    position: tuple[int, int]
+    redelivery_count: int
+    data: bytes
+
+
+class ProducerNames:
+    """Names for producers that bring none."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    async def next(self) -> str:
+        return f"producer-{next(self._numbers)}"
+
+
+class Broker:
+    """`async with` starts and stops it. Settings are Pulsar's."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.node = Node(directory)
+        settings.setdefault("managedLedgerMinLedgerRolloverTimeMinutes", 0)
+        settings.setdefault("managedLedgerDefaultMarkDeleteRateLimit", 0.001)
+        self.config = Config(**settings)
+        self.topics: Topics
+        self.handlers: Handlers
+        self.clients: list[Client] = []
+
+    async def __aenter__(self) -> Broker:
+        node = await self.node.__aenter__()
+        await node.store.put(paths.namespace_policies("public/default"), b"{}")
+        self.topics = Topics(self.config, node.store, node.client, node.turn)
+        self.service: Any = SimpleNamespace(
+            config=self.config,
+            topics=self.topics,
+            producer_names=ProducerNames(),
+            is_ready=True,
+            server_version="test",
+        )
+        self.handlers = Handlers(self.service)
+        node.connections.handlers = self.handlers
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.topics.close()
+        for client in self.clients:
+            client.connection.close()
+            client.far.close()
+        await self.node.__aexit__(kind, error, trace)
+
+    async def topic(self, name: str = TOPIC) -> Topic:
+        return await self.topics.get(TopicName.get(name), create=True)
+
+    async def publish(self, *data: bytes) -> list[tuple[int, int]]:
+        """Appends messages as a producer does; returns their positions."""
+        topic = await self.topic()
+        return await append(topic.managed_ledger, *map(section, data))
+
+    async def client(self) -> Client:
+        """A client that is connected."""
+        client = Client(self)
+        client.send(pb.CommandConnect(client_version="test", protocol_version=21))
+        await client.receive("connected")
+        return client
+
+
+class Client:
+    """One end of a socket pair whose other end is served."""
+
+    def __init__(self, broker: Broker) -> None:
+        near, self.far = socket.socketpair()
+        near.setblocking(False)
+        self.far.setblocking(False)
+        self.connection = broker.node.connections.accept(near, "peer", Session())
+        self._inbox: list[tuple[str, Any, bytes]] = []
+        self._rest = b""
+        self._requests = itertools.count(1)
+        broker.clients.append(self)
+
+    def send(self, message: Any, payload: bytes = b"") -> None:
+        """Writes one command; it is small enough for the socket."""
+        self.far.send(wire.frame(command_of(message), payload))
+
+    async def receive(self, field: str) -> Any:
+        """The next command that is the named field of BaseCommand; others wait for their turn."""
+        while True:
+            for at, (name, message, _) in enumerate(self._inbox):
+                if name == field:
+                    del self._inbox[at]
+                    return message
+            await self._read()
+
+    async def request(self, message: Any, field: str) -> Any:
+        """Sends a command with a new request id; the answer, which may be an error instead."""
+        message.request_id = next(self._requests)
+        self.send(message)
+        while True:
+            for at, (name, answer, _) in enumerate(self._inbox):
+                if name in (field, "error") and answer.request_id == message.request_id:
+                    del self._inbox[at]
+                    return answer
+            await self._read()
+
+    async def messages(self, count: int) -> list[Message]:
+        """The next messages, of any consumer, in the order in which they came."""
+        found: list[Message] = []
+        while len(found) < count:
+            kept = []
+            for name, message, payload in self._inbox:
+                if name != "message" or len(found) == count:
+                    kept.append((name, message, payload))
+                    continue
+                position = (message.message_id.ledgerId, message.message_id.entryId)
+                data = payload[10 + wire.number(payload, 6) :]
+                found.append(Message(message.consumer_id, position, message.redelivery_count, data))
+            self._inbox = kept
+            if len(found) < count:
+                await self._read()
+        return found
+
+    async def quiet(self) -> list[str]:
+        """What has come and was not asked for, once the broker has nothing more to send."""
+        while True:
+            try:
+                await self._read(0.05)
+            except asyncio.TimeoutError:
+                return [name for name, _, _ in self._inbox]
+
+    async def closed(self) -> None:
+        """Waits until the broker has closed the connection."""
+        while True:
+            try:
+                await self._read()
+            except EOFError:
+                return
+
+    async def _read(self, seconds: float = 5.0) -> None:
+        loop = asyncio.get_running_loop()
+        data = await asyncio.wait_for(loop.sock_recv(self.far, 1 << 20), seconds)
+        if not data:
+            raise EOFError("the broker closed the connection")
+        frames, consumed, error = wire.scan(self._rest + data, 1 << 30)
+        assert error is None
+        self._rest = (self._rest + data)[consumed:]
+        for command, payload in frames:
+            parsed = pb.BaseCommand()
+            parsed.ParseFromString(command)
+            name = _FIELDS[parsed.type].name
+            self._inbox.append((name, getattr(parsed, name), payload))
+
+    # --- what most tests do -------------------------------------------------------------------
+
+    async def subscribe(self, consumer_id: int = 1, permits: int = 1000, **fields: Any) -> Any:
+        """Opens a consumer of the subscription "s" from the earliest message on."""
+        settings = {
+            "topic": TOPIC,
+            "subscription": "s",
+            "subType": pb.CommandSubscribe.Shared,
+            "durable": True,
+            "initialPosition": pb.CommandSubscribe.Earliest,
+        }
+        settings.update(fields)
+        command = pb.CommandSubscribe(consumer_id=consumer_id, request_id=0, **settings)
+        answer = await self.request(command, "success")
+        if permits:
+            self.flow(permits, consumer_id)
+        return answer
+
+    async def produce(self, producer_id: int = 1, **fields: Any) -> Any:
+        command = pb.CommandProducer(topic=TOPIC, producer_id=producer_id, request_id=0, **fields)
+        return await self.request(command, "producer_success")
+
+    def flow(self, permits: int, consumer_id: int = 1) -> None:
+        self.send(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+
+    def publish(self, sequence_id: int, data: bytes, producer_id: int = 1) -> None:
+        self.send(pb.CommandSend(producer_id=producer_id, sequence_id=sequence_id), section(data))
+
+    async def ack(
+        self, *positions: tuple[int, int], consumer_id: int = 1, cumulative: bool = False
+    ) -> Any:
+        """Acknowledges and waits for the answer."""
+        return await self.request(
+            pb.CommandAck(
+                consumer_id=consumer_id,
+                ack_type=pb.CommandAck.Cumulative if cumulative else pb.CommandAck.Individual,
+                message_id=[pb.MessageIdData(ledgerId=a, entryId=b) for a, b in positions],
+            ),
+            "ackResponse",
+        )
+
+    def redeliver(self, *positions: tuple[int, int], consumer_id: int = 1) -> None:
+        self.send(
+            pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=consumer_id,
+                message_ids=[pb.MessageIdData(ledgerId=a, entryId=b) for a, b in positions],
+            )
+        )
+
+
+def command_of(message: Any) -> bytes:
+    """The BaseCommand around one of its messages."""
+    for field in _FIELDS.values():
+        if field.message_type is message.DESCRIPTOR:
+            command = pb.BaseCommand(type=field.number)
+            getattr(command, field.name).CopyFrom(message)
+            return command.SerializeToString()
+    raise ValueError(f"{message.DESCRIPTOR.name} is not a command")
+
+
+def section(data: bytes, **fields: Any) -> bytes:
+    """A payload section around data."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+    return wire.payload_section(metadata.SerializeToString(), data)
