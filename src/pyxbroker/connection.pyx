@@ -406,7 +406,11 @@ cdef class Connection:
             producer.bytes_in += run.bytes
             self.pending_sends += run.count
             self.group.publish_started(<int64_t>run.bytes)
-            producer.publish(run)
+            try:
+                producer.publish(run)
+            except Exception:
+                producer.settle(run)
+                raise
         if self.pending_sends >= self.group.sends_max:
             self._set_paused(PAUSED_SENDS, True)
         return 0

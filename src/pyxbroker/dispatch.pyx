@@ -8,7 +8,7 @@ from pyxbroker.commands cimport (
     build_message_header,
     peek_metadata,
 )
-from pyxbroker.frames cimport payload_metadata
+from pyxbroker.frames cimport broker_metadata_size, payload_metadata
 from pyxbroker.native cimport entry_ref
 
 from typing import NamedTuple
@@ -68,15 +68,18 @@ cdef class ConsumerState:
                    bint pin) except -1:
         cdef OutVector out = self.connection.out
         cdef entry_ref *ref = &batch.refs[i]
+        cdef const uint8_t *data = ref.data + batch.data_offset
         cdef uint32_t size = ref.length - batch.data_offset
+        # What another broker has put in front is for brokers.
+        cdef uint32_t skipped = broker_metadata_size(data, size)
         cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX)
         cdef dict ledger
         if at == NULL:
             raise MemoryError("no memory for the header of a message")
         out.commit(build_message_header(
             at, self.consumer_id, <uint64_t>batch.ledger_id, <uint64_t>ref.entry_id,
-            self.partition, redelivery_count, NULL, 0, self.consumer_epoch, size))
-        out.reference(ref.data + batch.data_offset, size, batch if pin else None)
+            self.partition, redelivery_count, NULL, 0, self.consumer_epoch, size - skipped))
+        out.reference(data + skipped, size - skipped, batch if pin else None)
         ledger = self.pending.get(batch.ledger_id)
         if ledger is None:
             ledger = self.pending[batch.ledger_id] = {}

@@ -47,6 +47,10 @@ cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcep
 cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **metadata,
                           uint32_t *metadata_size) noexcept nogil
 
+# Bytes of the block of broker entry metadata (0x0e02, size, message) that an entry of another
+# broker may begin with; 0 without one, more than size when it runs past the end.
+cdef uint32_t broker_metadata_size(const uint8_t *data, uint32_t size) noexcept nogil
+
 cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, uint64_t size) noexcept nogil
 cdef uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b) noexcept nogil
 

@@ -44,6 +44,9 @@ cdef int64_t frame_next(const uint8_t *data, uint64_t size, uint32_t frame_bytes
 
 cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcept nogil:
     cdef uint32_t rest
+    if broker_metadata_size(data, size) != 0:
+        # Only brokers put this block in front, behind which a checksum could not be found.
+        return PAYLOAD_MALFORMED
     if payload_metadata(data, size, &out.metadata, &out.metadata_size) != 0:
         return PAYLOAD_MALFORMED
     if data[0] == 0x0e and data[1] == 0x01:
@@ -57,16 +60,20 @@ cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcep
     return PAYLOAD_OK
 
 
+cdef uint32_t broker_metadata_size(const uint8_t *data, uint32_t size) noexcept nogil:
+    cdef uint32_t length
+    if size < 6 or data[0] != 0x0e or data[1] != 0x02:
+        return 0
+    length = read_u32(data + 2)
+    return 6 + length if length <= size - 6 else 0xffffffff
+
+
 cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **metadata,
                           uint32_t *metadata_size) noexcept nogil:
-    cdef uint32_t at = 0
+    cdef uint32_t at = broker_metadata_size(data, size)
     cdef uint32_t length
-    if size >= 6 and data[0] == 0x0e and data[1] == 0x02:
-        # Broker entry metadata comes before the checksum of stored entries (never of a SEND).
-        length = read_u32(data + 2)
-        if length > size - 6:
-            return PAYLOAD_MALFORMED
-        at = 6 + length
+    if at > size:
+        return PAYLOAD_MALFORMED
     if size - at >= 6 and data[at] == 0x0e and data[at + 1] == 0x01:
         at += 6
     if size - at < 4:
