@@ -7,7 +7,7 @@ import itertools
 import socket
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from one_bookie import Node, append
 from oracles import wire
@@ -66,7 +66,7 @@ class Broker:
             is_ready=True,
             server_version="test",
         )
-        self.handlers = Handlers(self.service)
+        self.handlers = Handlers(cast(Any, self.service))
         node.connections.handlers = self.handlers
         return self
 
@@ -201,7 +201,8 @@ class Client:
         return answer
 
     async def produce(self, producer_id: int = 1, **fields: Any) -> Any:
-        command = pb.CommandProducer(topic=TOPIC, producer_id=producer_id, request_id=0, **fields)
+        fields.setdefault("topic", TOPIC)
+        command = pb.CommandProducer(producer_id=producer_id, request_id=0, **fields)
         return await self.request(command, "producer_success")
 
     def flow(self, permits: int, consumer_id: int = 1) -> None:

@@ -9,7 +9,7 @@ from pyxbroker.broker import replies
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import Subscription
 from pyxbroker.connection import Turn
-from pyxbroker.dispatch import peek_entry
+from pyxbroker.dispatch import Peeked, peek_entry
 from pyxbroker.entry import Position
 from pyxbroker.errors import (
     ConsumerBusy,
@@ -224,18 +224,26 @@ class Topic:
         high = managed_ledger.entries
         while low < high:
             middle = (low + high) // 2
-            position = managed_ledger.position_of(middle)
-            try:
-                peeked = peek_entry(await managed_ledger.read_one(position), 0)
-            except (EntryDamaged, NoSuchEntry):
-                peeked = None
+            # An entry that cannot be read tells nothing: the one before it is asked.
+            at = middle
+            while (peeked := await self._peek(at)) is None and at > low:
+                at -= 1
             if peeked is not None and peeked.publish_time >= publish_time_ms:
-                high = middle
+                high = at
             else:
                 low = middle + 1
         if low == 0:
             return managed_ledger.first_position()
         return managed_ledger.position_of(low - 1)
+
+    async def _peek(self, index: int) -> Peeked | None:
+        """What the metadata of the index-th kept entry says; None when it cannot be read."""
+        position = self.managed_ledger.position_of(index)
+        try:
+            return peek_entry(await self.managed_ledger.read_one(position), 0)
+        except (EntryDamaged, NoSuchEntry) as error:
+            log.error("an entry cannot be read", topic=self.name, entry=position, error=error)
+            return None
 
     # --- the end ------------------------------------------------------------------------------
 

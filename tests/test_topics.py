@@ -1,0 +1,646 @@
+"""Topics as clients meet them: the handshake, producers, subscriptions, readers, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import append, until
+from one_broker import TOPIC, Broker, Client, section
+from oracles import wire
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import Unavailable
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+def lookup(topic: str = TOPIC) -> Any:
+    return pb.CommandLookupTopic(topic=topic, request_id=1)
+
+
+# --- handshake and keep-alive ---------------------------------------------------------------------
+
+
+def test_the_first_command_must_be_connect(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        early = [
+            pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1),
+            pb.CommandFlow(consumer_id=1, messagePermits=1),
+            pb.CommandPing(),
+            pb.CommandSend(producer_id=1, sequence_id=0),
+        ]
+        for message in early:
+            client = Client(broker)
+            client.send(message)
+            error = await client.receive("error")
+            assert "first command must be CONNECT" in error.message
+            await client.closed()
+        assert len(broker.topics) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_the_older_version_of_both_is_spoken(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        for theirs, spoken in ((21, 21), (1000, 21), (6, 6)):
+            client = Client(broker)
+            client.send(pb.CommandConnect(client_version="c", protocol_version=theirs))
+            connected = await client.receive("connected")
+            assert connected.protocol_version == spoken
+            assert connected.max_message_size == broker.config.maxMessageSize
+        client = Client(broker)
+        client.send(pb.CommandConnect(client_version="c", protocol_version=3))
+        assert "too old" in (await client.receive("error")).message
+        await client.closed()
+
+    run(tmp_path, scenario)
+
+
+def test_silent_peers_are_pinged_and_then_closed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        silent = await broker.client()
+        lively = await broker.client()
+        mute = Client(broker)
+
+        def check() -> None:
+            live = list(broker.node.connections.live)
+            broker.node.turn.run(broker.handlers.check_alive, live)
+
+        check()
+        assert (await silent.receive("ping")) is not None
+        await lively.receive("ping")
+        lively.send(pb.CommandPong())
+        await lively.quiet()
+        check()
+        await mute.closed()
+        await silent.closed()
+        await lively.receive("ping")
+        lively.send(pb.CommandPing())
+        assert (await lively.receive("pong")) is not None
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(64),
+        b"\xff" * 64,
+        wire.frame(b"\x08\x99\x01"),
+        wire.frame(b"\x08\x06"),
+        wire.frame(b"\x08\x03\x1a\x00"),
+        wire.frame(b"\xff\xff\xff"),
+    ],
+)
+def test_garbage_ends_one_connection_and_no_other(tmp_path: Path, data: bytes) -> None:
+    async def scenario(broker: Broker) -> None:
+        other = await broker.client()
+        client = await broker.client()
+        client.far.send(data)
+        with contextlib.suppress(EOFError):
+            assert "Connection closed" in (await client.receive("error")).message
+        await client.closed()
+        other.send(pb.CommandPing())
+        await other.receive("pong")
+        assert broker.node.connections.live == {other.connection}
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await client.request(
+            pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=0), "error"
+        )
+        assert answer.error == pb.NotAllowedError
+        assert "not supported" in answer.message
+
+    run(tmp_path, scenario)
+
+
+# --- producers ------------------------------------------------------------------------------------
+
+
+def test_receipts_come_in_order_with_their_positions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        assert (await client.produce()).producer_name == "producer-0"
+        for sequence_id in range(100):
+            client.publish(sequence_id, b"%d" % sequence_id)
+        receipts = [await client.receive("send_receipt") for _ in range(100)]
+        assert [each.sequence_id for each in receipts] == list(range(100))
+        positions = [(each.message_id.ledgerId, each.message_id.entryId) for each in receipts]
+        assert positions == [(positions[0][0], n) for n in range(100)]
+        await client.subscribe()
+        messages = await client.messages(100)
+        assert [each.position for each in messages] == positions
+        assert [each.data for each in messages] == [b"%d" % n for n in range(100)]
+        assert client.connection.pending_sends == 0
+        assert broker.node.connections.publish_bytes == 0
+
+    run(tmp_path, scenario)
+
+
+def test_names_of_producers_are_taken_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        first = await broker.client()
+        second = await broker.client()
+        await first.produce(producer_name="mine", user_provided_producer_name=True)
+        answer = await second.produce(producer_name="mine", user_provided_producer_name=True)
+        assert answer.error == pb.ProducerBusy
+        assert "already connected" in answer.message
+        first.far.close()
+        await until(lambda: first.connection.closed)
+        answer = await second.produce(producer_name="mine", user_provided_producer_name=True)
+        assert answer.producer_name == "mine"
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_that_reconnects_takes_its_generated_name_over(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        old = await broker.client()
+        name = (await old.produce()).producer_name
+        new = await broker.client()
+        same_epoch = await new.produce(
+            producer_name=name, user_provided_producer_name=False, epoch=0
+        )
+        assert same_epoch.error == pb.ProducerBusy
+        answer = await new.produce(producer_name=name, user_provided_producer_name=False, epoch=1)
+        assert answer.producer_name == name
+        # What the old connection still sends is dropped, not stored and not an error.
+        old.publish(0, b"late")
+        new.publish(0, b"mine")
+        await new.receive("send_receipt")
+        assert await old.quiet() == []
+        topic = await broker.topic()
+        assert topic.managed_ledger.entries == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_closes_when_its_sends_are_answered(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        for sequence_id in range(20):
+            client.publish(sequence_id, b"x")
+        await client.request(pb.CommandCloseProducer(producer_id=1, request_id=0), "success")
+        receipts = (await client.quiet()).count("send_receipt")
+        assert receipts == 20
+        topic = await broker.topic()
+        assert topic.producers == {}
+        assert topic.msg_in == 20
+        client.publish(20, b"late")
+        assert (await client.quiet()).count("send_receipt") == 20
+        client.publish(0, b"x", producer_id=77)
+        assert "not open on this connection" in (await client.receive("error")).message
+        await client.closed()
+
+    run(tmp_path, scenario)
+
+
+def test_sends_of_a_client_that_goes_away_are_stored_and_counted_off(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        for sequence_id in range(50):
+            client.publish(sequence_id, b"x" * 1000)
+        client.far.close()
+        topic = await broker.topic()
+        await until(lambda: topic.managed_ledger.entries == 50)
+        await until(lambda: topic.producers == {})
+        assert broker.node.connections.publish_bytes == 0
+        assert broker.node.connections.live == set()
+
+    run(tmp_path, scenario)
+
+
+def test_a_damaged_send_is_refused_alone(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        good = section(b"good")
+        client.send(pb.CommandSend(producer_id=1, sequence_id=0), good)
+        client.send(pb.CommandSend(producer_id=1, sequence_id=1), good[:-1] + b"X")
+        client.send(pb.CommandSend(producer_id=1, sequence_id=2), good)
+        error = await client.receive("send_error")
+        assert (error.sequence_id, error.error) == (1, pb.ChecksumError)
+        receipts = [await client.receive("send_receipt") for _ in range(2)]
+        assert [each.sequence_id for each in receipts] == [0, 2]
+
+    run(tmp_path, scenario)
+
+
+def test_a_failed_journal_answers_sends_and_sends_clients_away(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        await client.subscribe(1, **EXCLUSIVE)
+        client.publish(0, b"kept")
+        await client.receive("send_receipt")
+        broker.node.faults.rule("fdatasync", ".journal", errno=5)
+        for sequence_id in range(1, 11):
+            client.publish(sequence_id, b"x")
+        errors = [await client.receive("send_error") for _ in range(10)]
+        assert [each.sequence_id for each in errors] == list(range(1, 11))
+        assert {each.error for each in errors} == {pb.PersistenceError}
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert (await client.receive("close_consumer")).consumer_id == 1
+        assert "send_receipt" not in await client.quiet()
+        assert broker.node.connections.publish_bytes == 0
+        # The journal does not come back, and whoever tries is told so.
+        answer = await client.produce(producer_id=2)
+        assert answer.error == pb.PersistenceError
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_another_broker_took_sends_its_clients_away(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        client.publish(0, b"before")
+        await client.receive("send_receipt")
+        topic = await broker.topic()
+        await append((await broker.node.open(name=topic.name.managed_ledger_name)), b"theirs")
+        client.publish(1, b"too late")
+        assert (await client.receive("send_error")).sequence_id == 1
+        await client.receive("close_producer")
+        # It may come back: whoever looks it up now gets it opened again.
+        await client.produce(producer_id=3)
+        client.publish(2, b"after", producer_id=3)
+        await client.receive("send_receipt")
+        again = await broker.topic()
+        assert again is not topic
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("setting", "error"),
+    [("maxProducersPerTopic", pb.ProducerBusy), ("", None)],
+)
+def test_the_limit_of_producers(tmp_path: Path, setting: str, error: int | None) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for producer_id in (1, 2):
+            assert (await client.produce(producer_id)).producer_name
+        answer = await client.produce(3)
+        if error is None:
+            assert answer.producer_name
+        else:
+            assert answer.error == error
+            assert setting in answer.message
+
+    run(tmp_path, scenario, **({setting: 2} if setting else {}))
+
+
+# --- subscriptions --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "names", "error"),
+    [
+        ("maxConsumersPerTopic", ("a", "b", "c"), pb.ConsumerBusy),
+        ("maxConsumersPerSubscription", ("a", "a", "a"), pb.ConsumerBusy),
+        ("maxSubscriptionsPerTopic", ("a", "b", "c"), pb.NotAllowedError),
+    ],
+)
+def test_limits_of_consumers(
+    tmp_path: Path, setting: str, names: tuple[str, ...], error: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answers = [
+            await client.subscribe(consumer_id, subscription=name)
+            for consumer_id, name in enumerate(names)
+        ]
+        assert [type(each).__name__ for each in answers[:2]] == ["CommandSuccess"] * 2
+        assert answers[2].error == error
+        assert setting in answers[2].message
+
+    run(tmp_path, scenario, **{setting: 2})
+
+
+def test_kinds_of_consumers_do_not_mix(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        answer = await client.subscribe(2, **EXCLUSIVE)
+        assert answer.error == pb.ConsumerBusy
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        await client.subscribe(3, **EXCLUSIVE)
+        positions = await broker.publish(b"x")
+        [message] = await client.messages(1)
+        assert (message.consumer_id, message.position) == (3, positions[0])
+
+    run(tmp_path, scenario)
+
+
+def test_a_subscription_starts_at_the_end_or_at_the_beginning(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(b"old")
+        client = await broker.client()
+        latest = pb.CommandSubscribe.Latest
+        await client.subscribe(1, subscription="latest", initialPosition=latest)
+        await client.subscribe(2, subscription="earliest")
+        await broker.publish(b"new")
+        messages = await client.messages(3)
+        assert [each.data for each in messages if each.consumer_id == 1] == [b"new"]
+        assert [each.data for each in messages if each.consumer_id == 2] == [b"old", b"new"]
+
+    run(tmp_path, scenario)
+
+
+def test_two_clients_that_make_the_same_subscription_at_once_share_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        clients = [await broker.client() for _ in range(5)]
+        answers = await asyncio.gather(
+            *(client.subscribe(n, permits=0) for n, client in enumerate(clients))
+        )
+        assert {type(each).__name__ for each in answers} == {"CommandSuccess"}
+        topic = await broker.topic()
+        assert list(topic.subscriptions) == ["s"]
+        assert len(topic.subscriptions["s"].consumers) == 5
+
+    run(tmp_path, scenario)
+
+
+def test_a_subscription_that_cannot_be_stored_does_not_exist(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        topic = await broker.topic()
+        put = broker.node.store.put
+
+        def refuse(*_: Any, **__: Any) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.set_exception(Unavailable("the store is away"))
+            return future
+
+        broker.node.store.put = refuse  # type: ignore[method-assign]
+        answer = await client.subscribe(1, permits=0)
+        assert answer.error == pb.MetadataError
+        assert topic.subscriptions == {}
+        assert topic.managed_ledger.cursors == {}
+        broker.node.store.put = put  # type: ignore[method-assign]
+        await client.subscribe(1)
+        await broker.publish(b"x")
+        assert len(await client.messages(1)) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_unsubscribing_forgets_everything(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        other = await broker.client()
+        await client.subscribe(1)
+        await other.subscribe(2)
+        await broker.publish(b"x")
+        refused = await client.request(
+            pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success"
+        )
+        assert refused.error == pb.NotAllowedError
+        await client.request(
+            pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True), "success"
+        )
+        assert (await other.receive("close_consumer")).consumer_id == 2
+        topic = await broker.topic()
+        assert topic.subscriptions == {}
+        path = paths.cursor(topic.name.managed_ledger_name, "s")
+        assert not await broker.node.store.exists(path)
+
+    run(tmp_path, scenario)
+
+
+def test_an_acknowledgement_is_answered_when_it_is_durable(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        positions = await broker.publish(b"a", b"b", b"c")
+        await client.messages(3)
+        assert not (await client.ack(positions[1])).HasField("error")
+        broker.node.faults.rule("fdatasync", ".journal", errno=5)
+        answer = await client.ack(positions[0])
+        assert answer.error == pb.PersistenceError
+
+    run(tmp_path, scenario)
+
+
+def test_acks_survive_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = Broker(tmp_path / "bookie")
+        async with first as broker:
+            client = await broker.client()
+            await client.subscribe(1)
+            positions = await broker.publish(*[b"%d" % n for n in range(10)])
+            await client.messages(10)
+            # Without a request id: nobody waits, and a clean stop writes them all the same.
+            client.send(
+                pb.CommandAck(
+                    consumer_id=1,
+                    ack_type=pb.CommandAck.Individual,
+                    message_id=[pb.MessageIdData(ledgerId=a, entryId=b) for a, b in positions[::2]],
+                )
+            )
+            await client.quiet()
+        second = Broker(tmp_path / "bookie")
+        second.node.tree = first.node.tree
+        async with second as broker:
+            client = await broker.client()
+            await client.subscribe(1)
+            assert [each.position for each in await client.messages(5)] == positions[1::2]
+            assert await client.quiet() == []
+
+    asyncio.run(main())
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+READER = {"subType": pb.CommandSubscribe.Exclusive, "durable": False}
+
+
+def test_a_reader_starts_where_it_wants_and_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await broker.publish(*[b"%d" % n for n in range(10)])
+        client = await broker.client()
+        start = pb.MessageIdData(ledgerId=positions[6][0], entryId=positions[6][1])
+        await client.subscribe(1, subscription="reader", start_message_id=start, **READER)
+        assert [each.position for each in await client.messages(4)] == positions[6:]
+        topic = await broker.topic()
+        assert len(topic.all_subscriptions()) == 1
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        assert topic.all_subscriptions() == []
+        name = topic.name.managed_ledger_name
+        assert await broker.node.store.children(paths.managed_ledger(name)) == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_whose_client_leaves_before_it_is_open_is_forgotten(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        client.send(
+            pb.CommandSubscribe(
+                topic=TOPIC,
+                subscription="reader",
+                consumer_id=1,
+                request_id=1,
+                start_message_rollback_duration_sec=60,
+                **READER,
+            )
+        )
+        # The connection ends while the start of the reader is looked for.
+        before = topic.position_before_time
+
+        async def close_meanwhile(publish_time_ms: int) -> Any:
+            client.connection.close()
+            return await before(publish_time_ms)
+
+        topic.position_before_time = close_meanwhile  # type: ignore[method-assign]
+        await until(lambda: client.connection.closed)
+        await asyncio.gather(*client.connection.session.tasks)
+        assert topic.all_subscriptions() == []
+
+    run(tmp_path, scenario)
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+
+async def last_message_id(client: Client) -> Any:
+    command = pb.CommandGetLastMessageId(consumer_id=1, request_id=0)
+    return (await client.request(command, "getLastMessageIdResponse")).last_message_id
+
+
+def test_the_last_message_id(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        found = await last_message_id(client)
+        assert (found.ledgerId, found.entryId) == (2**64 - 1, 2**64 - 1)
+        [position] = await broker.publish(b"x")
+        found = await last_message_id(client)
+        assert (found.ledgerId, found.entryId, found.batch_index) == (*position, -1)
+        topic = await broker.topic()
+        batch = section(b"batch", num_messages_in_batch=7)
+        [position] = await append(topic.managed_ledger, batch)
+        found = await last_message_id(client)
+        assert (found.ledgerId, found.entryId, found.batch_index) == (*position, 6)
+
+    run(tmp_path, scenario)
+
+
+def test_positions_of_times_by_bisection(tmp_path: Path) -> None:
+    """Over several ledgers: all before the first message of that time; some cannot be decoded."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        managed_ledger = topic.managed_ledger
+        await topic.subscription_for("s", managed_ledger.first_position(), {}, True)
+        positions = []
+        for n in range(40):
+            metadata = pb.MessageMetadata(
+                producer_name="p", sequence_id=n, publish_time=n // 2 * 10
+            )
+            data = wire.payload_section(metadata.SerializeToString(), b"x")
+            positions += await append(managed_ledger, b"?" if n in (6, 21) else data)
+        for time_ms in range(-5, 210, 5):
+            younger = [n for n in range(40) if n // 2 * 10 >= time_ms and n not in (6, 21)]
+            first = younger[0] if younger else 40
+            found = await topic.position_before_time(time_ms)
+            assert found == (positions[first - 1] if first else managed_ledger.first_position())
+
+    run(tmp_path, scenario, managedLedgerMaxEntriesPerLedger=7)
+
+
+# --- names, opening, closing ----------------------------------------------------------------------
+
+
+def test_topics_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for name, error in (
+            ("non-persistent://public/default/t", pb.NotAllowedError),
+            ("persistent://no/such/t", pb.TopicNotFound),
+            ("persistent://a", pb.InvalidTopicName),
+        ):
+            answer = await client.produce(topic=name)
+            assert answer.error == error, name
+            assert answer.message
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_clients_may_not_make_is_not_made(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await client.produce()
+        assert answer.error == pb.TopicNotFound
+        assert "allowAutoTopicCreation" in answer.message
+        name = TopicName.get(TOPIC).managed_ledger_name
+        assert not await broker.node.store.exists(paths.managed_ledger(name))
+
+    run(tmp_path, scenario, allowAutoTopicCreation=False)
+
+
+def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topics = await asyncio.gather(*(broker.topic() for _ in range(20)))
+        assert all(each is topics[0] for each in topics)
+        assert len(broker.topics) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_partitions_are_read_from_metadata(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        name = TopicName.get(TOPIC)
+        assert await broker.topics.partitions(name) == 0
+        path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
+        await broker.node.store.put(path, b'{"partitions": 4}')
+        assert await broker.topics.partitions(name) == 4
+        await broker.node.store.put(path, b"nonsense")
+        with pytest.raises(Exception, match="does not say how many partitions"):
+            await broker.topics.partitions(name)
+
+    run(tmp_path, scenario)
+
+
+def test_closing_a_topic_sends_its_clients_away_and_keeps_everything(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        await client.subscribe(1)
+        client.publish(0, b"x")
+        await client.receive("send_receipt")
+        [message] = await client.messages(1)
+        topic = await broker.topic()
+        await topic.close()
+        await client.receive("close_producer")
+        await client.receive("close_consumer")
+        await client.subscribe(2)
+        [again] = await client.messages(1)
+        assert (again.position, again.data) == (message.position, b"x")
+        assert (await broker.topic()) is not topic
+
+    run(tmp_path, scenario)
