@@ -89,23 +89,22 @@ def publish(
         for _ in range(producers)
     ]
 
+    # A callback without Python code halves the client's own cost; it keeps each distinct result.
+    results: dict[object, object] = {}
+
+    def work(producer: pulsar.Producer, amount: int) -> None:
+        for _ in range(amount):
+            producer.send_async(KIB, results.setdefault)
+        producer.flush()
+
     def run(amount: int) -> None:
-        windows = [Window(amount) for _ in made]
-
-        def work(producer: pulsar.Producer, window: Window) -> None:
-            receipt = window.receipt
-            for _ in range(amount):
-                producer.send_async(KIB, receipt)
-            producer.flush()
-
-        threads = [
-            threading.Thread(target=work, args=pair) for pair in zip(made, windows, strict=True)
-        ]
+        threads = [threading.Thread(target=work, args=(producer, amount)) for producer in made]
         for thread in threads:
             thread.start()
-        for thread, window in zip(threads, windows, strict=True):
+        for thread in threads:
             thread.join()
-            window.wait()
+        if set(results) != {pulsar.Result.Ok}:
+            raise SystemExit(f"the load failed: {set(results)}")
 
     run(min(2000, count // 4))
     mark("begin")
