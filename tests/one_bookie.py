@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,11 +16,12 @@ from typing import Any
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.connection import Connections, Turn
-from pyxbroker.entry import EntryRun
+from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits, State
 from pyxbroker.mledger.opening import open_managed_ledger
 
 MIB = 1 << 20
@@ -30,6 +32,7 @@ _trees = itertools.count()
 
 # Acknowledgements are written when a test asks for it, ledgers are as short as it says.
 LIMITS = ManagedLedgerLimits(rollover_min_s=0.0, mark_delete_per_s=0.001)
+SHORT = replace(LIMITS, entries_per_ledger_max=10)
 
 
 class Node:
@@ -186,3 +189,61 @@ async def turns(count: int = 10) -> None:
     """Lets the event loop go around, so that all that is ready is done."""
     for _ in range(count):
         await asyncio.sleep(0)
+
+
+def entries(start: int, stop: int) -> list[bytes]:
+    return [b"entry %d" % n for n in range(start, stop)]
+
+
+async def settled(managed_ledger: ManagedLedger) -> None:
+    """Waits until no ledger is being created or deleted."""
+    await until(lambda: managed_ledger.state is State.OPEN and not managed_ledger._tasks)
+
+
+async def cursor_at(managed_ledger: ManagedLedger, name: str, mark: Position) -> Cursor:
+    cursor = Cursor(managed_ledger, name, mark)
+    managed_ledger.cursors[name] = cursor
+    await cursor.create_node()
+    return cursor
+
+
+def check_positions(managed_ledger: ManagedLedger) -> None:
+    """All arithmetic of positions against a plain list of what is kept."""
+    current = managed_ledger.current
+    assert current is not None
+    ids = sorted(managed_ledger.ledgers)
+    counts = {each: managed_ledger.ledgers[each].entries for each in ids}
+    counts[current.ledger_id] = current.last_add_confirmed + 1
+    kept = [Position(each, n) for each in ids for n in range(counts[each])]
+    assert managed_ledger.entries == len(kept)
+    for index, position in enumerate(kept):
+        assert managed_ledger.position_of(index) == position
+        assert managed_ledger.ordinal(position) == index + 1
+    places = {Position(-1, -1), Position(ids[-1] + 1, 0), *kept, managed_ledger.last_confirmed}
+    for each in range(ids[0] - 1, ids[-1] + 1):
+        count = counts.get(each, 0)
+        places.update(Position(each, n) for n in (-1, 0, count - 1, count, count + 5))
+    ordered = sorted(places)
+    for place in ordered:
+        after = [position for position in kept if position > place]
+        at_or_after = [position for position in kept if position >= place]
+        assert managed_ledger.normalize(place) == (at_or_after[0] if at_or_after else None)
+        assert managed_ledger.ordinal(place) == len(kept) - len(after)
+        following = managed_ledger.next_position(place)
+        assert following > place
+        assert managed_ledger.normalize(following) == (after[0] if after else None)
+    for low, high in itertools.pairwise(ordered):
+        between = len([position for position in kept if low < position <= high])
+        assert managed_ledger.entries_between(low, high) == between
+        assert managed_ledger.entries_between(high, low) == 0
+
+
+async def filled(node: Node, limits: ManagedLedgerLimits) -> ManagedLedger:
+    """Five closed ledgers of ten entries and the empty one that is being written."""
+    managed_ledger = await node.open(replace(limits, retention_s=-1, retention_bytes=-1))
+    for start in range(0, 50, 10):
+        await append(managed_ledger, *entries(start, start + 10))
+        await settled(managed_ledger)
+    assert len(managed_ledger.ledgers) == 6
+    managed_ledger.limits = limits
+    return managed_ledger

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,22 +10,30 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, MIB, NAME, Node, Runs, append, read_all, turns, until
-from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import NoSuchEntry
+from one_bookie import (
+    LIMITS,
+    MIB,
+    NAME,
+    SHORT,
+    Node,
+    Runs,
+    append,
+    check_positions,
+    cursor_at,
+    entries,
+    filled,
+    read_all,
+    settled,
+    turns,
+    until,
+)
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import Unavailable
-from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import (
-    ManagedLedger,
     ManagedLedgerError,
     ManagedLedgerFenced,
-    ManagedLedgerLimits,
     State,
 )
 from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
-
-SHORT = replace(LIMITS, entries_per_ledger_max=10)
 
 
 def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
@@ -36,58 +42,6 @@ def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: 
             await scenario(node)
 
     asyncio.run(main())
-
-
-def entries(start: int, stop: int) -> list[bytes]:
-    return [b"entry %d" % n for n in range(start, stop)]
-
-
-async def settled(managed_ledger: ManagedLedger) -> None:
-    """Waits until no ledger is being created or deleted."""
-    await until(lambda: managed_ledger.state is State.OPEN and not managed_ledger._tasks)
-
-
-async def cursor_at(managed_ledger: ManagedLedger, name: str, mark: Position) -> Cursor:
-    cursor = Cursor(managed_ledger, name, mark)
-    managed_ledger.cursors[name] = cursor
-    await cursor.create_node()
-    return cursor
-
-
-def check_positions(managed_ledger: ManagedLedger) -> None:
-    """All arithmetic of positions against a plain list of what is kept."""
-    current = managed_ledger.current
-    assert current is not None
-    ids = sorted(managed_ledger.ledgers)
-    counts = {each: managed_ledger.ledgers[each].entries for each in ids}
-    counts[current.ledger_id] = current.last_add_confirmed + 1
-    kept = [Position(each, n) for each in ids for n in range(counts[each])]
-    assert managed_ledger.entries == len(kept)
-    for index, position in enumerate(kept):
-        assert managed_ledger.position_of(index) == position
-        assert managed_ledger.ordinal(position) == index + 1
-    places = {Position(-1, -1), Position(ids[-1] + 1, 0), *kept, managed_ledger.last_confirmed}
-    for each in range(ids[0] - 1, ids[-1] + 1):
-        count = counts.get(each, 0)
-        places.update(Position(each, n) for n in (-1, 0, count - 1, count, count + 5))
-    ordered = sorted(places)
-    for place in ordered:
-        after = [position for position in kept if position > place]
-        at_or_after = [position for position in kept if position >= place]
-        assert managed_ledger.normalize(place) == (at_or_after[0] if at_or_after else None)
-        assert managed_ledger.ordinal(place) == len(kept) - len(after)
-        following = managed_ledger.next_position(place)
-        assert following > place
-        assert managed_ledger.normalize(following) == (after[0] if after else None)
-        # What is kept is named as it is; what is still to come is named where it will be.
-        if after:
-            assert following == after[0] or managed_ledger.normalize(following) == after[0]
-        else:
-            assert following.ledger_id >= min(place.ledger_id, current.ledger_id)
-    for low, high in itertools.pairwise(ordered):
-        between = len([position for position in kept if low < position <= high])
-        assert managed_ledger.entries_between(low, high) == between
-        assert managed_ledger.entries_between(high, low) == 0
 
 
 # --- opening and closing --------------------------------------------------------------------------
@@ -273,136 +227,6 @@ def test_a_ledger_rolls_over_by_size_and_by_age(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-# --- trimming -------------------------------------------------------------------------------------
-
-
-async def filled(node: Node, limits: ManagedLedgerLimits) -> ManagedLedger:
-    """Five closed ledgers of ten entries and the empty one that is being written."""
-    managed_ledger = await node.open(replace(limits, retention_s=-1, retention_bytes=-1))
-    for start in range(0, 50, 10):
-        await append(managed_ledger, *entries(start, start + 10))
-        await settled(managed_ledger)
-    assert len(managed_ledger.ledgers) == 6
-    managed_ledger.limits = limits
-    return managed_ledger
-
-
-def test_without_cursors_closed_ledgers_are_deleted(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await filled(node, SHORT)
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert list(managed_ledger.ledgers) == [managed_ledger.current.ledger_id]  # type: ignore[union-attr]
-        assert managed_ledger.entries == 0
-        assert managed_ledger.size == 0
-        assert node.storage.ledgers(-1, 100) == []
-        check_positions(managed_ledger)
-        await append(managed_ledger, b"next")
-        check_positions(managed_ledger)
-        assert await read_all(managed_ledger) == [b"next"]
-        await managed_ledger.close()
-        assert await read_all(await node.open(SHORT)) == [b"next"]
-
-    run(tmp_path, scenario)
-
-
-def test_the_slowest_durable_cursor_holds_ledgers(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await filled(node, SHORT)
-        ids = sorted(managed_ledger.ledgers)
-        slow = await cursor_at(managed_ledger, "slow", Position(ids[1], 8))
-        await cursor_at(managed_ledger, "fast", Position(ids[4], 9))
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert sorted(managed_ledger.ledgers) == ids[1:]
-        check_positions(managed_ledger)
-        assert await read_all(managed_ledger) == entries(10, 50)
-        assert slow.acknowledge_positions([(ids[1], 9)]) == 1
-        await settled(managed_ledger)
-        assert sorted(managed_ledger.ledgers) == ids[2:]
-        assert slow.acknowledge_up_to(Position(ids[3], 5))
-        await settled(managed_ledger)
-        assert sorted(managed_ledger.ledgers) == ids[3:], "cumulatively as well"
-        await slow.delete()
-        await settled(managed_ledger)
-        assert sorted(managed_ledger.ledgers) == ids[5:]
-        check_positions(managed_ledger)
-
-    run(tmp_path, scenario)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "size", "kept"),
-    [
-        (0, 0, 0),
-        (3600, -1, 5),
-        (-1, -1, 5),
-        (3600, 0, 0),
-        (0, 10_000, 0),
-        (3600, 10_000, 5),
-        # What is kept is at least the size that was asked for: two ledgers and a part are three.
-        (3600, 200, 3),
-        (-1, 200, 3),
-        (-1, 160, 2),
-    ],
-)
-def test_retention_keeps_what_is_young_and_within_its_size(
-    tmp_path: Path, seconds: int, size: int, kept: int
-) -> None:
-    """The first of the ledgers has 70 bytes, the others have 80."""
-
-    async def scenario(node: Node) -> None:
-        limits = replace(SHORT, retention_s=seconds, retention_bytes=size)
-        managed_ledger = await filled(node, limits)
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert len(managed_ledger.ledgers) - 1 == kept
-        assert managed_ledger.size == sum(map(len, entries(50 - 10 * kept, 50)))
-
-    run(tmp_path, scenario)
-
-
-def test_ledgers_that_could_not_be_trimmed_are_trimmed_later(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await filled(node, SHORT)
-        before = list(managed_ledger.ledgers)
-        put = node.store.put
-
-        def refuse(*_: Any, **__: Any) -> asyncio.Future[Any]:
-            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            future.set_exception(Unavailable("the store is away"))
-            return future
-
-        node.store.put = refuse  # type: ignore[method-assign]
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert list(managed_ledger.ledgers) == before
-        assert await read_all(managed_ledger) == entries(0, 50)
-        check_positions(managed_ledger)
-        node.store.put = put  # type: ignore[method-assign]
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert len(managed_ledger.ledgers) == 1
-        assert node.storage.ledgers(-1, 100) == []
-
-    run(tmp_path, scenario)
-
-
-def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await filled(node, SHORT)
-        ids = sorted(managed_ledger.ledgers)
-        cursor = await cursor_at(managed_ledger, "c", Position(ids[2], 9))
-        managed_ledger.trim()
-        await settled(managed_ledger)
-        assert managed_ledger.normalize((ids[0], 5)) == (ids[3], 0)
-        with pytest.raises(NoSuchEntry):
-            await managed_ledger.read_one(Position(ids[0], 5))
-        assert not cursor.acknowledge_positions([(ids[0], 5)])
-
-    run(tmp_path, scenario)
-
-
 # --- reading --------------------------------------------------------------------------------------
 
 
@@ -568,64 +392,5 @@ def test_deleting_leaves_nothing(tmp_path: Path) -> None:
         assert await node.store.children(f"{paths.LEDGERS}/00/0000") == []
         assert node.storage.ledgers(-1, 100) == []
         assert await read_all(await node.open()) == []
-
-    run(tmp_path, scenario)
-
-
-# --- positions ------------------------------------------------------------------------------------
-
-
-def test_positions_over_any_mix_of_ledgers(tmp_path: Path) -> None:
-    """Lists as other owners may leave them: ledgers without entries, gaps of ids, trimmed ones."""
-
-    async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(SHORT, retention_s=-1, retention_bytes=-1))
-        base = managed_ledger.ledgers
-        current = managed_ledger.current
-        assert current is not None
-        del base[current.ledger_id]
-        shapes = [[], [0], [3], [0, 0], [2, 0, 0, 1], [1, 2, 3], [0, 4], [5, 0], [0, 1, 0, 0, 2, 0]]
-        for shape in shapes:
-            for gap in (1, 3):
-                managed_ledger.ledgers.clear()
-                for n, count in enumerate(shape):
-                    managed_ledger.adopt_ledger(_handle(current, 100 + n * gap))
-                    managed_ledger.ledgers[100 + n * gap].entries = count
-                written = _handle(current, 100 + len(shape) * gap)
-                managed_ledger.adopt_ledger(written)
-                managed_ledger.current = written
-                last = [(100 + n * gap, count - 1) for n, count in enumerate(shape) if count]
-                managed_ledger.last_confirmed = Position(
-                    *(last[-1] if last else managed_ledger.first_position())
-                )
-                check_positions(managed_ledger)
-                written.pending.add(4)
-                for entry_id in range(4):
-                    written.pending.on_ack(0, entry_id, entry_id)
-                    managed_ledger.last_confirmed = Position(written.ledger_id, entry_id)
-                    check_positions(managed_ledger)
-        managed_ledger.state = State.CLOSED
-
-    def _handle(like: Any, ledger_id: int) -> Any:
-        return type(like)(ledger_id, like.bookies, 1, 1, like.listener)
-
-    run(tmp_path, scenario)
-
-
-def test_positions_hold_while_ledgers_change(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LIMITS, entries_per_ledger_max=3))
-        runs = Runs()
-        started = time.monotonic()
-        for n, data in enumerate(entries(0, 120)):
-            managed_ledger.append(runs.run(data))
-            if n % 5 == 0:
-                await asyncio.sleep(0)
-                if managed_ledger.last_confirmed.entry_id >= 0:
-                    check_positions(managed_ledger)
-        await until(lambda: runs.answered == 120)
-        await settled(managed_ledger)
-        check_positions(managed_ledger)
-        assert time.monotonic() - started < 60
 
     run(tmp_path, scenario)

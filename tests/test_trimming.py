@@ -1,0 +1,151 @@
+"""Trimming: ledgers that nobody needs go, all others stay."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import (
+    SHORT,
+    Node,
+    append,
+    check_positions,
+    cursor_at,
+    entries,
+    filled,
+    read_all,
+    settled,
+)
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import NoSuchEntry
+from pyxbroker.metadata.store import Unavailable
+
+
+def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
+    async def main() -> None:
+        async with Node(tmp_path / "bookie", **options) as node:
+            await scenario(node)
+
+    asyncio.run(main())
+
+
+def test_without_cursors_closed_ledgers_are_deleted(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert managed_ledger.current is not None
+        assert list(managed_ledger.ledgers) == [managed_ledger.current.ledger_id]
+        assert managed_ledger.entries == 0
+        assert managed_ledger.size == 0
+        assert node.storage.ledgers(-1, 100) == []
+        check_positions(managed_ledger)
+        await append(managed_ledger, b"next")
+        check_positions(managed_ledger)
+        assert await read_all(managed_ledger) == [b"next"]
+        await managed_ledger.close()
+        assert await read_all(await node.open(SHORT)) == [b"next"]
+
+    run(tmp_path, scenario)
+
+
+def test_the_slowest_durable_cursor_holds_ledgers(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        slow = await cursor_at(managed_ledger, "slow", Position(ids[1], 8))
+        await cursor_at(managed_ledger, "fast", Position(ids[4], 9))
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[1:]
+        check_positions(managed_ledger)
+        assert await read_all(managed_ledger) == entries(10, 50)
+        assert slow.acknowledge_positions([(ids[1], 9)]) == 1
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[2:]
+        assert slow.acknowledge_up_to(Position(ids[3], 5))
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[3:], "cumulatively as well"
+        await slow.delete()
+        await settled(managed_ledger)
+        assert sorted(managed_ledger.ledgers) == ids[5:]
+        check_positions(managed_ledger)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "kept"),
+    [
+        (0, 0, 0),
+        (3600, -1, 5),
+        (-1, -1, 5),
+        (3600, 0, 0),
+        (0, 10_000, 0),
+        (3600, 10_000, 5),
+        # What is kept is at least the size that was asked for: two ledgers and a part are three.
+        (3600, 200, 3),
+        (-1, 200, 3),
+        (-1, 160, 2),
+    ],
+)
+def test_retention_keeps_what_is_young_and_within_its_size(
+    tmp_path: Path, seconds: int, size: int, kept: int
+) -> None:
+    """The first of the ledgers has 70 bytes, the others have 80."""
+
+    async def scenario(node: Node) -> None:
+        limits = replace(SHORT, retention_s=seconds, retention_bytes=size)
+        managed_ledger = await filled(node, limits)
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert len(managed_ledger.ledgers) - 1 == kept
+        assert managed_ledger.size == sum(map(len, entries(50 - 10 * kept, 50)))
+
+    run(tmp_path, scenario)
+
+
+def test_ledgers_that_could_not_be_trimmed_are_trimmed_later(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        before = list(managed_ledger.ledgers)
+        put = node.store.put
+
+        def refuse(*_: Any, **__: Any) -> asyncio.Future[Any]:
+            future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            future.set_exception(Unavailable("the store is away"))
+            return future
+
+        node.store.put = refuse  # type: ignore[method-assign]
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == before
+        assert await read_all(managed_ledger) == entries(0, 50)
+        check_positions(managed_ledger)
+        node.store.put = put  # type: ignore[method-assign]
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert len(managed_ledger.ledgers) == 1
+        assert node.storage.ledgers(-1, 100) == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await filled(node, SHORT)
+        ids = sorted(managed_ledger.ledgers)
+        cursor = await cursor_at(managed_ledger, "c", Position(ids[2], 9))
+        managed_ledger.trim()
+        await settled(managed_ledger)
+        assert managed_ledger.normalize((ids[0], 5)) == (ids[3], 0)
+        with pytest.raises(NoSuchEntry):
+            await managed_ledger.read_one(Position(ids[0], 5))
+        assert not cursor.acknowledge_positions([(ids[0], 5)])
+
+    run(tmp_path, scenario)
