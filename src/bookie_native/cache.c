@@ -16,8 +16,10 @@ static int array_grow(void **array, size_t *capacity, size_t element_bytes, size
     return 0;
 }
 
-generation *generation_open(void) {
+generation *generation_open(uint64_t number) {
     generation *g = calloc(1, sizeof *g);
+    if (g != NULL)
+        g->number = number;
     return g;
 }
 

@@ -35,6 +35,7 @@ typedef struct cache_ledger {
 
 typedef struct generation {
     struct generation *next; /* the next newer one */
+    uint64_t number;         /* from 1 on, one more for each generation of a storage */
     _Atomic int state;
     uint64_t last_group; /* journal groups up to this one are in this or an older generation */
     uint64_t entries;
@@ -45,7 +46,8 @@ typedef struct generation {
     size_t segment_count, segment_capacity;
 } generation;
 
-generation *generation_open(void);
+/* Returns NULL without memory. */
+generation *generation_open(uint64_t number);
 
 /* Gives back the segments. */
 void generation_free(generation *g);

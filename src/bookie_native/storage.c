@@ -266,7 +266,7 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     uint64_t segments = options->cache_bytes_max / segment_bytes;
     s->pool = segment_pool_open(segment_bytes, segments > SEGMENTS_MIN ? segments : SEGMENTS_MIN,
                                 storage_notify, s);
-    s->oldest = s->active = generation_open();
+    s->oldest = s->active = generation_open(1);
     events_open(&s->events, s->event_fd);
     log_list_prepare(&s->logs);
     replay_result found = {0};

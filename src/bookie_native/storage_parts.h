@@ -18,8 +18,8 @@ typedef struct ledger_state {
     int64_t last_entry; /* -1: none */
     uint8_t fenced, has_key;
     uint8_t key[MASTER_KEY_BYTES];
-    cache_ledger *active;        /* its part of the active generation, or NULL */
-    const generation *active_in; /* valid while this is the active generation */
+    cache_ledger *active; /* its part of the generation with the number active_in */
+    uint64_t active_in;   /* 0: none; numbers, unlike addresses, do not come back */
 } ledger_state;
 
 struct storage {

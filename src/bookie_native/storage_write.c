@@ -43,7 +43,7 @@ int storage_is_flushing(storage *s) {
 }
 
 int storage_rotate(storage *s) {
-    generation *fresh = generation_open();
+    generation *fresh = generation_open(s->active->number + 1);
     if (fresh == NULL)
         return -ENOMEM;
     generation *g = s->active;
@@ -103,11 +103,12 @@ static int storage_next_segment(storage *s) {
 
 /* The ledger's part of the active generation, with room for one more entry; NULL without memory. */
 static cache_ledger *storage_active_part(storage *s, ledger_state *ledger) {
-    if (ledger->active_in != s->active) {
-        ledger->active = generation_ledger(s->active, ledger->ledger_id);
-        ledger->active_in = ledger->active == NULL ? NULL : s->active;
-        if (ledger->active == NULL)
+    if (ledger->active_in != s->active->number) {
+        cache_ledger *part = generation_ledger(s->active, ledger->ledger_id);
+        if (part == NULL)
             return NULL;
+        ledger->active = part;
+        ledger->active_in = s->active->number;
     }
     return cache_reserve(ledger->active) < 0 ? NULL : ledger->active;
 }

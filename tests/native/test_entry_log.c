@@ -228,7 +228,36 @@ static void test_pins_outlive_eviction(void) {
     sim_disk_free(disk);
 }
 
+/* Ledgers that rest for some generations and then go on: what they had in a generation that is gone
+ * must not be taken for a part of the new one, which may lie at the same address. */
+static void test_ledgers_rest_for_generations(void) {
+    enum { RESTING = 40, ROUNDS = 12 };
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    int64_t busy = 0;
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int ledger = 0; ledger < RESTING; ledger++)
+            if (ledger % 3 == round % 3)
+                CHECK(add_entry(s, 100 + ledger, round / 3) > 0);
+        for (int i = 0; i < 400; i++)
+            CHECK(add_entry(s, 1, busy++) > 0);
+        storage_commit(s);
+    }
+    for (int ledger = 0; ledger < RESTING; ledger++)
+        for (int entry = 0; entry < ROUNDS / 3; entry++)
+            CHECK(read_entry(s, 100 + ledger, entry) == 1);
+    CHECK(storage_close(s, 1) == 0);
+    s = must_open(&options);
+    for (int ledger = 0; ledger < RESTING; ledger++)
+        for (int entry = 0; entry < ROUNDS / 3; entry++)
+            CHECK(read_entry(s, 100 + ledger, entry) == 1);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
+    {"cache_ledgers_rest_for_generations", test_ledgers_rest_for_generations},
     {"entry_log_intact", test_intact},
     {"entry_log_flipped_bits_anywhere", test_flipped_bits_anywhere_cost_one_entry},
     {"entry_log_flipped_bits_in_the_index", test_flipped_bits_in_the_index},

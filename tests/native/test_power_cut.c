@@ -45,6 +45,19 @@ static void remember(life *l, int64_t sequence, int64_t ledger_id, int64_t entry
     l->count = (uint64_t)sequence;
 }
 
+/* A ledger of its own comes, goes to an entry log or not, and is deleted; after a cut it may be
+ * back, punched or not, and nobody asks for it. */
+static void come_and_go(storage *s, int64_t ledger_id, unsigned choice) {
+    if (choice < 10) {
+        int64_t first = storage_last_entry(s, ledger_id);
+        for (int64_t entry = first < 0 ? 0 : first + 1; entry < first + 12; entry++)
+            CHECK(add_entry(s, ledger_id, entry) > 0);
+    } else {
+        int deleted = storage_delete_ledger(s, ledger_id);
+        CHECK(deleted == 0 || deleted == STORAGE_NO_LEDGER);
+    }
+}
+
 /* One life: a few hundred adds in runs of random sizes, with flushes, fences and keys between. */
 static void live(life *l, world *w, uint64_t *random) {
     for (int step = 0; step < STEPS && !l->cut; step++) {
@@ -69,6 +82,8 @@ static void live(life *l, world *w, uint64_t *random) {
             CHECK(stored >= 0);
             if (stored > 0)
                 remember(l, stored, ledger, -3);
+        } else if (choice < 12) {
+            come_and_go(l->s, LEDGERS + ledger, choice);
         }
         storage_commit(l->s);
         if (sim_random(random) % 4 != 0 && l->count > 0)
@@ -187,7 +202,7 @@ static void test_power_cut_at_the_very_first_start(void) {
 }
 
 /* kill -9 right before each change of the disk in turn, from an empty disk on. */
-static void test_kill_at_every_change(void) {
+static void kill_at_every_change(int journal_sync_data) {
     static life l;
     uint64_t changes = 0;
     for (uint64_t at = 1; at == 1 || at <= changes; at += 1 + at / 40) {
@@ -195,6 +210,7 @@ static void test_kill_at_every_change(void) {
         sim_disk *disk = sim_disk_new();
         sim_disk_cut_at(disk, at, 0, note_cut, &l);
         storage_options options = small_options(sim_disk_calls(disk));
+        options.journal_sync_data = journal_sync_data;
         l.s = must_open(&options);
         for (int64_t entry = 0; entry < 120; entry++) {
             remember(&l, add_entry(l.s, entry % 3, entry / 3), entry % 3, entry / 3);
@@ -219,8 +235,17 @@ static void test_kill_at_every_change(void) {
     CHECK(changes > 50);
 }
 
+static void test_kill_at_every_change(void) {
+    kill_at_every_change(1);
+}
+
+static void test_kill_at_every_change_without_syncs(void) {
+    kill_at_every_change(0);
+}
+
 static const check_test tests[] = {
     {"kill_at_every_change", test_kill_at_every_change},
+    {"kill_at_every_change_without_syncs", test_kill_at_every_change_without_syncs},
     {"power_cut_under_load", test_power_cut_under_load},
     {"power_cut_at_the_very_first_start", test_power_cut_at_the_very_first_start},
 };
