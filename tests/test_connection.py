@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oracles import wire
-from pyxbroker.connection import Turn
+from pyxbroker.connection import Connection, Turn
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
 from served import Served, ack, flow, ping, section, send, turns
@@ -312,6 +312,34 @@ def test_a_peer_that_does_not_read_is_not_read_either() -> None:
 
 
 # --- answering ----------------------------------------------------------------------------------
+
+
+def test_a_peer_that_asks_on_without_reading_is_paused_at_the_limit() -> None:
+    """Also when the socket was full long before: each answer that is queued counts."""
+
+    async def scenario(side: Served) -> None:
+        answer = wire.frame(b"x" * 20_000)
+
+        def on_command(connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
+            connection.send_frame(answer)
+
+        side.notes.on_command = on_command  # type: ignore[method-assign]
+        sent = 0
+        try:
+            for _ in range(100_000):
+                sent += side.far.send(ping())
+                await turns(2)
+        except BlockingIOError:
+            await turns()
+        # The limit, and what one read may still bring.
+        assert 8 << 20 < side.connection.pending_bytes < 10 << 20
+        answers = sent // len(ping())
+        received = 0
+        while received < answers * len(answer):
+            received += len(await side.read())
+        assert side.connection.pending_bytes == 0
+
+    served(scenario)
 
 
 def test_the_receipts_of_a_run_leave_in_one_write() -> None:

@@ -277,6 +277,8 @@ cdef class Connection:
             self._keep_rest()
             return 0
         self.close()
+        # Nothing points into the slab any more: others can use it.
+        self._keep_rest()
         return 0
 
     cdef int _consume_frames(self) except -1:
@@ -486,18 +488,21 @@ cdef class Connection:
 
     cdef int flush(self) except -1:
         cdef int code
-        if self.closed or self.writing or self.out.pending == 0:
+        if self.closed or self.out.pending == 0:
             return 0
-        code = self.out.send(self.fd)
-        if code < 0:
-            self.close()
-        elif code == 1:
-            self.writing = True
-            self.group.loop.add_writer(self.fd, self.on_writable_call)
-            if self.out.pending > OUT_PENDING_PAUSE:
-                self._set_paused(PAUSED_OUTPUT, True)
-        elif self.waiting_output:
-            self._resume_delivery()
+        if not self.writing:
+            code = self.out.send(self.fd)
+            if code < 0:
+                self.close()
+                return 0
+            if code == 1:
+                self.writing = True
+                self.group.loop.add_writer(self.fd, self.on_writable_call)
+            elif self.waiting_output:
+                self._resume_delivery()
+        # Judged each time that more was queued: a peer that does not read may still ask for more.
+        if self.writing and self.out.pending > OUT_PENDING_PAUSE:
+            self._set_paused(PAUSED_OUTPUT, True)
         return 0
 
     def _on_writable(self):
