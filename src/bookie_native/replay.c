@@ -364,6 +364,10 @@ static int replay_one(replay *r, size_t number) {
     /* All its groups are at or before the one that the next file continues from. */
     int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
     uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
+    /* After a kill without a power cut, what was read may never have been synced; from now on it
+     * counts as durable, so it has to be. */
+    if (r->error == 0 && last > r->options->checkpoint)
+        r->error = r->options->disk->fdatasync(r->options->disk->ctx, file->fd);
     if (r->error < 0)
         return r->error;
     /* Spares are used in the order of their ids, so one that was passed over is of no use. */

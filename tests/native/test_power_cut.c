@@ -18,6 +18,7 @@ enum { LEDGERS = 4, STEPS = 200, LIVES = 4, SEQUENCES_MAX = 1 << 16 };
 typedef struct life {
     storage *_Atomic s; /* note_cut runs on whichever thread touches the disk */
     struct {
+        int remembered; /* 0: an add that need not survive */
         int64_t ledger_id, entry_id; /* -2: a fence, -3: a master key */
     } adds[SEQUENCES_MAX];
     uint64_t count;
@@ -40,6 +41,7 @@ static void note_cut(void *arg) {
 
 static void remember(life *l, int64_t sequence, int64_t ledger_id, int64_t entry_id) {
     CHECK(sequence > 0 && sequence < SEQUENCES_MAX);
+    l->adds[sequence].remembered = 1;
     l->adds[sequence].ledger_id = ledger_id;
     l->adds[sequence].entry_id = entry_id;
     l->count = (uint64_t)sequence;
@@ -94,6 +96,8 @@ static void live(life *l, world *w, uint64_t *random) {
 /* Adds what was durable to what must be there. */
 static void acknowledge(world *w, const life *l) {
     for (uint64_t sequence = 1; sequence <= l->durable && sequence <= l->count; sequence++) {
+        if (!l->adds[sequence].remembered)
+            continue;
         int64_t ledger = l->adds[sequence].ledger_id, entry = l->adds[sequence].entry_id;
         if (entry == -2)
             w->fenced[ledger] = 1;
