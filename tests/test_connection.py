@@ -425,9 +425,13 @@ def test_work_asked_for_in_a_turn_is_done_when_it_ends_and_writes_come_last() ->
     async def scenario(turn: Turn, failures: list[Any]) -> None:
         done: list[str] = []
 
+        def first() -> None:
+            done.append("a")
+            turn.at_end(lambda: done.append("b"))
+
         def body() -> str:
             turn.at_last(lambda: done.append("write"))
-            turn.at_end(lambda: (done.append("a"), turn.at_end(lambda: done.append("b"))))
+            turn.at_end(first)
             done.append("body")
             return "result"
 

@@ -125,14 +125,18 @@ def test_a_failed_journal_tells_everyone_once(tmp_path: Path) -> None:
 def test_a_journal_that_fails_while_runs_wait_for_room(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         adder = Adder()
-        node.faults.rule("fdatasync", ".journal", errno=5)
-        for entry_id in range(100):
+        for entry_id in range(200):
             adder.add(node, 1, entry_id, b"x" * 60_000)
         assert node.full == [True]
+        node.faults.rule("fdatasync", ".journal", errno=5)
         await until(lambda: node.bookie.failure != 0)
-        assert adder.acked == []
-        assert [first for first, _ in adder.failed] == list(range(100))
-        assert node.full == [True, False]
+        # What was synced before is acknowledged, in order; each of all others is told once.
+        synced = len(adder.entries)
+        assert adder.entries == list(range(synced))
+        assert sorted(first for first, _ in adder.failed) == list(range(synced, 200))
+        assert synced < 200
+        assert {code for _, code in adder.failed} == {IO_ERROR}
+        assert node.full[-1] is False
 
     run(tmp_path, scenario, **SMALL)
 
