@@ -280,12 +280,12 @@ ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes
     return (ssize_t)done;
 }
 
-/* Makes one level and syncs the directory that names it. path is changed and put back. */
+/* Makes one level if it is missing, and syncs the directory that names it: also when it exists, for
+ * whoever made it may have been killed before. path is changed and put back. */
 static int disk_make_level(const disk_calls *disk, char *path) {
     int error = disk->make_directory(disk->ctx, path);
-    if (error == -EEXIST)
-        return 0;
-    if (error < 0)
+    int made = error == 0;
+    if (error < 0 && error != -EEXIST)
         return error;
     char *slash = strrchr(path, '/');
     const char *parent = ".";
@@ -298,11 +298,11 @@ static int disk_make_level(const disk_calls *disk, char *path) {
     int fd = disk->open_directory(disk->ctx, parent);
     if (slash != NULL && slash != path)
         *slash = '/';
-    if (fd < 0)
-        return fd;
-    error = disk->sync_directory(disk->ctx, fd);
-    disk->close(disk->ctx, fd);
-    return error;
+    error = fd < 0 ? fd : disk->sync_directory(disk->ctx, fd);
+    if (fd >= 0)
+        disk->close(disk->ctx, fd);
+    /* Directories above ours that we may not open or sync are somebody else's to keep. */
+    return made || error == -EIO ? error : 0;
 }
 
 int disk_make_directories(const disk_calls *disk, const char *path) {

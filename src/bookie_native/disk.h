@@ -83,7 +83,7 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
  * the file. */
 ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes, int64_t offset);
 
-/* Makes a directory and its missing parents, each durable in its own parent. */
+/* Makes a directory and its missing parents; all of them are then durable in their own parents. */
 int disk_make_directories(const disk_calls *disk, const char *path);
 
 #endif

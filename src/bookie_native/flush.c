@@ -90,7 +90,8 @@ static void *flusher_run(void *arg) {
             event_ring(f->event_fd);
             retry_ms = FLUSH_RETRY_MS_MIN;
         }
-        if (f->stopping)
+        /* What was handed over during a sweep is written first: a later log would cover it. */
+        if (f->stopping && (f->waiting == NULL || error < 0))
             break;
         if (f->waiting != NULL && error < 0) {
             flusher_wait(f, retry_ms);

@@ -101,20 +101,34 @@ static int reader_check(reader *r, const read_request *request, int done, const 
     return count;
 }
 
-/* Reads the span of count places and checks them; returns how many were good before the first bad
- * one. */
+/* Brings the span of *count places in. Where the disk cannot read all of it, *count becomes 1 and
+ * only the first is tried, so that a bad block costs the entries that lie on it. */
+static int reader_fetch(reader *r, const read_request *request, const log_row *row, uint64_t from,
+                        uint64_t to, const log_place *places, int *count, window *in) {
+    int error = windows_get(&r->windows, row->log->id, row->log->bytes, from, to, request->max > 1,
+                            in);
+    if (error != -EIO)
+        return error;
+    *count = 1;
+    if (places[0].length == 0)
+        return 0;
+    return windows_get(&r->windows, row->log->id, row->log->bytes, places[0].offset,
+                       places[0].offset + record_bytes(places[0].length), 0, in);
+}
+
+/* Reads the span of *count places and checks them; returns how many were good before the first bad
+ * one, or an error that says nothing about the entries (no memory, no descriptor). */
 static int reader_step(reader *r, const read_request *request, int done, const log_row *row,
-                       uint64_t from, uint64_t to, const log_place *places, int count) {
+                       uint64_t from, uint64_t to, const log_place *places, int *count) {
     window in = {0};
-    if (from < to) {
-        int error = windows_get(&r->windows, row->log->id, row->log->bytes, from, to,
-                                request->max > 1, &in);
-        if (error < 0) {
-            reader_report(r, row, request->first + done);
-            return 0;
-        }
+    int error = from < to ? reader_fetch(r, request, row, from, to, places, count, &in) : 0;
+    if (error == -EIO) {
+        reader_report(r, row, request->first + done);
+        return 0;
     }
-    int good = reader_check(r, request, done, row, &in, places, count);
+    if (error < 0)
+        return error;
+    int good = reader_check(r, request, done, row, &in, places, *count);
     if (in.memory != NULL) {
         pin_hold(&in.memory->pin, (uint32_t)good);
         pin_drop(&in.memory->pin);
@@ -122,10 +136,10 @@ static int reader_step(reader *r, const read_request *request, int done, const l
     return good;
 }
 
-/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets
- * *damaged. Returns how many. */
+/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets *status
+ * to STORAGE_DAMAGED, or up to an error, which is put there. Returns how many. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
-                      log_row *row, log_map *map, int *damaged) {
+                      log_row *row, log_map *map, int *status) {
     log_row_prepare(row, map, r->events);
     uint32_t number = log_row_position(row, map, request->first + done);
     log_place places[READ_STEP_ENTRIES];
@@ -136,11 +150,15 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
                                &to);
         if (count == 0)
             break;
-        int good = reader_step(r, request, done + added, row, from, to, places, count);
+        int good = reader_step(r, request, done + added, row, from, to, places, &count);
+        if (good < 0) {
+            *status = good;
+            break;
+        }
         added += good;
         number += (uint32_t)count;
         if (good < count) {
-            *damaged = 1;
+            *status = STORAGE_DAMAGED;
             break;
         }
     }
@@ -148,7 +166,7 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
 }
 
 static int64_t reader_read(reader *r, const read_request *request) {
-    int done = 0, any_damaged = 0;
+    int done = 0, failure = STORAGE_NO_ENTRY;
     uint64_t bytes = 0, before = UINT64_MAX;
     while (done < request->max && request->first + done <= request->last &&
            (done == 0 || bytes < request->bytes_max)) {
@@ -157,18 +175,19 @@ static int64_t reader_read(reader *r, const read_request *request) {
                                      &map);
         if (row == NULL)
             break;
-        int damaged = 0;
-        int added = reader_row(r, request, done, &bytes, row, map, &damaged);
+        int status = 0;
+        int added = reader_row(r, request, done, &bytes, row, map, &status);
         pin_drop(&map->pin);
         done += added;
-        any_damaged |= damaged;
+        if (status < 0)
+            failure = status;
+        if (status < 0 && status != STORAGE_DAMAGED)
+            break;
         /* Where an entry is missing from this log, or bad in it, an older one may have it. */
-        before = damaged || added == 0 ? row->log->id : UINT64_MAX;
+        before = status < 0 || added == 0 ? row->log->id : UINT64_MAX;
     }
     atomic_fetch_add(&r->disk_reads, (uint64_t)done);
-    if (done > 0)
-        return done;
-    return any_damaged ? STORAGE_DAMAGED : STORAGE_NO_ENTRY;
+    return done > 0 ? done : failure;
 }
 
 /* Frees removed logs, now that no row is in use. */

@@ -129,12 +129,32 @@ static int storage_on_record(void *arg, segment *from, const record *r, int inta
     return 0;
 }
 
-/* Opens a directory, making it when it is missing. Returns the descriptor or an error. */
+static int storage_on_name(void *arg, const char *name) {
+    (void)name;
+    *(int *)arg = 0;
+    return 0;
+}
+
+/* Opens a directory, making it when it is missing, and makes the names in it durable: a process
+ * that was killed may have left some that are not, and from now on they are trusted. */
 static int storage_directory(const disk_calls *disk, const char *path, int *fd, char *error,
                              size_t error_bytes) {
-    int status = disk_make_directories(disk, path);
-    if (status == 0)
-        status = *fd = disk->open_directory(disk->ctx, path);
+    int empty = 1;
+    int status = *fd = disk->open_directory(disk->ctx, path);
+    if (status >= 0)
+        status = disk->list(disk->ctx, *fd, storage_on_name, &empty);
+    /* The first file is made only after the directory is durable, so only an empty one is in doubt.
+     */
+    if (status == -ENOENT || (status >= 0 && empty)) {
+        if (*fd >= 0)
+            disk->close(disk->ctx, *fd);
+        *fd = -1;
+        status = disk_make_directories(disk, path);
+        if (status == 0)
+            status = *fd = disk->open_directory(disk->ctx, path);
+    }
+    if (status >= 0)
+        status = disk->sync_directory(disk->ctx, *fd);
     if (status < 0)
         snprintf(error, error_bytes, "directory %s cannot be used: %s", path, strerror(-status));
     return status < 0 ? status : 0;
@@ -213,7 +233,8 @@ static int storage_stop(storage *s, int flush) {
         int flush_error = flusher_close(&s->flusher);
         /* An entry log covers the journal up to its checkpoint, so one that was not written must
          * not be followed by a newer one. */
-        if (flush && error == 0 && flush_error == 0 && generation_has_content(s->active)) {
+        if (flush && error == 0 && flush_error == 0 && !storage_is_flushing(s) &&
+            generation_has_content(s->active)) {
             journal_use_segment(&s->journal, NULL, &s->active->last_group);
             flush_error = flusher_write(&s->flusher, s->active);
         }

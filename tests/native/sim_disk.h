@@ -35,7 +35,7 @@ sim_disk *sim_disk_taken(sim_disk *disk);
 /* The same now. */
 sim_disk *sim_disk_cut(sim_disk *disk, uint64_t seed);
 
-/* A copy with everything visible: what kill -9 leaves. */
+/* A copy with everything that is visible, durable or not: what kill -9 leaves. */
 sim_disk *sim_disk_killed(sim_disk *disk);
 
 /* The visible content of a file, for changing it while no storage is open; NULL: no such file. */

@@ -150,49 +150,91 @@ static sim_file *file_cut(const sim_file *file, uint64_t *random) {
     return copy;
 }
 
-static sim_file *file_visible_copy(const sim_file *file) {
-    sim_file *copy = sim_file_new();
-    sim_buffer_resize(&copy->visible, &copy->visible_bytes, file->visible_bytes);
-    sim_buffer_resize(&copy->durable, &copy->durable_bytes, file->visible_bytes);
-    if (file->visible_bytes > 0) {
-        memcpy(copy->visible, file->visible, file->visible_bytes);
-        memcpy(copy->durable, file->visible, file->visible_bytes);
-    }
-    return copy;
-}
-
-static void names_copy_cut(sim_names *to, const sim_names *from, uint64_t *random, int power) {
-    for (int i = 0; i < from->count; i++) {
-        const sim_file *file = from->entries[i].file;
-        sim_names_put(to, from->entries[i].name,
-                  power ? file_cut(file, random) : file_visible_copy(file));
-    }
-}
-
-sim_disk *sim_copy(sim_disk *disk, uint64_t seed, int power) {
+/* The disk after a power cut: what was durable, and an arbitrary choice of the rest. */
+static sim_disk *copy_after_cut(sim_disk *disk, uint64_t seed) {
     sim_disk *copy = sim_disk_new();
     for (int i = 0; i < disk->directory_count; i++) {
         sim_directory *directory = disk->directories[i];
-        if (power && !directory->durable && sim_random(&seed) % 2 == 0)
+        if (!directory->durable && sim_random(&seed) % 2 == 0)
             continue;
         sim_directory *target = sim_directory_add(copy, directory->path, 1);
         sim_names *survived = sim_need(calloc(1, sizeof *survived));
-        const sim_names *from = power ? &directory->synced : &directory->visible;
-        for (int n = 0; n < from->count; n++)
-            sim_names_put(survived, from->entries[n].name, from->entries[n].file);
+        for (int n = 0; n < directory->synced.count; n++)
+            sim_names_put(survived, directory->synced.entries[n].name,
+                          directory->synced.entries[n].file);
         unsigned length = 0;
         for (const sim_change *c = directory->changes; c != NULL; c = c->next)
             length++;
-        unsigned kept = power ? (unsigned)(sim_random(&seed) % (length + 1)) : 0;
+        unsigned kept = (unsigned)(sim_random(&seed) % (length + 1));
         for (const sim_change *c = directory->changes; c != NULL && kept > 0; c = c->next, kept--)
             sim_names_apply(survived, c);
-        names_copy_cut(&target->visible, survived, &seed, power);
-        for (int n = 0; n < target->visible.count; n++)
-            sim_names_put(&target->synced, target->visible.entries[n].name,
-                      target->visible.entries[n].file);
+        for (int n = 0; n < survived->count; n++) {
+            sim_file *file = file_cut(survived->entries[n].file, &seed);
+            sim_names_put(&target->visible, survived->entries[n].name, file);
+            sim_names_put(&target->synced, survived->entries[n].name, file);
+        }
         while (survived->count > 0)
             sim_names_remove(survived, survived->entries[0].name);
         free(survived);
     }
     return copy;
+}
+
+/* The copy of a file, with all that is not durable yet; made once for all the names it has. */
+static sim_file *file_whole_copy(sim_file *file, sim_file *from[], sim_file *to[], int *count) {
+    for (int i = 0; i < *count; i++)
+        if (from[i] == file)
+            return to[i];
+    sim_file *copy = sim_file_new();
+    sim_buffer_resize(&copy->visible, &copy->visible_bytes, file->visible_bytes);
+    if (file->visible_bytes > 0)
+        memcpy(copy->visible, file->visible, file->visible_bytes);
+    sim_buffer_resize(&copy->durable, &copy->durable_bytes, file->durable_bytes);
+    if (file->durable_bytes > 0)
+        memcpy(copy->durable, file->durable, file->durable_bytes);
+    for (const sim_write *w = file->unsynced; w != NULL; w = w->next) {
+        sim_write *same = sim_need(calloc(1, sizeof *same));
+        same->offset = w->offset;
+        same->bytes = w->bytes;
+        same->data = sim_need(malloc(w->bytes));
+        memcpy(same->data, w->data, w->bytes);
+        *copy->unsynced_last = same;
+        copy->unsynced_last = &same->next;
+    }
+    if (*count == SIM_NAMES_MAX)
+        abort();
+    from[*count] = file;
+    to[(*count)++] = copy;
+    return copy;
+}
+
+/* The disk after a kill: everything as it is, durable or not. */
+static sim_disk *copy_after_kill(sim_disk *disk) {
+    static sim_file *from[SIM_NAMES_MAX], *to[SIM_NAMES_MAX];
+    sim_disk *copy = sim_disk_new();
+    for (int i = 0; i < disk->directory_count; i++) {
+        sim_directory *directory = disk->directories[i];
+        sim_directory *target = sim_directory_add(copy, directory->path, directory->durable);
+        int count = 0;
+        for (int n = 0; n < directory->synced.count; n++)
+            sim_names_put(&target->synced, directory->synced.entries[n].name,
+                          file_whole_copy(directory->synced.entries[n].file, from, to, &count));
+        for (int n = 0; n < directory->visible.count; n++)
+            sim_names_put(&target->visible, directory->visible.entries[n].name,
+                          file_whole_copy(directory->visible.entries[n].file, from, to, &count));
+        for (const sim_change *c = directory->changes; c != NULL; c = c->next) {
+            sim_change *same = sim_need(calloc(1, sizeof *same));
+            *same = *c;
+            same->next = NULL;
+            same->file = file_whole_copy(c->file, from, to, &count);
+            same->file->references++;
+            *target->changes_last = same;
+            target->changes_last = &same->next;
+        }
+    }
+    return copy;
+}
+
+sim_disk *sim_copy(sim_disk *disk, uint64_t seed, int power) {
+    return power ? copy_after_cut(disk, seed) : copy_after_kill(disk);
 }

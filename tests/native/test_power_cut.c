@@ -148,7 +148,10 @@ static void one_trial(uint64_t seed, uint64_t changes_max) {
     for (int number = 0; number < LIVES; number++) {
         memset(&l, 0, sizeof l);
         uint64_t at = sim_disk_changes(disk) + 1 + sim_random(&random) % changes_max;
-        sim_disk_cut_at(disk, at, sim_random(&random), note_cut, &l);
+        /* Now and then only the process dies; what is not durable then is at stake in the next cut.
+         */
+        uint64_t cut_seed = sim_random(&random) % 3 == 0 ? 0 : sim_random(&random);
+        sim_disk_cut_at(disk, at, cut_seed, note_cut, &l);
         storage_options options = small_options(sim_disk_calls(disk));
         l.s = must_open(&options);
         verify(l.s, &w);
@@ -157,7 +160,7 @@ static void one_trial(uint64_t seed, uint64_t changes_max) {
         sim_disk *taken = sim_disk_taken(disk);
         if (taken == NULL) { /* it did not come to the cut: cut now */
             note_cut(&l);
-            taken = sim_disk_cut(disk, sim_random(&random));
+            taken = cut_seed == 0 ? sim_disk_killed(disk) : sim_disk_cut(disk, cut_seed);
         }
         CHECK(storage_close(l.s, flush) == 0);
         CHECK(sim_disk_clean(disk));
