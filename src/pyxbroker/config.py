@@ -374,7 +374,7 @@ class Config:
         " of the operating system loses acknowledged messages.",
     )
     dbStorage_writeCacheMaxSizeMb: int = setting(
-        64,
+        32,
         "Memory for entries that are in the journal and not yet in an entry log, for one"
         " generation; while one is flushed the next one fills (BookKeeper's own default is a"
         " quarter of the JVM's direct memory).",
@@ -382,7 +382,7 @@ class Config:
         minimum=1,
     )
     dbStorage_readAheadCacheMaxSizeMb: int = setting(
-        64, "Memory for entries that were flushed and are still at hand for readers.", unit="MiB"
+        32, "Memory for entries that were flushed and are still at hand for readers.", unit="MiB"
     )
     flushInterval: int = setting(
         60_000,

@@ -32,7 +32,7 @@ NOT_YET = frozenset(
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     maxConcurrentNonPersistentMessagePerConnection maxNumPartitionsPerPartitionedTopic
-    maxTopicsPerNamespace maxUnackedMessagesPerConsumer maxUnackedMessagesPerSubscription
+    maxTopicsPerNamespace maxUnackedMessagesPerSubscription
     messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
     subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds

@@ -21,6 +21,7 @@ cdef enum:
     PAUSED_SENDS = 1                # too many sends pending on this connection
     PAUSED_GATE = 2                 # the broker's publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
+    PAUSED_COMMANDS = 8             # too many commands of the peer are under way
 
 cdef class Turn:
     cdef readonly object loop

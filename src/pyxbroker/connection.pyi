@@ -131,6 +131,13 @@ class Connection:
         """Bytes queued for the peer and not sent yet."""
     def send_frame(self, frame: bytes) -> None:
         """Queues a whole frame; it leaves when the turn ends."""
+    def pause_commands(self, on: bool) -> None:
+        """Too many commands of this client are under way (or few enough again)."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Nothing is read from the peer now."""
+
     def when_writable(self, call: Callable[[], object]) -> None:
         """Calls call() once when the peer has read enough for delivery to go on."""
     def forget_producer(self, producer_id: int) -> None:

@@ -17,10 +17,10 @@ from pyxbroker.commands cimport (
     build_receipt,
     decode_ack,
     decode_ack_next,
-    decode_ack_set,
     decode_base,
     decode_flow,
     decode_send,
+    messages_left,
     peek_metadata,
 )
 from pyxbroker.entry cimport AckItem, AckRun
@@ -38,9 +38,6 @@ from pyxbroker.frames cimport (
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void *, size_t, int)
-
-cdef enum:
-    ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
 
 
 cdef class Turn:
@@ -147,7 +144,10 @@ cdef class Connections:
         self.dirty = []
         for connection in dirty:
             connection.is_dirty = False
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:
+                connection._fail(error)
 
     cdef int publish_started(self, int64_t size) except -1:
         self.publish_bytes += size
@@ -431,7 +431,7 @@ cdef class Connection:
             got = decode_ack_next(message, size, &at, &id)
             if got == 0:
                 break
-            item.left = _messages_left(&id)
+            item.left = messages_left(&id)
             if got < 0 or item.left < 0:
                 return self._malformed("a message id of an ACK command could not be decoded")
             item.ledger_id = id.ledger_id
@@ -462,6 +462,15 @@ cdef class Connection:
             self.paused = paused
             self._update_reading()
         return 0
+
+    def pause_commands(self, bint on):
+        """Too many commands of this client are under way (or few enough again)."""
+        self._set_paused(PAUSED_COMMANDS, on)
+
+    @property
+    def is_paused(self):
+        """Nothing is read from the peer now, so its silence says nothing."""
+        return self.paused != 0
 
     def _update_reading(self):
         cdef bint wanted = self.paused == 0 and not self.closed
@@ -574,22 +583,3 @@ cdef class Connection:
         self.on_readable_call = None
         self.on_writable_call = None
         self.group.handlers.on_closed(self)
-
-
-cdef int32_t _messages_left(AckedId *id) noexcept:
-    """Messages of a batch that its ack set leaves unacknowledged; negative when malformed."""
-    cdef int64_t words[ACK_SET_WORDS_MAX]
-    cdef int n, i
-    cdef int32_t left = 0
-    cdef uint64_t word
-    if id.ack_set_words == 0:
-        return 0
-    if id.ack_set_words > ACK_SET_WORDS_MAX:
-        return -1
-    n = decode_ack_set(id, words, ACK_SET_WORDS_MAX)
-    for i in range(n):
-        word = <uint64_t>words[i]
-        while word:
-            word &= word - 1
-            left += 1
-    return left if n >= 0 else -1

@@ -12,12 +12,14 @@ cdef class ConsumerState:
     cdef readonly int32_t partition         # index of the topic's partition, -1: none
     cdef public int64_t permits             # messages the client still wants; below 0 after a batch
     cdef public int64_t unacked_messages    # delivered, not acknowledged
+    cdef public int64_t unacked_max         # delivered before acks must come; 0: no limit
     cdef public uint64_t consumer_epoch
     cdef public bint closed
     cdef readonly uint64_t msg_out          # counters since the consumer came
     cdef readonly uint64_t bytes_out
     cdef readonly uint64_t redelivered
     cdef dict pending                       # ledger id -> {entry id: messages in the entry}
+    cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, uint32_t redelivery_count,
                    bint pin) except -1

@@ -13,6 +13,8 @@ class ConsumerState:
     """Messages that the client still wants; below 0 after a batch larger than they were."""
     unacked_messages: int
     """Messages delivered and not acknowledged."""
+    unacked_max: int
+    """Messages that may be unacknowledged before it gets no more; 0: no limit."""
     consumer_epoch: int
     closed: bool
 
@@ -38,6 +40,9 @@ class ConsumerState:
     @property
     def can_deliver(self) -> bool:
         """True when it has permits and its connection takes more bytes."""
+    @property
+    def is_blocked(self) -> bool:
+        """It must acknowledge something before it gets more."""
     def deliver(
         self,
         batch: EntryBatch,

@@ -26,7 +26,17 @@ cdef class ConsumerState:
 
     @property
     def can_deliver(self):
-        """True when the consumer has permits and its connection takes more bytes."""
+        """True when the consumer may get entries and its connection takes more bytes."""
+        return self._can_take()
+
+    @property
+    def is_blocked(self):
+        """It must acknowledge something before it gets more."""
+        return self.unacked_max > 0 and self.unacked_messages >= self.unacked_max
+
+    cdef bint _can_take(self) noexcept:
+        if self.unacked_max > 0 and self.unacked_messages >= self.unacked_max:
+            return False
         return self.permits > 0 and not self.closed and self.connection.can_deliver()
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
@@ -44,7 +54,7 @@ cdef class ConsumerState:
         cdef bint pinned = False
         cdef uint32_t offset = batch.data_offset
         cdef uint32_t count = 0
-        while i < stop and self.permits > 0 and self.connection.can_deliver():
+        while i < stop and self._can_take():
             ref = &batch.refs[i]
             i += 1
             if acks.contains(batch.ledger_id, ref.entry_id):

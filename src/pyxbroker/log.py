@@ -13,7 +13,7 @@ import sys
 import time
 
 ROOT = "pyxbroker"
-_QUOTED = frozenset(' "=\\')
+_QUOTED = frozenset(' "\'=\\')
 
 
 def get_logger(name: str) -> Log:

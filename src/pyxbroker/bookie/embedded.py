@@ -56,6 +56,7 @@ class EmbeddedBookie:
         self.bookie_id = bookie_id
         self.storage = storage
         self.failure: int = 0
+        self._closed = False
         self._turn = turn
         self._on_full = on_full
         self._writer = StorageWriter(storage)
@@ -64,6 +65,7 @@ class EmbeddedBookie:
         self._adds: deque[tuple[int, Adder, int, int, int]] = deque()
         # Adds that the write cache had no room for: (adder, index, run, lac, length, done, flags).
         self._stalled: deque[tuple[Adder, int, EntryRun, int, int, int, int]] = deque()
+        self._waiting_fences: deque[tuple[int, Callable[[int], None]]] = deque()
         self._syncs: deque[tuple[int, Callable[[int], None]]] = deque()
         self._reads: dict[int, ReadCallback] = {}
         self._commit_due = False
@@ -85,6 +87,9 @@ class EmbeddedBookie:
 
         length: bytes of the ledger before the run. The answer comes through adder.
         """
+        if self.failure:
+            adder.on_adds_failed(index, run.first_entry_id, self.failure)
+            return True
         if self._stalled:
             self._stall(adder, index, run, last_add_confirmed, length, 0, flags)
             return False
@@ -141,7 +146,7 @@ class EmbeddedBookie:
 
     def add_packaged(self, adder: Adder, index: int, entry_id: int, packaged: bytes) -> None:
         """Adds one entry as another bookie stored it, also when the ledger is fenced."""
-        sequence = self._writer.add_packaged(packaged, ADD_RECOVERY)
+        sequence = self.failure or self._writer.add_packaged(packaged, ADD_RECOVERY)
         if sequence < 0:
             adder.on_adds_failed(index, entry_id, sequence)
             return
@@ -151,12 +156,17 @@ class EmbeddedBookie:
     def fence(self, ledger_id: int, callback: Callable[[int], None]) -> None:
         """Fences a ledger; callback(0) when that is durable, callback(error) when it failed."""
         try:
-            sequence = self.storage.fence(ledger_id)
+            sequence = self.failure or self.storage.fence(ledger_id)
         except OSError as error:
-            callback(-(error.errno or -FAILED))
-            return
-        self._syncs.append((sequence, callback))
-        self._schedule_commit()
+            sequence = -(error.errno or -FAILED)
+        if sequence == FULL:
+            # The write cache has no room: tried again when it has, as adds are.
+            self._waiting_fences.append((ledger_id, callback))
+        elif sequence < 0:
+            callback(sequence)
+        else:
+            self._syncs.append((sequence, callback))
+            self._schedule_commit()
 
     def _schedule_commit(self) -> None:
         if not self._commit_due:
@@ -165,7 +175,8 @@ class EmbeddedBookie:
 
     def _commit(self) -> None:
         self._commit_due = False
-        self._writer.commit()
+        if not self._closed:
+            self._writer.commit()
 
     # --- reads --------------------------------------------------------------------------------
 
@@ -173,6 +184,8 @@ class EmbeddedBookie:
         self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
     ) -> EntryBatch | None:
         """Entries from first on that are in memory, or None when first is not."""
+        if self._closed:
+            return None
         return self._reader.read_cached(ledger_id, first, last, count_max, bytes_max)
 
     def read(
@@ -185,7 +198,9 @@ class EmbeddedBookie:
         callback: ReadCallback,
     ) -> None:
         """Reads from disk; callback(EntryBatch), or callback(storage error) for entry first."""
-        tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
+        tag = FAILED
+        if not self._closed:
+            tag = self._reader.submit(ledger_id, first, last, count_max, bytes_max)
         if tag < 0:
             self._turn.loop.call_soon(self._turn.run, callback, tag)
         else:
@@ -193,6 +208,8 @@ class EmbeddedBookie:
 
     def last_entry(self, ledger_id: int) -> int:
         """Highest entry id stored here; -1 when there is none, or the ledger was never seen."""
+        if self._closed:
+            return -1
         try:
             found: int = self.storage.last_entry(ledger_id)
         except FileNotFoundError:
@@ -201,6 +218,8 @@ class EmbeddedBookie:
 
     def delete_ledger(self, ledger_id: int) -> None:
         """Frees a ledger's space; nothing happens when no entry of it was ever stored."""
+        if self._closed:
+            return
         try:
             self.storage.delete_ledger(ledger_id)
         except FileNotFoundError:
@@ -225,10 +244,19 @@ class EmbeddedBookie:
             self._fail(code)
         if self._reads:
             for tag, result in self._reader.completions():
-                self._reads.pop(tag)(result)
+                self._answer_read(self._reads.pop(tag), result)
         if self._stalled and not self.failure:
             self._retry_stalled()
+        for _ in range(len(self._waiting_fences)):
+            self.fence(*self._waiting_fences.popleft())
         self._log_events()
+
+    def _answer_read(self, callback: ReadCallback, result: EntryBatch | int) -> None:
+        """One reader's mistake must not keep the answers from the others."""
+        try:
+            callback(result)
+        except Exception as error:
+            log.failure("a reader failed to take its entries", error)
 
     def _fail(self, code: int) -> None:
         """The journal failed: nothing that is not durable now will ever be."""
@@ -256,9 +284,10 @@ class EmbeddedBookie:
         """Stops taking completions and closes the storage; what is not written yet is flushed."""
         self._turn.loop.remove_reader(self._event_fd)
         self._reads.clear()
-        self.storage.close(flush=not self.failure)
-        self._log_events_after_close()
-
-    def _log_events_after_close(self) -> None:
-        if self.failure:
+        journal_failed = bool(self.failure)
+        # Whoever comes later is answered, and never reaches the storage.
+        self._closed = True
+        self.failure = self.failure or FAILED
+        self.storage.close(flush=not journal_failed)
+        if journal_failed:
             log.error("the journal had failed; the next start recovers what was acknowledged")

@@ -101,11 +101,14 @@ class Dispatcher:
             self.read_position = Position(position.ledger_id, position.entry_id + 1)
             return True
         log.warning("a read failed, it is tried again in 1 s", **where, error=error)
-        self.topic.loop.call_later(RETRY_READ_S, self._wake_in_turn)
+        # Nothing else is read until then, however often the dispatcher is woken.
+        self._reading = True
+        self.topic.loop.call_later(RETRY_READ_S, self.topic.turn.run, self._retry_read)
         return False
 
-    def _wake_in_turn(self) -> None:
-        self.topic.turn.run(self.wake)
+    def _retry_read(self) -> None:
+        self._reading = False
+        self.wake()
 
     def _send(self, batch: EntryBatch) -> Position:
         """Sends what it can of a batch; returns where to read on."""
@@ -137,7 +140,9 @@ class Dispatcher:
         """Whether a consumer can get entries now; if only its socket is full, it wakes us later."""
         if consumer.can_deliver:
             return True
-        if consumer.permits > 0 and not consumer.closed and not consumer.connection.closed:
+        if consumer.is_blocked or consumer.permits <= 0 or consumer.closed:
+            return False
+        if not consumer.connection.closed:
             consumer.connection.when_writable(self.wake)
         return False
 

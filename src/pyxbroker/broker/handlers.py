@@ -40,6 +40,7 @@ log = get_logger("pyxbroker.connection")
 
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
+COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 
 Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
 
@@ -68,7 +69,7 @@ class Session:
         self.client_version = ""
         self.ping_sent = False
         self.lookups = 0
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Future[None]] = set()
         # ("producer" or "consumer", id) -> the task that is opening it
         self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
 
@@ -190,8 +191,17 @@ class Handlers:
             return
         if waiting is not None:
             task = asyncio.ensure_future(self._run(connection, waiting, message))
-            connection.session.tasks.add(task)
-            task.add_done_callback(connection.session.tasks.discard)
+            tasks = connection.session.tasks
+            tasks.add(task)
+            if len(tasks) == COMMANDS_MAX:
+                connection.pause_commands(True)
+
+            def on_done(done: asyncio.Future[None]) -> None:
+                tasks.discard(done)
+                if len(tasks) == COMMANDS_MAX // 2 and not connection.closed:
+                    connection.pause_commands(False)
+
+            task.add_done_callback(on_done)
 
     async def _run(self, connection: Connection, waiting: Awaitable[None], message: Any) -> None:
         try:
@@ -273,7 +283,7 @@ class Handlers:
         silent.
         """
         for connection in live:
-            if connection.heard:
+            if connection.heard or connection.is_paused:
                 connection.heard = False
                 connection.session.ping_sent = False
             elif not connection.established or connection.session.ping_sent:

@@ -35,6 +35,7 @@ log = get_logger("pyxbroker.service")
 
 BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
+ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
 DEFAULT_METADATA_URL = "embedded:metadata"
 
@@ -98,7 +99,6 @@ class Service:
         self._web: Any = None
         self._background: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = self.loop.create_future()
-        self._connections_by_ip: dict[str, int] = {}
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -196,7 +196,11 @@ class Service:
         except BlockingIOError:
             return
         except OSError as error:
+            # Out of descriptors, most likely: those that wait in the backlog are asked for again
+            # later.
             log.error("a connection could not be accepted", error=error)
+            self.loop.remove_reader(self._listener)
+            self.loop.call_later(ACCEPT_RETRY_S, self._accept_again)
             return
         peer = f"{address[0]}:{address[1]}"
         limit = self.config.brokerMaxConnections
@@ -212,6 +216,10 @@ class Service:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connections.accept(sock, peer, Session())
+
+    def _accept_again(self) -> None:
+        if self.is_ready and self._listener is not None:
+            self.loop.add_reader(self._listener, self._on_connection)
 
     def _connections_of(self, address: str) -> int:
         prefix = address + ":"
@@ -303,12 +311,16 @@ class Service:
             await self._web.stop()
         elif self._web_socket is not None:
             self._web_socket.close()
-        await self.topics.close()
-        await self.producer_names.close()
-        self.connections.turn.run(self._close_connections)
-        await self._ledgers.stop()
-        self._bookie.close()
-        await self.metadata.close()
+        try:
+            await self.topics.close()
+            await self.producer_names.close()
+            self.connections.turn.run(self._close_connections)
+            await self._ledgers.stop()
+        finally:
+            try:
+                self._bookie.close()
+            finally:
+                await self.metadata.close()
 
     def _close_connections(self) -> None:
         connection: Connection

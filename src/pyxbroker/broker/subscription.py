@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.broker.dispatchers import Dispatcher, ExclusiveDispatcher, SharedDispatcher
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.errors import ConsumerBusy, NotAllowed
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Subscription:
                 f"Subscription {self.name} has {limit} consumers, which is its limit"
                 " (maxConsumersPerSubscription)."
             )
+        if kind is SubscriptionType.SHARED:
+            consumer.unacked_max = self.topic.limits.unacked_per_consumer_max
         if kind is not self.kind or not self.consumers:
             self.kind = kind
             self.dispatcher = DISPATCHERS[kind](self)
@@ -102,10 +105,13 @@ class Subscription:
         if has_txn:
             return "Acknowledging within a transaction is not supported by this broker."
         if not cumulative:
+            was_blocked = consumer.is_blocked
             consumer.settle(run)
             self.cursor.acknowledge(run)
             if self.kind is not SubscriptionType.EXCLUSIVE:
                 self._settle_elsewhere(consumer, run)
+            if was_blocked and not consumer.is_blocked:
+                self.dispatcher.wake()
             return None
         if self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
             return (
@@ -145,7 +151,13 @@ class Subscription:
     async def delete(self) -> None:
         """Removes the subscription; it has no consumers any more."""
         self.closing = True
-        await self.cursor.delete()
+        try:
+            await self.cursor.delete()
+        except MetadataError:
+            # Its node is still there, so it is: the client may try again.
+            self.cursor.closed = False
+            self.closing = False
+            raise
 
     def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
         """Raises NotAllowed while others use the subscription."""

@@ -35,6 +35,7 @@ class TopicLimits:
     consumers_max: int = 0  # maxConsumersPerTopic
     consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
     subscriptions_max: int = 0  # maxSubscriptionsPerTopic
+    unacked_per_consumer_max: int = 0  # messages; maxUnackedMessagesPerConsumer
     read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
     read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
     round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
@@ -71,7 +72,7 @@ class Topic:
 
     def add_producer(self, producer: Producer) -> None:
         """Raises ProducerBusy when the name is taken or there are too many."""
-        self._check_open()
+        self.check_open()
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
@@ -123,7 +124,7 @@ class Topic:
 
     def check_consumers(self) -> None:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
-        self._check_open()
+        self.check_open()
         limit = self.limits.consumers_max
         if limit and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
             raise ConsumerBusy(
@@ -180,9 +181,9 @@ class Topic:
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Deletes a subscription whose consumers are gone."""
+        await subscription.delete()
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
-        await subscription.delete()
 
     # --- new entries --------------------------------------------------------------------------
 
@@ -247,7 +248,8 @@ class Topic:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises ServiceNotReady when the topic is not served here any more."""
         if self.fenced:
             raise ServiceNotReady(f"Topic {self.name} is being closed; look it up again.")
 

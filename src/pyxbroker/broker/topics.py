@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.broker.topic import Topic, TopicLimits
 from pyxbroker.config import Config
 from pyxbroker.connection import Turn
-from pyxbroker.errors import MetadataStoreError, NotAllowed, TopicNotFound
+from pyxbroker.errors import MetadataStoreError, NotAllowed, ServiceNotReady, TopicNotFound
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
@@ -100,6 +100,7 @@ def topic_limits_of(config: Config) -> TopicLimits:
         consumers_max=config.maxConsumersPerTopic,
         consumers_per_subscription_max=config.maxConsumersPerSubscription,
         subscriptions_max=config.maxSubscriptionsPerTopic,
+        unacked_per_consumer_max=config.maxUnackedMessagesPerConsumer,
         read_batch_max=config.dispatcherMaxReadBatchSize,
         read_bytes_max=config.dispatcherMaxReadSizeBytes,
         round_robin_max=config.dispatcherMaxRoundRobinBatchSize,
@@ -120,7 +121,8 @@ class Topics:
         self._ledger_limits = limits_of(config)
         self._topic_limits = topic_limits_of(config)
         self._topics: dict[TopicName, Topic] = {}
-        self._opening: dict[TopicName, Future[Topic]] = {}
+        self._opening: dict[tuple[TopicName, bool], Future[Topic]] = {}
+        self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
@@ -132,21 +134,28 @@ class Topics:
     async def get(self, name: TopicName, create: bool) -> Topic:
         """The topic, opened if need be; made if it does not exist and create allows it."""
         topic = self._topics.get(name)
-        if topic is not None:
-            if not topic.fenced:
-                return topic
-            if topic.managed_ledger.is_dead:
-                del self._topics[name]
-        opening = self._opening.get(name)
+        if topic is not None and not topic.fenced:
+            return topic
+        if self._closing or (topic is not None and not topic.managed_ledger.is_dead):
+            raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+        key = (name, create)
+        opening = self._opening.get(key)
         if opening is None:
             opening = asyncio.ensure_future(self._open(name, create))
-            self._opening[name] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(name, None))
+            self._opening[key] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(key, None))
         return await asyncio.shield(opening)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         await self.check_name(name)
         async with self._loading:
+            former = self._topics.get(name)
+            if former is not None and not former.fenced:
+                return former
+            if former is not None:
+                # What it has under way must not meet what its successor does.
+                await former.managed_ledger.settle()
+                self._topics.pop(name, None)
             managed_ledger = await open_managed_ledger(
                 name.managed_ledger_name,
                 self._store,
@@ -198,7 +207,8 @@ class Topics:
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
-        if self._opening:
+        self._closing = True
+        while self._opening:
             await asyncio.wait(list(self._opening.values()))
         topics = list(self._topics.values())
         results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)

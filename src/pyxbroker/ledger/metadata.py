@@ -24,7 +24,14 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, GetResult, MetadataStore, NotFound, PutResult
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    GetResult,
+    MetadataError,
+    MetadataStore,
+    NotFound,
+    PutResult,
+)
 from pyxbroker.proto import DataFormats
 
 INVALID_ENTRY_ID = -1
@@ -50,7 +57,7 @@ class DigestType(enum.IntEnum):
     DUMMY = 4
 
 
-class MalformedLedgerMetadata(Exception):
+class MalformedLedgerMetadata(MetadataError):
     """A stored value is not the metadata of a ledger."""
 
 

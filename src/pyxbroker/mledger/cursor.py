@@ -123,7 +123,8 @@ class Cursor:
 
     def _schedule_write(self) -> None:
         if self._timer is None and self._writer is None and self.failure is None:
-            delay = 1.0 / self.managed_ledger.limits.mark_delete_per_s
+            rate = self.managed_ledger.limits.mark_delete_per_s
+            delay = 1.0 / rate if rate > 0 else 0.0
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def _on_timer(self) -> None:
@@ -218,7 +219,12 @@ class Cursor:
         previous = self.ledger_id
         ledger = await client.create(self, self.managed_ledger.name, self.name)
         await self._append(ledger, state)
-        await self._write_node(ledger.ledger_id)
+        try:
+            await self._write_node(ledger.ledger_id)
+        except CursorError:
+            # Nothing names the ledger, and nobody else would ever delete it.
+            await client.delete(ledger.ledger_id)
+            raise
         self._ledger = ledger
         if previous != NO_LEDGER:
             await client.delete(previous)
@@ -242,7 +248,9 @@ class Cursor:
         try:
             result = await self.managed_ledger.store.put(path, value, self.version)
         except BadVersion as error:
-            raise CursorError(f"cursor {self.name} was changed by another broker") from error
+            changed = f"cursor {self.name} was changed by another broker"
+            self.managed_ledger.fence(changed)
+            raise CursorError(changed) from error
         self.version = result.version
         self.ledger_id = ledger_id
 
@@ -264,11 +272,8 @@ class Cursor:
         """
         if self.closed:
             return
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        await self._finish_writing()
+        self.abandon()
+        await self.finish_writing()
         if not self.durable or self.failure is not None:
             return
         if positions.ranges_exceed(self.acks, self._ranges_max):
@@ -283,20 +288,28 @@ class Cursor:
             if previous != NO_LEDGER:
                 await self.managed_ledger.client.delete(previous)
 
-    async def _finish_writing(self) -> None:
-        while self._writer is not None:
-            await asyncio.wait([self._writer])
-
-    async def delete(self) -> None:
-        """Removes the cursor for good."""
+    def abandon(self) -> None:
+        """The managed ledger failed: nothing is begun any more, another owner may be at work."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        await self._finish_writing()
+
+    async def finish_writing(self) -> None:
+        """Waits for a write that is under way."""
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def delete(self) -> None:
+        """Removes the cursor for good. MetadataError: it may be tried again."""
+        self.abandon()
+        await self.finish_writing()
+        if self.durable:
+            await self._delete_node()
         self.managed_ledger.cursors.pop(self.name, None)
-        if not self.durable:
-            return
+        self.managed_ledger.trim()
+
+    async def _delete_node(self) -> None:
         path = paths.cursor(self.managed_ledger.name, self.name)
         try:
             await self.managed_ledger.store.delete(path)
@@ -307,7 +320,6 @@ class Cursor:
                 await self.managed_ledger.client.delete(self.ledger_id)
             except MetadataError as error:
                 log.warning("a cursor's ledger was not deleted", cursor=self.name, error=error)
-        self.managed_ledger.trim()
 
 
 async def recover_cursor(

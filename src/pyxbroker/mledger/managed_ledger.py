@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
-from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
+from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
@@ -157,10 +158,14 @@ class ManagedLedger:
             try:
                 result = await self.store.put(paths.managed_ledger(self.name), value, self.version)
             except BadVersion as error:
-                fenced = ManagedLedgerFenced(f"{self.name} is owned by another broker: {error}")
-                self.fail(State.FENCED, fenced)
-                raise fenced from error
+                raise self.fence(str(error)) from error
             self.version = result.version
+
+    def fence(self, reason: str) -> ManagedLedgerFenced:
+        """Stops writing, since another broker has changed what only an owner changes."""
+        fenced = ManagedLedgerFenced(f"{self.name} is owned by another broker: {reason}")
+        self.fail(State.FENCED, fenced)
+        return fenced
 
     def last_entry(self, ledger_id: int) -> int | None:
         """Id of the last confirmed entry of a ledger (-1: none yet), None for an unknown ledger."""
@@ -273,6 +278,8 @@ class ManagedLedger:
             return
         self._failure = error
         self.state = state
+        for cursor in self.cursors.values():
+            cursor.abandon()
         runs = self.current.take_unconfirmed() if self.current is not None else []
         runs.extend(self._waiting)
         self._waiting.clear()
@@ -489,8 +496,7 @@ class ManagedLedger:
                 raise NoSuchEntry(f"ledger {ledger_id} is not part of {self.name} any more")
             self._readers[ledger_id] = await self.client.open_read(ledger_id)
         except (LedgerError, MetadataError) as error:
-            failure = error if isinstance(error, LedgerError) else LedgerError(str(error))
-            self.client.turn.run(callback, failure)
+            self.client.turn.run(callback, _read_error(error))
             return
         self.read(position, count_max, bytes_max, callback, last)
 
@@ -536,6 +542,12 @@ class ManagedLedger:
         elif self._failure is None:
             self.state = State.CLOSED
 
+    async def settle(self) -> None:
+        """Waits, after a failure, until nothing of this managed ledger is under way any more."""
+        await self._finish_tasks()
+        for cursor in list(self.cursors.values()):
+            await cursor.finish_writing()
+
     async def _finish_tasks(self) -> None:
         """Waits for what is under way, and for what that begins in its turn."""
         while self._tasks:
@@ -553,3 +565,14 @@ class ManagedLedger:
         await self.write_info()
         if info.entries == 0:
             await self.client.delete(handle.ledger_id)
+
+
+def _read_error(error: LedgerError | MetadataError) -> LedgerError:
+    """What a reader of a ledger is told that cannot be opened.
+
+    Metadata that is gone or cannot be decoded loses the ledger for good; that is told apart from a
+    store that is away, since only in that case it helps to try again.
+    """
+    if isinstance(error, (NoSuchLedger, MalformedLedgerMetadata)):
+        return NoSuchEntry(str(error))
+    return error if isinstance(error, LedgerError) else LedgerError(str(error))

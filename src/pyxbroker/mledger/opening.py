@@ -8,11 +8,15 @@ import time
 
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, NotFound
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor import recover_cursor
 from pyxbroker.mledger.managed_ledger import LedgerInfo, ManagedLedger, ManagedLedgerLimits
+from pyxbroker.mledger.records import MalformedRecord
+
+log = get_logger("pyxbroker.mledger")
 
 
 async def open_managed_ledger(
@@ -89,7 +93,17 @@ async def _open_cursors(managed_ledger: ManagedLedger) -> None:
         if node is None:
             continue
         name = paths.decode(encoded)
-        cursor = await recover_cursor(managed_ledger, name, node.value, node.version)
+        try:
+            cursor = await recover_cursor(managed_ledger, name, node.value, node.version)
+        except MalformedRecord as error:
+            # The topic serves everybody else; who asks for this subscription is refused.
+            log.error(
+                "a cursor cannot be read",
+                managed_ledger=managed_ledger.name,
+                cursor=name,
+                error=error,
+            )
+            continue
         managed_ledger.cursors[name] = cursor
 
 

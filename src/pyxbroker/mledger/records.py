@@ -20,6 +20,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.proto import MLDataFormats
 
 COMPRESSED_MAGIC = 0x4778
@@ -30,7 +31,7 @@ NO_LEDGER = -1
 _ENVELOPE = struct.Struct(">HI")
 
 
-class MalformedRecord(Exception):
+class MalformedRecord(MetadataError):
     """The bytes are not the record that they should be."""
 
 
