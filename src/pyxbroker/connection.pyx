@@ -1,6 +1,5 @@
 """One client's socket, from bytes to commands and back; connection.pxd describes the parts."""
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int32_t
 from libc.string cimport memcpy, memmove
 
 from pyxbroker.buffers cimport SLAB_BYTES
