@@ -235,9 +235,10 @@ async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
 async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[int, int]:
     """(last entry id, length in bytes) of a fenced ledger.
 
-    A bookie in this process is the only one of its ensemble, and its journal keeps the order of
-    adds: an entry that is missing or damaged before the last one was written once, so the ledger
-    goes on behind it. Only that entry is lost.
+    A bookie in this process is the only one of its ensemble, so a missing entry before the last one
+    tells nothing of those behind it: it was damaged, or the last write before a power cut was torn.
+    In the first case they were acknowledged, so the ledger goes on behind a gap; in the second
+    they are kept as well, though nobody was promised that.
     """
     last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
     for entry_id in range(last, -1, -1):
