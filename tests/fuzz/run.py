@@ -22,6 +22,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -48,15 +49,18 @@ def main() -> int:
         print(f"fuzz: no target is named {options.target}", file=sys.stderr)
         return 2
     clang = shutil.which(os.environ.get("CLANG", "clang"))
-    worst = 0
-    for target in targets:
+    if any(target.suffix == ".py" for target in targets):
+        python_engine(clang)  # builds what the targets share, before they run side by side
+
+    def attempt(target: Path) -> int:
         try:
-            found = run_target(target, clang, options)
+            return run_target(target, clang, options)
         except CannotRun as error:
             print(f"fuzz {target.stem}: cannot run: {error}", flush=True)
-            found = 2
-        worst = max(worst, found)
-    return worst
+            return 2
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return max(pool.map(attempt, targets))
 
 
 def parse_options() -> argparse.Namespace:
@@ -173,8 +177,12 @@ def build_native(target: Path, clang: str | None) -> Path:
         raise CannotRun("targets in C need clang; install it, or set CLANG to its name.")
     program = BUILD / target.stem
     sources = [each for each in sorted(NATIVE.glob("*.c")) if each.name not in PYTHON_MODULES]
-    # The test_*.c have a main of their own; the rest is what they share.
-    shared = [each for each in sorted(NATIVE_TESTS.glob("*.c")) if each.name[:5] != "test_"]
+    # The test_*.c and bench_*.c have a main of their own; the rest is what they share.
+    shared = [
+        each
+        for each in sorted(NATIVE_TESTS.glob("*.c"))
+        if not each.name.startswith(("test_", "bench_"))
+    ]
     program.parent.mkdir(parents=True, exist_ok=True)
     build(
         [

@@ -93,13 +93,12 @@ def payload_section(metadata: bytes, payload: bytes, *, checksum: bool = True) -
 
 def check_payload(data: bytes) -> tuple[bytes, bool]:
     """The metadata of a payload section, and whether its checksum, if any, is right."""
-    at = 0
     if len(data) >= 6 and data.startswith(BROKER_ENTRY_METADATA_MAGIC):
-        at = 6 + number(data, 2)
+        raise Malformed("only brokers put entry metadata before the checksum")
+    at = 0
     right = True
-    if len(data) - at >= 6 and data[at : at + 2] == CHECKSUM_MAGIC:
-        # Only what a producer sends is checked, and that has nothing before the checksum.
-        right = at > 0 or crc32c(data[6:]) == number(data, 2)
+    if len(data) >= 6 and data.startswith(CHECKSUM_MAGIC):
+        right = crc32c(data[6:]) == number(data, 2)
         at += 6
     size = number(data, at)
     metadata = data[at + 4 : at + 4 + size]
