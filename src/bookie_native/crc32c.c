@@ -106,10 +106,17 @@ CRC32C_TARGET static uint32_t combine_clmul(uint32_t crc_a, uint32_t crc_b, uint
 CRC32C_TARGET static inline uint64_t three_lanes(uint64_t state, const uint8_t *data, size_t lane,
                                                  const uint32_t shifts[2]) {
     uint64_t first = state, second = 0, third = 0;
-    for (size_t at = 0; at < lane; at += 8) {
-        first = _mm_crc32_u64(first, load64(data + at));
-        second = _mm_crc32_u64(second, load64(data + lane + at));
-        third = _mm_crc32_u64(third, load64(data + 2 * lane + at));
+    for (size_t line = 0; line < lane; line += 64) {
+        /* The next three lanes: each lane is a page at most, where the hardware's own look-ahead
+         * ends. A prefetch beyond the buffer does no harm. */
+        _mm_prefetch((const char *)((uintptr_t)data + 3 * lane + line), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)data + 4 * lane + line), _MM_HINT_T0);
+        _mm_prefetch((const char *)((uintptr_t)data + 5 * lane + line), _MM_HINT_T0);
+        for (size_t at = line; at < line + 64; at += 8) {
+            first = _mm_crc32_u64(first, load64(data + at));
+            second = _mm_crc32_u64(second, load64(data + lane + at));
+            third = _mm_crc32_u64(third, load64(data + 2 * lane + at));
+        }
     }
     return multiply_clmul((uint32_t)first, shifts[1]) ^
            multiply_clmul((uint32_t)second, shifts[0]) ^ third;
