@@ -87,14 +87,18 @@ class LedgerClient:
                 return handle
 
     async def begin_create(
-        self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
+        self,
+        listener: LedgerListener,
+        managed_ledger: str,
+        cursor: str | None = None,
+        above: int = -1,
     ) -> tuple[LedgerHandle, asyncio.Future[bool]]:
         """Issues the creation of a ledger: (its handle, a future that tells whether it was
         created).
 
         Writes of metadata that are issued after this are applied after it, so that a caller may
         name the ledger elsewhere without waiting; nothing may be appended before the future is
-        True. False: the id was taken already.
+        True. False: the id was taken already. The id is greater than above.
         """
         quorums = self._quorums
         ensemble = tuple(sorted(self._bookies))[: quorums.ensemble]
@@ -114,6 +118,9 @@ class LedgerClient:
             ctime_ms=int(time.time() * 1000),
         )
         ledger_id = await self._ids.next_id()
+        while ledger_id <= above:
+            # It was fetched ahead before another broker made the ledgers that come first.
+            ledger_id = await self._ids.next_id()
         write = self._metadata.create(ledger_id, metadata)
         handle = LedgerHandle(
             ledger_id,

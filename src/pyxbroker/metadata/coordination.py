@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections import deque
 from collections.abc import Callable
 
 from pyxbroker.metadata import paths
@@ -20,6 +21,8 @@ from pyxbroker.metadata.store import (
 )
 
 REVALIDATE_DELAY_S = 1.0
+IDS_AHEAD_MIN = 4
+IDS_AHEAD_MAX = 16
 
 _log = logging.getLogger(__name__)
 
@@ -152,37 +155,45 @@ async def next_counter_value(store: MetadataStore, path: str) -> int:
 class LedgerIdGenerator:
     """Gives out ledger ids, as BookKeeper does: numbers below /ledgers/idgen, then idgen-long.
 
-    One id is always fetched ahead, so that whoever creates a ledger need not wait for the store. An
-    id that was fetched and not used before the process ended is never used: ids only have to be
-    unique.
+    Some ids are always fetched ahead, several in one go, so that whoever creates a ledger need not
+    wait for the store. An id that was fetched and not used before the process ended is never used:
+    ids only have to be unique.
     """
 
     def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
         self._store = store
         self._random = rng or random.Random()
-        self._ahead: asyncio.Task[int] | None = None
+        self._ahead: deque[asyncio.Task[int]] = deque()
         self._is_long = False
 
     def prefetch(self) -> None:
-        """Asks for the next id now; without this the first next_id() does."""
-        if self._ahead is None:
-            self._ahead = asyncio.ensure_future(self._fetch())
+        """Asks for the next ids now; without this the first next_id() does."""
+        if len(self._ahead) < IDS_AHEAD_MIN:
+            while len(self._ahead) < IDS_AHEAD_MAX:
+                self._ahead.append(asyncio.ensure_future(self._fetch()))
 
     async def next_id(self) -> int:
         """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
-        self.prefetch()
-        ahead, self._ahead = self._ahead, None
-        assert ahead is not None, "prefetch() has just made it"
-        ledger_id = await ahead
-        self.prefetch()
-        return ledger_id
+        while True:
+            self.prefetch()
+            ahead = self._ahead.popleft()
+            failed_before = ahead.done()
+            try:
+                ledger_id = await ahead
+            except MetadataError:
+                if not failed_before:
+                    raise
+                # The store was away when this one was fetched; that says nothing of now.
+                continue
+            self.prefetch()
+            return ledger_id
 
     async def close(self) -> None:
         """Stops fetching ahead."""
-        if self._ahead is not None:
-            self._ahead.cancel()
-            await asyncio.gather(self._ahead, return_exceptions=True)
-            self._ahead = None
+        for each in self._ahead:
+            each.cancel()
+        await asyncio.gather(*self._ahead, return_exceptions=True)
+        self._ahead.clear()
 
     async def _fetch(self) -> int:
         if not self._is_long:

@@ -339,7 +339,9 @@ class ManagedLedger:
         Both writes are under way at once; they are applied in this order.
         """
         while True:
-            handle, created = await self.client.begin_create(self, self.name)
+            handle, created = await self.client.begin_create(
+                self, self.name, above=max(self.ledgers, default=-1)
+            )
             self.adopt_ledger(handle)
             outcomes = await asyncio.gather(created, self.write_info(), return_exceptions=True)
             for outcome in outcomes:
