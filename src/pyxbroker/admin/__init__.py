@@ -65,6 +65,8 @@ def _import_app() -> ModuleType:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+        # What was imported stays; looking through it again and again would delay messages.
+        gc.freeze()
         if collecting:
             gc.enable()
 
