@@ -7,6 +7,10 @@
 
 #include "bytes.h"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14; C libraries name it later than kernels know it */
+#endif
+
 enum { HUGE_PAGE_BYTES = 2 << 20 };
 
 struct segment_pool {
@@ -144,6 +148,25 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
     s->next = NULL;
     atomic_store_explicit(&s->pin.count, 1, memory_order_release);
     return s;
+}
+
+void segment_populate(segment *s, size_t from, size_t bytes) {
+    if (from >= s->bytes)
+        return;
+    if (bytes > s->bytes - from)
+        bytes = s->bytes - from;
+    (void)madvise(s->base + from, bytes, MADV_POPULATE_WRITE);
+}
+
+void segment_pool_prepare(segment_pool *pool) {
+    pthread_mutex_lock(&pool->lock);
+    int wanted = pool->free == NULL && pool->out_count < pool->segments_max;
+    pthread_mutex_unlock(&pool->lock);
+    segment *s = wanted ? segment_take(pool, 0, 0) : NULL;
+    if (s == NULL)
+        return;
+    segment_populate(s, 0, SEGMENT_PIECE_BYTES);
+    pin_drop(&s->pin); /* which makes it the first of the free ones */
 }
 
 size_t segment_pool_available(segment_pool *pool) {

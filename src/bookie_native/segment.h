@@ -50,6 +50,17 @@ size_t segment_pool_available(segment_pool *pool);
 
 size_t segment_pool_segment_bytes(const segment_pool *pool);
 
+/* What is touched at once where memory is touched ahead: a huge page. */
+enum { SEGMENT_PIECE_BYTES = 2 << 20 };
+
+/* Touches bytes from..from + bytes of a segment, as far as it goes, without changing any. Any
+ * thread that has a hold. A hint: kernels before 5.14 do nothing. */
+void segment_populate(segment *s, size_t from, size_t bytes);
+
+/* Makes sure, as far as segments_max allows, that the next segment taken has its first piece
+ * touched. Any thread. */
+void segment_pool_prepare(segment_pool *pool);
+
 static inline void pin_hold(storage_pin *pin, uint32_t count) {
     atomic_fetch_add_explicit(&pin->count, count, memory_order_relaxed);
 }

@@ -219,6 +219,8 @@ static int storage_start(storage *s, const storage_options *options,
         status = flusher_start(&s->flusher);
     if (status == 0)
         status = reader_start(&s->reader);
+    if (status == 0)
+        status = warmer_start(&s->warmer, s->pool);
     if (status == 0 && generation_has_content(s->active))
         status = storage_rotate(s);
     return status;
@@ -227,6 +229,7 @@ static int storage_start(storage *s, const storage_options *options,
 /* Stops the threads in the order of their work. Returns the first error. */
 static int storage_stop(storage *s, int flush) {
     int error = 0;
+    warmer_close(&s->warmer);
     if (s->opened) {
         journal_files_hurry(&s->files);
         error = journal_close(&s->journal);

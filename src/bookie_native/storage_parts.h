@@ -11,6 +11,7 @@
 #include "journal_files.h"
 #include "reader.h"
 #include "storage.h"
+#include "warmer.h"
 
 /* What the owner knows about a ledger. */
 typedef struct ledger_state {
@@ -34,6 +35,7 @@ struct storage {
     flusher flusher;
     reader reader;
     segment_pool *pool;
+    warmer warmer;
     int opened; /* journal, flusher and reader are set up */
 
     /* The rest belongs to the owner. */

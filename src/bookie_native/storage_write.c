@@ -98,6 +98,7 @@ static int storage_next_segment(storage *s) {
         pin_drop(&fresh->pin);
         return -ENOMEM;
     }
+    warmer_ask(&s->warmer, fresh, fresh->base);
     return journal_use_segment(&s->journal, fresh, NULL);
 }
 
@@ -127,8 +128,12 @@ static int storage_append(storage *s, ledger_state *ledger, const record *r, con
         if (*part == NULL)
             return -ENOMEM;
         *payload = journal_append(&s->journal, r, header, header_length, data, data_length);
-        if (*payload != NULL)
+        if (*payload != NULL) {
+            const uint8_t *end = *payload + r->length;
+            if (warmer_is_due(&s->warmer, end))
+                warmer_ask(&s->warmer, s->active->segments[s->active->segment_count - 1], end);
             return 0;
+        }
         int error = storage_next_segment(s);
         if (error < 0)
             return error;
