@@ -116,17 +116,20 @@ def publish(
     return {"messages": total, "rate": total / wall, "client_us": cpu / total * 1e6}
 
 
-def backlog(client: pulsar.Client, topic: str, count: int) -> dict[str, float]:
+def backlog(client: pulsar.Client, topic: str, count: int, times: int = 1) -> dict[str, float]:
     """Read messages that are there already, from the first on."""
     mark("begin")
     cpu, began = time.process_time(), time.perf_counter()
-    reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
-    for _ in range(count):
-        if len(reader.read_next(timeout_millis=30_000).data()) != len(KIB):
-            raise SystemExit("a message of another size came back")
+    for _ in range(times):
+        reader = client.create_reader(topic, pulsar.MessageId.earliest, receiver_queue_size=5000)
+        for _ in range(count):
+            if len(reader.read_next(timeout_millis=30_000).data()) != len(KIB):
+                raise SystemExit("a message of another size came back")
+        reader.close()
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     mark("end")
-    return {"messages": count, "rate": count / wall, "client_us": cpu / count * 1e6}
+    total = count * times
+    return {"messages": total, "rate": total / wall, "client_us": cpu / total * 1e6}
 
 
 def end_to_end(client: pulsar.Client, topic: str, count: int) -> dict[str, float]:
@@ -191,6 +194,7 @@ LOADS: dict[str, Callable[[pulsar.Client, str, int], dict[str, float]]] = {
     "unbatched4": lambda client, topic, count: publish(client, topic, count, 4, False),
     "batched": lambda client, topic, count: publish(client, topic, count, 1, True),
     "backlog": backlog,
+    "backlog5": lambda client, topic, count: backlog(client, topic, count, 5),
     "end_to_end": end_to_end,
     "topics": topics,
 }

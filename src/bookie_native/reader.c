@@ -57,7 +57,7 @@ static int reader_run(const reader *r, const read_request *request, int done, co
             *from = place->offset;
             limit = windows_reach(&r->windows, row->log->id, place->offset);
             if (end > limit)
-                limit = place->offset + WINDOW_BYTES;
+                limit = place->offset + window_room(place->offset);
         } else if (place->length > 0 && (end > limit || place->offset < *from)) {
             break;
         }

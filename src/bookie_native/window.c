@@ -8,15 +8,13 @@
 
 #include "bytes.h"
 
-#define WINDOW_ALIGNMENT 4096u
-
 int windows_open(windows *w, const disk_calls *disk, int directory_fd) {
     memset(w, 0, sizeof *w);
     w->disk = disk;
     w->directory_fd = directory_fd;
     for (int i = 0; i < WINDOW_FILES; i++)
         w->files[i].fd = -1;
-    w->pool = segment_pool_open(WINDOW_BYTES + WINDOW_ALIGNMENT, WINDOWS_POOLED_MAX, NULL, NULL);
+    w->pool = segment_pool_open(WINDOW_BYTES, WINDOWS_POOLED_MAX, NULL, NULL);
     return w->pool == NULL ? -ENOMEM : 0;
 }
 
@@ -111,6 +109,17 @@ static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, u
     return 0;
 }
 
+/* 1 when a held stretch leads up to begin: somebody reads along the log. */
+static int windows_follows(const windows *w, uint64_t log_id, uint64_t begin) {
+    for (int i = 0; i < WINDOWS_HELD; i++) {
+        const window *held = &w->held[i];
+        if (held->memory != NULL && held->log_id == log_id && held->from < begin &&
+            begin <= held->to)
+            return 1;
+    }
+    return 0;
+}
+
 int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
                 int ahead, window *out) {
     const window *held = windows_find(w, log_id, from, to);
@@ -123,7 +132,9 @@ int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, 
     if (fd < 0)
         return fd;
     uint64_t begin = from & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
-    uint64_t end = ahead && to < begin + WINDOW_BYTES ? begin + WINDOW_BYTES : to;
+    uint64_t reach = !ahead ? 0 : windows_follows(w, log_id, begin) ? WINDOW_BYTES
+                                                                    : WINDOW_FIRST_BYTES;
+    uint64_t end = to < begin + reach ? begin + reach : to;
     end = (end + WINDOW_ALIGNMENT - 1) & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
     if (end > log_bytes)
         end = log_bytes;

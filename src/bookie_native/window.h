@@ -15,9 +15,12 @@
 #include "entry_log.h"
 
 enum {
-    WINDOW_BYTES = 1 << 20,    /* of a log that one read brings in */
+    WINDOW_ALIGNMENT = 4096, /* of what a direct read begins and ends at */
+    WINDOW_BYTES = SEGMENT_PIECE_BYTES, /* of a log that one read brings in: one huge page, which
+                                           the kernel pins at once and the disk fills in one go */
+    WINDOW_FIRST_BYTES = 256 << 10, /* the same, where no reader came along the log before */
     WINDOWS_HELD = 8,          /* latest ones kept */
-    WINDOWS_POOLED_MAX = 32,   /* in use and free ones that are kept for reuse */
+    WINDOWS_POOLED_MAX = 16,   /* in use and free ones that are kept for reuse */
     WINDOW_FILES = 8           /* open descriptors of logs */
 };
 
@@ -52,6 +55,11 @@ void windows_forget(windows *w, uint64_t log_id);
 
 /* Where the held stretch ends that has the byte at offset of a log; 0 when none has it. */
 uint64_t windows_reach(const windows *w, uint64_t log_id, uint64_t offset);
+
+/* The most bytes that one window can have which begins with the byte at offset. */
+static inline uint64_t window_room(uint64_t offset) {
+    return WINDOW_BYTES - offset % WINDOW_ALIGNMENT;
+}
 
 /* Bytes from..to of a log of log_bytes: finds them held, or reads them, with what follows them when
  * ahead. Fills in out, with a hold for the caller on out->memory. Returns 0 or an error. */

@@ -18,6 +18,7 @@ cdef class ConsumerState:
     cdef readonly uint64_t msg_out          # counters since the consumer came
     cdef readonly uint64_t bytes_out
     cdef readonly uint64_t redelivered
+    cdef double messages_per_entry          # moving average of what was sent to it
     cdef dict pending                       # ledger id -> {entry id: messages in the entry}
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1

@@ -43,6 +43,8 @@ class ConsumerState:
     @property
     def is_blocked(self) -> bool:
         """It must acknowledge something before it gets more."""
+    def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
+        """(entries, bytes) to read for it: no more than its permits and its connection take now."""
     def deliver(
         self,
         batch: EntryBatch,

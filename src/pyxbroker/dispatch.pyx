@@ -1,4 +1,5 @@
 """A dispatch round's loop over entries: permits, what is left out, one consumer's frames."""
+from libc.math cimport ceil
 from libc.stdint cimport uint8_t
 
 from pyxbroker.buffers cimport OutVector
@@ -8,10 +9,13 @@ from pyxbroker.commands cimport (
     build_message_header,
     peek_metadata,
 )
+from pyxbroker.connection cimport OUT_PENDING_DISPATCH
 from pyxbroker.frames cimport broker_metadata_size, payload_metadata
 from pyxbroker.native cimport entry_ref
 
 from typing import NamedTuple
+
+cdef double AVERAGE_WEIGHT = 0.5        # of the newest delivery among all before it
 
 
 cdef class ConsumerState:
@@ -22,6 +26,7 @@ cdef class ConsumerState:
         self.connection = connection
         self.consumer_id = consumer_id
         self.partition = partition
+        self.messages_per_entry = 1.0
         self.pending = {}
 
     @property
@@ -39,6 +44,15 @@ cdef class ConsumerState:
             return False
         return self.permits > 0 and not self.closed and self.connection.can_deliver()
 
+    def worth_reading(self, int entries_max, int64_t bytes_max):
+        """(entries, bytes) to read for it: no more than its permits and its connection take now.
+
+        What is read beyond that would be read once more when the client has asked for it.
+        """
+        cdef double entries = ceil(<double>max(self.permits, 1) / self.messages_per_entry)
+        cdef int64_t room = OUT_PENDING_DISPATCH - self.connection.out.pending
+        return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
+
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
                 dict redelivery_counts, list left_out not None):
         """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
@@ -51,6 +65,8 @@ cdef class ConsumerState:
         cdef uint32_t metadata_size
         cdef entry_ref *ref
         cdef int i = start
+        cdef int sent = 0
+        cdef int64_t before = self.permits
         cdef bint pinned = False
         cdef uint32_t offset = batch.data_offset
         cdef uint32_t count = 0
@@ -70,8 +86,11 @@ cdef class ConsumerState:
                 count = redelivery_counts.get((batch.ledger_id, ref.entry_id), 0)
             self._send(batch, i - 1, max(peek.num_messages, 1), count, not pinned)
             pinned = True
+            sent += 1
         if pinned:
             self.connection.group.mark_dirty(self.connection)
+            self.messages_per_entry += ((before - self.permits) / <double>sent
+                                        - self.messages_per_entry) * AVERAGE_WEIGHT
         return i
 
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, uint32_t redelivery_count,

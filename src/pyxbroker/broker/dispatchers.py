@@ -65,15 +65,19 @@ class Dispatcher:
         position = self.managed_ledger.normalize(self.read_position)
         if position is None:
             return False
-        count = min(max(consumer.permits, 1), self.topic.limits.read_batch_max)
-        batch = self.managed_ledger.read_cached(position, count, self.topic.limits.read_bytes_max)
+        count, size = self._worth_reading(consumer)
+        batch = self.managed_ledger.read_cached(position, count, size)
         if batch is not None:
             self.read_position = self._send(batch)
             return True
-        self._read_from_disk(position, count)
+        self._read_from_disk(position, count, size)
         return False
 
-    def _read_from_disk(self, position: Position, count: int) -> None:
+    def _worth_reading(self, consumer: Consumer) -> tuple[int, int]:
+        limits = self.topic.limits
+        return consumer.worth_reading(limits.read_batch_max, limits.read_bytes_max)
+
+    def _read_from_disk(self, position: Position, count: int, size: int) -> None:
         self._reading = True
         started_in = self._round
 
@@ -86,7 +90,7 @@ class Dispatcher:
                     return
             self.wake()
 
-        self.managed_ledger.read(position, count, self.topic.limits.read_bytes_max, on_read)
+        self.managed_ledger.read(position, count, size, on_read)
 
     def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
         """True when the dispatcher can go on behind the entry, False when it tries again later."""
@@ -243,23 +247,23 @@ class SharedDispatcher(Dispatcher):
     def _read_some(self, consumer: Consumer) -> bool:
         if len(self._replay) == 0:
             return super()._read_some(consumer)
-        count = min(max(consumer.permits, 1), self.topic.limits.read_batch_max)
+        count, size = self._worth_reading(consumer)
         ledger_id, first, last = self._replay.first_range(count)
         position = self.managed_ledger.normalize((ledger_id, first))
         if position != (ledger_id, first):
             # The ledger was trimmed meanwhile: everything in it is acknowledged.
             self._replay.discard_range(ledger_id, first, last)
             return True
-        batch = self.managed_ledger.read_cached(
-            position, count, self.topic.limits.read_bytes_max, last
-        )
+        batch = self.managed_ledger.read_cached(position, count, size, last)
         if batch is not None:
             self._send_replay(batch)
             return True
-        self._read_replay_from_disk(position, last, count)
+        self._read_replay_from_disk(position, last, count, size)
         return False
 
-    def _read_replay_from_disk(self, position: Position, last: int, count: int) -> None:
+    def _read_replay_from_disk(
+        self, position: Position, last: int, count: int, size: int
+    ) -> None:
         self._reading = True
         started_in = self._round
 
@@ -274,7 +278,7 @@ class SharedDispatcher(Dispatcher):
                     return
             self.wake()
 
-        self.managed_ledger.read(position, count, self.topic.limits.read_bytes_max, on_read, last)
+        self.managed_ledger.read(position, count, size, on_read, last)
 
     def _send_replay(self, batch: EntryBatch) -> None:
         reached = self._send(batch)
