@@ -1,0 +1,25 @@
+"""The index of delayed delivery, with a million entries in it."""
+
+from __future__ import annotations
+
+import random
+
+from pyxbroker.delayed import DelayedIndex
+
+COUNT = 1_000_000
+CHANGED = 10_000
+
+
+def test_put_and_take(benchmark) -> None:
+    choose = random.Random(1)
+    index = DelayedIndex()
+    for entry_id in range(COUNT):
+        index.put(choose.randrange(10**9), 1, entry_id)
+
+    def change() -> None:
+        for entry_id in range(CHANGED):
+            index.put(choose.randrange(10**9), 2, entry_id)
+        assert len(index.take_due(2**40, CHANGED)) == CHANGED
+
+    benchmark(change)
+    assert len(index) == COUNT

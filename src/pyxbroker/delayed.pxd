@@ -1,0 +1,16 @@
+# When which entry of a subscription is due: the index of delayed delivery.
+from libc.stdint cimport int64_t, uint64_t
+
+cdef struct DelayedItem:
+    uint64_t when       # due time in ms and the number of the ledger, see delayed.pyx
+    int64_t entry_id
+
+cdef class DelayedIndex:
+    cdef DelayedItem *items             # a heap with four children to each item
+    cdef size_t count, capacity
+    cdef list ledgers                   # their ids, by number
+    cdef dict numbers                   # the other way round
+    cdef int add(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id) except -1
+    cdef int64_t _next_time(self) noexcept
+    cdef int _take_first(self) except -1
+    cdef int _grow(self) except -1

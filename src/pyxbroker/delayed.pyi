@@ -1,0 +1,24 @@
+"""What Python sees of delayed.pyx: the index of delayed delivery."""
+
+from pyxbroker.entry import Position
+
+class DelayedIndex:
+    """Positions by the time that they are due at; equal times go in the order of the log."""
+
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    @property
+    def next_time(self) -> int:
+        """When the next entry is due, in ms since the epoch; -1 when there is none."""
+    @property
+    def memory_bytes(self) -> int:
+        """What the heap takes."""
+    def put(self, deliver_at: int, ledger_id: int, entry_id: int) -> None:
+        """Adds an entry that is due at a time in ms since the epoch; it must not be in already.
+
+        Raises MemoryError, and OverflowError beyond four million ledgers.
+        """
+    def take_due(self, now: int, count_max: int) -> list[Position]:
+        """Takes out up to count_max positions that are due now (ms), the earliest first."""
+    def clear(self) -> None:
+        """Forgets everything, and gives the memory back."""

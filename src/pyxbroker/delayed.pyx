@@ -1,0 +1,140 @@
+"""The index of delayed delivery: which entries of a subscription are due when.
+
+Sixteen bytes an entry, in one heap: ten million delayed messages take 160 MB, and both adding and
+taking cost a walk along one path of it, whatever the times are. The machine has no clock: what the
+time is comes in from outside.
+"""
+from libc.stdlib cimport free, realloc
+
+from pyxbroker.entry import Position
+
+cdef enum:
+    CAPACITY_MIN = 64
+    CHILDREN = 4            # of an item, in one cache line
+    LEDGER_BITS = 22
+
+cdef uint64_t LEDGER_MASK = (<uint64_t>1 << LEDGER_BITS) - 1
+cdef int64_t TIME_MAX = (<int64_t>1 << (64 - LEDGER_BITS)) - 1      # ms: in the year 2109
+
+
+cdef inline bint _is_before(const DelayedItem *a, const DelayedItem *b) noexcept nogil:
+    return a.when < b.when or (a.when == b.when and a.entry_id < b.entry_id)
+
+
+cdef class DelayedIndex:
+    """Positions by the time that they are due at; equal times go in the order of the log."""
+
+    def __init__(self):
+        self.ledgers = []
+        self.numbers = {}
+
+    def __dealloc__(self):
+        free(self.items)
+
+    def __len__(self):
+        return self.count
+
+    @property
+    def next_time(self):
+        """When the next entry is due, in ms since the epoch; -1 when there is none."""
+        return self._next_time()
+
+    @property
+    def memory_bytes(self):
+        """What the heap takes."""
+        return self.capacity * sizeof(DelayedItem)
+
+    cdef int64_t _next_time(self) noexcept:
+        return <int64_t>(self.items[0].when >> LEDGER_BITS) if self.count else -1
+
+    def put(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id):
+        """Adds an entry that is due at a time in ms since the epoch; it must not be in already.
+
+        Raises MemoryError, and OverflowError beyond four million ledgers.
+        """
+        self.add(deliver_at, ledger_id, entry_id)
+
+    cdef int add(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id) except -1:
+        cdef DelayedItem item
+        cdef size_t at = self.count
+        cdef size_t above
+        number = self.numbers.get(ledger_id)
+        if number is None:
+            number = len(self.ledgers)
+            if number > LEDGER_MASK:
+                raise OverflowError("delayed messages lie in too many ledgers")
+            self.ledgers.append(ledger_id)
+            self.numbers[ledger_id] = number
+        if self.count == self.capacity:
+            self._grow()
+        item.when = <uint64_t>min(max(deliver_at, 0), TIME_MAX) << LEDGER_BITS | <uint64_t>number
+        item.entry_id = entry_id
+        self.count += 1
+        while at > 0:
+            above = (at - 1) // CHILDREN
+            if not _is_before(&item, &self.items[above]):
+                break
+            self.items[at] = self.items[above]
+            at = above
+        self.items[at] = item
+        return 0
+
+    cdef int _grow(self) except -1:
+        # By a quarter only: ten million entries must not reserve memory for twenty.
+        cdef size_t larger = max(self.capacity + self.capacity // 4, <size_t>CAPACITY_MIN)
+        cdef void *moved = realloc(self.items, larger * sizeof(DelayedItem))
+        if moved == NULL:
+            raise MemoryError("no memory for %d delayed messages" % larger)
+        self.items = <DelayedItem *>moved
+        self.capacity = larger
+        return 0
+
+    cdef int _take_first(self) except -1:
+        cdef DelayedItem last
+        cdef size_t at = 0
+        cdef size_t child, best, end
+        self.count -= 1
+        if self.count == 0:
+            self.clear()
+            return 0
+        last = self.items[self.count]
+        while at * CHILDREN + 1 < self.count:
+            child = at * CHILDREN + 1
+            end = min(child + CHILDREN, self.count)
+            best = child
+            for child in range(best + 1, end):
+                if _is_before(&self.items[child], &self.items[best]):
+                    best = child
+            if not _is_before(&self.items[best], &last):
+                break
+            self.items[at] = self.items[best]
+            at = best
+        self.items[at] = last
+        if self.count * 4 < self.capacity and self.capacity > CAPACITY_MIN * 4:
+            self._shrink()
+        return 0
+
+    def _shrink(self):
+        smaller = max(self.capacity // 2, <size_t>CAPACITY_MIN)
+        cdef void *moved = realloc(self.items, <size_t>smaller * sizeof(DelayedItem))
+        if moved != NULL:
+            self.items = <DelayedItem *>moved
+            self.capacity = smaller
+
+    def take_due(self, int64_t now, int64_t count_max):
+        """Takes out up to count_max positions that are due now (ms), the earliest first."""
+        cdef list due = []
+        while self.count and len(due) < count_max and self._next_time() <= now:
+            ledger_id = self.ledgers[self.items[0].when & LEDGER_MASK]
+            due.append(Position(ledger_id, self.items[0].entry_id))
+            self._take_first()
+        return due
+
+    def clear(self):
+        """Forgets everything, and gives the memory back."""
+        free(self.items)
+        self.items = NULL
+        self.count = 0
+        self.capacity = 0
+        self.ledgers = []
+        self.numbers = {}

@@ -1,0 +1,73 @@
+"""The index of delayed delivery against a slow, obvious model: a sorted list."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyxbroker.delayed import DelayedIndex
+from pyxbroker.entry import Position
+
+TIMES = st.integers(0, 50)
+POSITIONS = st.tuples(st.integers(0, 3), st.integers(0, 200))
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), TIMES, POSITIONS),
+            st.tuples(st.just("take"), TIMES, st.integers(0, 5)),
+        ),
+        max_size=200,
+    )
+)
+def test_gives_what_a_sorted_list_gives(steps) -> None:
+    index = DelayedIndex()
+    model: list[tuple[int, tuple[int, int]]] = []
+    for kind, time, what in steps:
+        if kind == "put":
+            if any(position == what for _, position in model):
+                continue
+            index.put(time, *what)
+            model.append((time, what))
+        else:
+            due = sorted(each for each in model if each[0] <= time)
+            taken = index.take_due(time, what)
+            assert [when_of(model, each) for each in taken] == [when for when, _ in due][:what]
+            assert set(taken) <= {position for _, position in due}
+            assert len(set(taken)) == len(taken)
+            model = [each for each in model if each[1] not in taken]
+        assert len(index) == len(model)
+        assert index.next_time == min((when for when, _ in model), default=-1)
+
+
+def when_of(model: list[tuple[int, tuple[int, int]]], position: Position) -> int:
+    return next(when for when, each in model if each == position)
+
+
+def test_equal_times_go_in_the_order_of_the_log() -> None:
+    index = DelayedIndex()
+    for entry_id in (5, 3, 9, 1):
+        index.put(1000, 7, entry_id)
+    assert index.take_due(999, 10) == []
+    assert index.take_due(1000, 10) == [Position(7, each) for each in (1, 3, 5, 9)]
+
+
+def test_takes_sixteen_bytes_an_entry_and_gives_them_back() -> None:
+    index = DelayedIndex()
+    for entry_id in range(100_000):
+        index.put(entry_id * 7919 % 100_003, 1, entry_id)
+    assert index.memory_bytes <= 100_000 * 16 * 5 / 4
+    assert len(index.take_due(100_003, 90_000)) == 90_000
+    assert index.memory_bytes < 100_000 * 16 / 2
+    assert len(index.take_due(100_003, 90_000)) == 10_000
+    assert (index.memory_bytes, index.next_time, len(index)) == (0, -1, 0)
+
+
+def test_times_out_of_range_are_brought_into_it() -> None:
+    index = DelayedIndex()
+    index.put(2**63 - 1, 1, 0)
+    index.put(-5, 1, 1)
+    assert index.take_due(0, 10) == [Position(1, 1)]
+    assert index.take_due(2**41, 10) == []
+    assert index.next_time == 2**42 - 1
