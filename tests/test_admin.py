@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-import aiohttp
 import pytest
 
 from fake_service import FakeService
-from pyxbroker import admin
 from pyxbroker.admin.errors import STATUS
+from pyxbroker.admin.server import BACKLOG, WebServer
 from pyxbroker.config import Config
 from pyxbroker.errors import PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.listening import listen
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
+
+TIMEOUT_S = 10
 
 Answer = tuple[int, str, str]  # status, content type, body
 Get = Callable[..., Awaitable[Answer]]
@@ -29,21 +32,28 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     await store.open()
     await store.put(paths.cluster("standalone"), b"{}")
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
-    sock = admin.listen(service.config)
-    assert sock is not None
-    url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    server = await admin.start_web(service, sock)
-    async with aiohttp.ClientSession() as session:
+    sock = listen("127.0.0.1", 0, BACKLOG)
+    port = sock.getsockname()[1]
+    server = WebServer(service)
+    await server.start(sock)
 
-        async def get(path: str, method: str = "GET") -> Answer:
-            async with session.request(method, url + path, allow_redirects=False) as answer:
-                return answer.status, answer.headers["Content-Type"], await answer.text()
-
+    def request(path: str, method: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
         try:
-            yield service, get
+            connection.request(method, path)
+            answer = connection.getresponse()
+            return answer.status, answer.headers["Content-Type"], answer.read().decode()
         finally:
-            await server.stop()
-            await store.close()
+            connection.close()
+
+    async def get(path: str, method: str = "GET") -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(None, request, path, method)
+
+    try:
+        yield service, get
+    finally:
+        await server.stop()
+        await store.close()
 
 
 def run(test: Callable[[FakeService, Get], Awaitable[None]]) -> None:
@@ -146,11 +156,11 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         store = MemoryStore()
         await store.open()
         service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
-        sock = admin.listen(service.config)
-        assert sock is not None
+        sock = listen("127.0.0.1", 0, BACKLOG)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
-        server = await admin.start_web(service, sock)
+        server = WebServer(service)
+        await server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()
         await server.stop()
@@ -159,14 +169,12 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
     asyncio.run(main())
 
 
-def test_listen_needs_a_free_port_and_may_be_off() -> None:
-    assert admin.listen(Config(webServicePort=None)) is None
+def test_listen_needs_a_free_port() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        config = Config(bindAddress="127.0.0.1", webServicePort=taken.getsockname()[1])
         with pytest.raises(OSError, match="in use"):
-            admin.listen(config)
+            listen("127.0.0.1", taken.getsockname()[1], BACKLOG)
 
 
 def test_every_status_belongs_to_an_error() -> None:

@@ -25,7 +25,7 @@ ANY_PORTS = ["--broker-port", "0", "--web-port", "0"]
 TIMEOUT_S = 30
 
 # What must not be imported before the broker's port is served.
-HEAVY = ("aiohttp", "kazoo", "prometheus_client", "rich", "pulsar")
+HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar")
 
 
 def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

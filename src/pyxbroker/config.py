@@ -194,6 +194,7 @@ class Config:
     )
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
+    maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")
     maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.")
     maxProducersPerTopic: int = setting(0, "Producers of one topic; 0 is no limit.")
     maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")

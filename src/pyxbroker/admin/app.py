@@ -1,50 +1,64 @@
-"""The web server: routes, and its life on the loop."""
+"""All resources of one broker, and what becomes of their errors."""
 
 from __future__ import annotations
 
-import socket
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from aiohttp import web
+from pyxbroker.admin.errors import refusal, refusal_of
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
+from pyxbroker.admin.router import Router
+from pyxbroker.log import get_logger
 
-from pyxbroker.admin import brokers, clusters, lookup, metrics, partitions
-from pyxbroker.admin.errors import answer_errors
-from pyxbroker.admin.keys import COLLECTOR, SERVICE
-from pyxbroker.admin.service import BrokerService
-from pyxbroker.metrics import Collector
+if TYPE_CHECKING:
+    from pyxbroker.admin.service import BrokerService
+    from pyxbroker.metrics import Collector
 
-RESOURCES = (clusters, brokers, lookup, partitions, metrics)
-STOP_TIMEOUT_S = 2.0
+_log = get_logger(__name__)
 
-
-def make_app(service: BrokerService) -> web.Application:
-    """All resources of one broker. A path may end in a slash or not, as with Pulsar."""
-    app = web.Application(middlewares=[answer_errors])
-    app[SERVICE] = service
-    app[COLLECTOR] = Collector()
-    for resource in RESOURCES:
-        for path, handler in resource.ROUTES:
-            app.router.add_get(path, handler)
-            app.router.add_get(path + "/", handler)
-    return app
+# For each prefix of paths, the files of this folder that have its routes.
+RESOURCES = {
+    "/admin/v2/brokers": ("brokers",),
+    "/admin/v2/clusters": ("clusters",),
+    "/admin/v2/non-persistent": ("partitions",),
+    "/admin/v2/persistent": ("partitions",),
+    "/lookup/v2/topic": ("lookup",),
+    "/metrics": ("metrics",),
+}
 
 
-class WebServer:
-    """One listening web port."""
+class Application:
+    """What the resources find in `request.app`."""
 
     def __init__(self, service: BrokerService) -> None:
-        # No access log: Pulsar's tools poll, and the log stays quiet.
-        self._runner = web.AppRunner(
-            make_app(service),
-            access_log=None,
-            handle_signals=False,
-            shutdown_timeout=STOP_TIMEOUT_S,
+        self.service = service
+        self._router = Router(
+            {
+                prefix: tuple(f"{__package__}.{name}" for name in names)
+                for prefix, names in RESOURCES.items()
+            }
         )
 
-    async def start(self, sock: socket.socket) -> None:
-        """Answers what has been waiting in the port's backlog, and all that follows."""
-        await self._runner.setup()
-        await web.SockSite(self._runner, sock).start()
+    @cached_property
+    def collector(self) -> Collector:
+        """Takes the samples of /metrics, and knows the ones before."""
+        from pyxbroker.metrics import Collector
 
-    async def stop(self) -> None:
-        """Closes the port; requests in progress get a short time to end."""
-        await self._runner.cleanup()
+        return Collector()
+
+    async def answer(self, request: Request) -> Response:
+        """The answer to a request; what a resource raises becomes a refusal.
+
+        Only a fault of ours reaches the log.
+        """
+        request.app = self
+        try:
+            return await self._router.find(request)(request)
+        except Exception as error:
+            answer = refusal_of(error)
+            if answer is None:
+                _log.exception("request failed", method=request.method, path=request.path)
+                reason = "The broker failed to answer this request; its log says why."
+                answer = refusal(500, reason)
+            return answer

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
-
 from pyxbroker import __version__
 from pyxbroker.admin.errors import refusal
-from pyxbroker.admin.keys import SERVICE
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import JSON, Response
 from pyxbroker.metadata import paths
 
 HEALTH_TIMEOUT_S = 10.0
 
 
-async def health(request: web.Request) -> web.Response:
+async def health(request: Request) -> Response:
     """Whether messages can be published: the storage takes entries and the metadata answers.
 
     Apache Pulsar publishes and reads a message for this, in a topic of its own that grows with each
     question. Here the journal itself says whether it works, and asking leaves nothing behind.
     """
-    service = request.app[SERVICE]
+    service = request.app.service
     reason = service.failure()
     if reason is not None:
         return refusal(503, reason)
@@ -31,23 +30,23 @@ async def health(request: web.Request) -> web.Response:
     return _word("ok")
 
 
-async def ready(request: web.Request) -> web.Response:
+async def ready(request: Request) -> Response:
     """Whether the broker has started; a broker that has not does not serve this port."""
     return _word("ok")
 
 
-async def version(request: web.Request) -> web.Response:
+async def version(request: Request) -> Response:
     """The version of the broker's program."""
     return _word(__version__)
 
 
-def _word(text: str) -> web.Response:
+def _word(text: str) -> Response:
     # Pulsar answers these words bare, yet calls them JSON.
-    return web.Response(text=text, content_type="application/json")
+    return Response.text(text, JSON)
 
 
 ROUTES = (
-    ("/admin/v2/brokers/health", health),
-    ("/admin/v2/brokers/ready", ready),
-    ("/admin/v2/brokers/version", version),
+    ("GET", "/admin/v2/brokers/health", health),
+    ("GET", "/admin/v2/brokers/ready", ready),
+    ("GET", "/admin/v2/brokers/version", version),
 )

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from pyxbroker.admin.keys import SERVICE
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 from pyxbroker.metadata import paths
 
 # Where an instance keeps what belongs to all clusters; Pulsar does not list it either.
 GLOBAL = "global"
 
 
-async def get_clusters(request: web.Request) -> web.Response:
+async def get_clusters(request: Request) -> Response:
     """The names of all clusters."""
-    names = await request.app[SERVICE].metadata.children(paths.CLUSTERS)
-    return web.json_response([name for name in names if name != GLOBAL])
+    names = await request.app.service.metadata.children(paths.CLUSTERS)
+    return Response.json([name for name in names if name != GLOBAL])
 
 
-ROUTES = (("/admin/v2/clusters", get_clusters),)
+ROUTES = (("GET", "/admin/v2/clusters", get_clusters),)

@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
 
-from aiohttp import web
-
+from pyxbroker.admin.response import Headers, Response
 from pyxbroker.errors import PulsarError
-from pyxbroker.log import get_logger
 from pyxbroker.metadata.store import MetadataError
-
-_log = get_logger(__name__)
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # The status for a ServerError of the binary protocol; others are 500.
 STATUS = {
@@ -32,30 +24,29 @@ STATUS = {
 }
 
 
-def refusal(status: int, reason: str) -> web.Response:
-    """A refused request, with a sentence that a person can act on."""
-    body = json.dumps({"reason": reason}, separators=(",", ":"), ensure_ascii=False)
-    return web.Response(status=status, text=body, content_type="application/json")
+class HttpError(Exception):
+    """A refused request: a status, and a sentence that a person can act on."""
+
+    def __init__(self, status: int, reason: str, headers: Headers = ()) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.headers = headers
 
 
-@web.middleware
-async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns what a resource raises into a refusal; only a fault of ours reaches the log."""
-    try:
-        return await handler(request)
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        answer = refusal(error.status, error.text or error.reason)
-        if "Allow" in error.headers:
-            answer.headers["Allow"] = error.headers["Allow"]
-        return answer
-    except PulsarError as error:
+def refusal(status: int, reason: str, headers: Headers = ()) -> Response:
+    """The answer to a refused request."""
+    return Response.json({"reason": reason}, status, headers)
+
+
+def refusal_of(error: Exception) -> Response | None:
+    """The answer for an error that says what is wrong; None for a fault of ours."""
+    if isinstance(error, HttpError):
+        return refusal(error.status, error.reason, error.headers)
+    if isinstance(error, PulsarError):
         return refusal(STATUS.get(error.code, 500), str(error))
-    except MetadataError as error:
+    if isinstance(error, MetadataError):
         return refusal(503, f"The metadata store cannot answer: {error}")
-    except asyncio.TimeoutError:
+    if isinstance(error, asyncio.TimeoutError):
         return refusal(503, "The broker did not answer in time.")
-    except Exception:
-        _log.exception("request failed", method=request.method, path=request.path)
-        return refusal(500, "The broker failed to answer this request; its log says why.")
+    return None

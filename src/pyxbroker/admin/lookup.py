@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
 from pyxbroker.admin.errors import refusal
-from pyxbroker.admin.keys import SERVICE
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 
 DOMAINS = ("persistent", "non-persistent")
 
 
-async def lookup_topic(request: web.Request) -> web.Response:
+async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
-    parts = request.match_info
+    parts = request.parameters
     if parts["domain"] not in DOMAINS:
         return refusal(412, f"The topic domain {parts['domain']!r} is not one of {DOMAINS}.")
     name = f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
-    found = await request.app[SERVICE].lookup(name)
-    return web.json_response(
+    found = await request.app.service.lookup(name)
+    return Response.json(
         {
             "brokerUrl": found.broker_url,
             "httpUrl": found.http_url,
@@ -27,4 +26,4 @@ async def lookup_topic(request: web.Request) -> web.Response:
     )
 
 
-ROUTES = (("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup_topic),)
+ROUTES = (("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup_topic),)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from aiohttp import web
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 
-from pyxbroker.admin.keys import COLLECTOR, SERVICE
 
-
-async def get_metrics(request: web.Request) -> web.Response:
+async def get_metrics(request: Request) -> Response:
     """All series of this broker in Prometheus' text format.
 
     The counters are copied here, on the loop; the text, which is long when there are many topics,
     is made in a thread, so that no message waits for it.
     """
-    sample = request.app[COLLECTOR].sample(request.app[SERVICE])
+    sample = request.app.collector.sample(request.app.service)
     loop = asyncio.get_running_loop()
     content_type, body = await loop.run_in_executor(None, sample.exposition)
-    return web.Response(body=body, headers={"Content-Type": content_type})
+    return Response(body, content_type)
 
 
-ROUTES = (("/metrics", get_metrics),)
+ROUTES = (("GET", "/metrics", get_metrics),)

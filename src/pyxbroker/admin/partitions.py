@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from aiohttp import web
-
-from pyxbroker.admin.errors import refusal
-from pyxbroker.admin.keys import SERVICE
-from pyxbroker.admin.lookup import DOMAINS
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 
 
-async def partitions(request: web.Request) -> web.Response:
+async def get_partitions(request: Request) -> Response:
     """Pulsar's PartitionedTopicMetadata; 0 partitions for a topic that is not partitioned."""
-    parts = request.match_info
-    if parts["domain"] not in DOMAINS:
-        return refusal(404, f"There is no resource {parts['domain']!r}.")
+    parts = request.parameters
     name = f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
-    count = await request.app[SERVICE].partitions(name)
-    return web.json_response({"partitions": count, "deleted": False})
+    count = await request.app.service.partitions(name)
+    return Response.json({"partitions": count, "deleted": False})
 
 
-ROUTES = (("/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions", partitions),)
+ROUTES = (("GET", "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions", get_partitions),)

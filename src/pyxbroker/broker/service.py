@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from pyxbroker import __version__, _native, admin
+from pyxbroker import __version__, _native
+from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
+from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
@@ -25,6 +27,7 @@ from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.listening import listen
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
@@ -96,7 +99,7 @@ class Service:
         self._ledgers: LedgerClient
         self._listener: socket.socket | None = None
         self._web_socket: socket.socket | None = None
-        self._web: Any = None
+        self._web: WebServer | None = None
         self._background: list[asyncio.Task[None]] = []
         self._failed: asyncio.Future[str] = self.loop.create_future()
 
@@ -105,10 +108,10 @@ class Service:
     async def start(self) -> None:
         """Opens storage and metadata side by side, then the ports."""
         config = self.config
-        self._listener = _listen(config.bindAddress, config.brokerServicePort)
+        self._listener = listen(config.bindAddress, config.brokerServicePort or 0, LISTEN_BACKLOG)
         self.broker_port = self._listener.getsockname()[1]
-        self._web_socket = admin.listen(config)
-        if self._web_socket is not None:
+        if config.webServicePort is not None:
+            self._web_socket = listen(config.bindAddress, config.webServicePort, WEB_BACKLOG)
             self.web_port = self._web_socket.getsockname()[1]
         self.metadata = open_store(
             config.metadataStoreUrl or DEFAULT_METADATA_URL,
@@ -149,14 +152,12 @@ class Service:
         self._ledgers.prefetch()
         self.is_ready = True
         self.loop.add_reader(self._listener, self._on_connection)
-        self._start_background()
-
-    def _start_background(self) -> None:
+        if self._web_socket is not None:
+            self._web = WebServer(self)
+            await self._web.start(self._web_socket)
         self._spawn(self._check_alive())
         self._spawn(self._check_ages())
         self._spawn(self._collect_garbage())
-        if self._web_socket is not None:
-            self._spawn(self._start_web(self._web_socket))
 
     def _cluster_settings(self) -> ClusterSettings:
         return ClusterSettings(
@@ -182,10 +183,6 @@ class Service:
             entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
             journal_sync_data=config.journalSyncData,
         )
-
-    async def _start_web(self, sock: socket.socket) -> None:
-        """REST comes last: its libraries take longer to load than everything else to start."""
-        self._web = await admin.start_web(self, sock)
 
     # --- connections --------------------------------------------------------------------------
 
@@ -326,21 +323,6 @@ class Service:
         connection: Connection
         for connection in list(self.connections.live):
             connection.close()
-
-
-def _listen(address: str, port: int | None) -> socket.socket:
-    """A listening, non-blocking socket. Raises OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((address, port or 0))
-        sock.listen(LISTEN_BACKLOG)
-        sock.setblocking(False)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _directory(setting: str, default: Path) -> Path:

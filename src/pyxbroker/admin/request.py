@@ -1,0 +1,235 @@
+"""What a resource is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+
+from pyxbroker.admin.errors import HttpError
+
+if TYPE_CHECKING:
+    from pyxbroker.admin.app import Application
+
+# A body that a resource reads as a whole; one that expects more says so.
+BODY_BYTES_MAX = 1 << 20
+QUERY_FIELDS_MAX = 100
+
+_WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,19}")
+_BOOLEANS = {"true": True, "false": False}
+
+
+class Request:
+    """A request whose head has come; the body follows while the resource runs.
+
+    `path` is raw, as it was sent. `parameters` are those of the route, decoded and typed by it.
+    Names of headers are in lower case; values of a repeated one are joined by commas.
+    """
+
+    __slots__ = (
+        "_query",
+        "app",
+        "body",
+        "headers",
+        "keep_alive",
+        "method",
+        "parameters",
+        "path",
+        "query_string",
+        "version",
+    )
+
+    app: Application
+
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query_string: str,
+        headers: Mapping[str, str],
+        body: Body,
+        *,
+        version: str = "1.1",
+        keep_alive: bool = True,
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query_string = query_string
+        self.headers = headers
+        self.body = body
+        self.version = version
+        self.keep_alive = keep_alive
+        self.parameters: dict[str, Any] = {}
+        self._query: dict[str, str] | None = None
+
+    def segments(self) -> list[str]:
+        """The path between its slashes, each part decoded by itself: %2F does not divide.
+
+        A slash at the end means nothing. Raises HttpError 400 for what is not UTF-8 in escapes.
+        """
+        parts = self.path.split("/")[1:]
+        if parts and not parts[-1]:
+            parts.pop()
+        return [decode(part) for part in parts]
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The fields behind the question mark, decoded; the first one of a name counts."""
+        if self._query is None:
+            try:
+                pairs = parse_qsl(
+                    self.query_string,
+                    keep_blank_values=True,
+                    errors="strict",
+                    max_num_fields=QUERY_FIELDS_MAX,
+                )
+            except ValueError as error:
+                raise HttpError(400, f"The query cannot be read: {error}.") from None
+            self._query = dict(reversed(pairs))
+        return self._query
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """A field of the query that is true or false. Raises HttpError 400."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        try:
+            return parse_bool(text)
+        except ValueError:
+            raise HttpError(400, f"{name} must be true or false, not {text!r}.") from None
+
+    def number(self, name: str, default: int) -> int:
+        """A field of the query that is a whole number. Raises HttpError 400."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        try:
+            return parse_int(text)
+        except ValueError:
+            raise HttpError(400, f"{name} must be a whole number, not {text!r}.") from None
+
+    async def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+        """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow."""
+        return await self.body.read(bytes_max)
+
+    async def json(self, bytes_max: int = BODY_BYTES_MAX) -> Any:
+        """The body as JSON. Raises HttpError, 400 when it is none."""
+        body = await self.read(bytes_max)
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise HttpError(400, f"The body is not JSON: {error}.") from None
+
+
+class Body:
+    """The bytes behind the head, fed by the connection, read by the resource.
+
+    `length` is what Content-Length says, None when the body comes in chunks; `size` counts the
+    bytes that came, `discarded` those that came after the answer. `on_wait` is called when the
+    reader wants more than is there.
+    """
+
+    __slots__ = (
+        "_error",
+        "_on_wait",
+        "_pieces",
+        "_waiter",
+        "complete",
+        "discarded",
+        "is_discarded",
+        "length",
+        "size",
+    )
+
+    def __init__(self, length: int | None, on_wait: Callable[[], None]) -> None:
+        self.length = length
+        self.size = 0
+        self.complete = False
+        self.discarded = 0
+        self.is_discarded = False
+        self._on_wait = on_wait
+        self._pieces: list[bytes] = []
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the reader is waiting for more."""
+        return self._waiter is not None
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes."""
+        self.size += len(data)
+        if self.is_discarded:
+            self.discarded += len(data)
+            return
+        self._pieces.append(data)
+        self._wake()
+
+    def end(self) -> None:
+        """The last byte has come."""
+        self.complete = True
+        self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """No more bytes will come: whoever reads gets the error."""
+        if not self.complete:
+            self._error = error
+            self._wake()
+
+    def discard(self) -> None:
+        """Nobody will read: what comes is only counted."""
+        self.is_discarded = True
+        self._pieces.clear()
+
+    async def read(self, bytes_max: int) -> bytes:
+        """All bytes; may be called again. Raises HttpError."""
+        while True:
+            if max(self.size, self.length or 0) > bytes_max:
+                raise HttpError(413, f"The body is longer than {bytes_max} bytes.")
+            if self._error is not None:
+                raise self._error
+            if self.complete:
+                break
+            self._on_wait()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        whole = b"".join(self._pieces)
+        self._pieces[:] = [whole]
+        return whole
+
+    def _wake(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+
+def decode(part: str) -> str:
+    """A part of a path without its escapes. Raises HttpError 400 when they are no UTF-8."""
+    if "%" not in part:
+        return part
+    if _WRONG_ESCAPE.search(part):
+        raise HttpError(400, f"{part!r} has an escape that is not % and two hexadecimal digits.")
+    try:
+        return unquote(part, errors="strict")
+    except UnicodeDecodeError:
+        raise HttpError(400, f"The escapes of {part!r} are not UTF-8.") from None
+
+
+def parse_int(text: str) -> int:
+    """A whole number as Java's Long reads one. Raises ValueError."""
+    if _INTEGER.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def parse_bool(text: str) -> bool:
+    """`true` or `false` in any case. Raises ValueError."""
+    value = _BOOLEANS.get(text.lower())
+    if value is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return value

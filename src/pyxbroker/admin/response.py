@@ -1,0 +1,112 @@
+"""What a resource answers."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+Headers = Iterable[tuple[str, str]]
+
+JSON = "application/json; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+# Statuses whose answers have no body.
+BODILESS = frozenset({204, 304})
+
+PHRASES = {
+    200: "OK",
+    201: "Created",
+    202: "Accepted",
+    204: "No Content",
+    304: "Not Modified",
+    307: "Temporary Redirect",
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    406: "Not Acceptable",
+    408: "Request Timeout",
+    409: "Conflict",
+    412: "Precondition Failed",
+    413: "Content Too Large",
+    414: "URI Too Long",
+    415: "Unsupported Media Type",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+    500: "Internal Server Error",
+    501: "Not Implemented",
+    503: "Service Unavailable",
+}
+
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+
+
+class Response:
+    """A status, headers, and a body: bytes, or an iterator that makes them piece by piece.
+
+    The connection adds what frames the message: Date, Content-Length or Transfer-Encoding, and
+    Connection. An iterator is closed when the client goes away before it has ended.
+    """
+
+    __slots__ = ("body", "headers", "status")
+
+    body: bytes | AsyncIterator[bytes]
+
+    def __init__(
+        self,
+        body: bytes | AsyncIterator[bytes] = b"",
+        content_type: str | None = None,
+        status: int = 200,
+        headers: Headers = (),
+    ) -> None:
+        self.status = status
+        self.headers = list(headers)
+        if content_type is not None:
+            self.headers.append(("Content-Type", content_type))
+        self.body = body
+
+    @classmethod
+    def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Response:
+        """A JSON text, as compact as Pulsar's."""
+        body = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+        return cls(body.encode(), JSON, status, headers)
+
+    @classmethod
+    def text(cls, text: str, content_type: str = TEXT, status: int = 200) -> Response:
+        """A text in UTF-8."""
+        return cls(text.encode(), content_type, status)
+
+    @classmethod
+    def empty(cls, status: int = 204, headers: Headers = ()) -> Response:
+        """No body: what Pulsar answers when there is nothing to say."""
+        return cls(b"", None, status, headers)
+
+    async def close(self) -> None:
+        """Ends the iterator, if it has not ended: what its `finally` does is done."""
+        close = getattr(self.body, "aclose", None)
+        if close is not None:
+            await close()
+
+    def encode_head(self, version: str, framing: Headers) -> bytes:
+        """Status line and headers. Raises ValueError for a header that would end its line."""
+        lines = [f"HTTP/{version} {self.status} {PHRASES.get(self.status, '')}", f"Date: {date()}"]
+        for headers in (self.headers, framing):
+            for name, value in headers:
+                if not value.isprintable() or not name.isprintable():
+                    raise ValueError(f"the header {name!r} cannot be {value!r}")
+                lines.append(f"{name}: {value}")
+        return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+def date() -> str:
+    """The time as HTTP writes it (RFC 9110, 5.6.7), whatever the locale is."""
+    now = time.gmtime()
+    return (
+        f"{_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} {now.tm_year:04d}"
+        f" {now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d} GMT"
+    )

@@ -1,0 +1,90 @@
+"""The web port: its connections, and how it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.admin.app import Application
+from pyxbroker.admin.connection import HttpConnection
+from pyxbroker.log import get_logger
+
+if TYPE_CHECKING:
+    from pyxbroker.admin.service import BrokerService
+
+_log = get_logger(__name__)
+
+BACKLOG = 128
+STOP_TIMEOUT_S = 2.0
+
+
+class WebServer:
+    """Serves the resources of one broker on one listening socket.
+
+    Nothing runs while nobody asks: each connection has a deadline, the server has none.
+    """
+
+    def __init__(self, service: BrokerService) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.answer = Application(service).answer
+        self._connections_max = service.config.maxHttpServerConnections
+        self._connections: set[HttpConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._listener: asyncio.Server | None = None
+        self._stopped: asyncio.Future[None] | None = None
+
+    async def start(self, sock: socket.socket) -> None:
+        """Answers what has been waiting in the port's backlog, and all that follows."""
+        self._listener = await self.loop.create_server(
+            lambda: HttpConnection(self), sock=sock, backlog=BACKLOG
+        )
+
+    async def stop(self) -> None:
+        """Closes the port and the connections; answers in progress get a short time to end."""
+        self._stopped = self.loop.create_future()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.stop()
+        self._check_stopped()
+        try:
+            await asyncio.wait_for(self._stopped, STOP_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            _log.warning("requests are cut off", requests=len(self._tasks))
+            for connection in list(self._connections):
+                connection.abort()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- what connections ask -----------------------------------------------------------------
+
+    def admit(self, connection: HttpConnection) -> bool:
+        """Counts a new connection, or refuses it: it is one too many, or too late."""
+        limit = self._connections_max
+        if self._stopped is not None or (limit and len(self._connections) >= limit):
+            return False
+        self._connections.add(connection)
+        return True
+
+    def forget(self, connection: HttpConnection) -> None:
+        """A connection has ended."""
+        self._connections.discard(connection)
+        self._check_stopped()
+
+    def spawn(self, answering: Coroutine[Any, Any, None]) -> None:
+        """Runs what answers a request."""
+        task = self.loop.create_task(answering)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_answered)
+
+    def _on_answered(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._check_stopped()
+
+    def _check_stopped(self) -> None:
+        stopped = self._stopped
+        if stopped is not None and not (stopped.done() or self._connections or self._tasks):
+            stopped.set_result(None)
