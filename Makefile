@@ -16,7 +16,8 @@ $(PY):
 	$(PYTHON) -m venv $(VENV)
 
 # The editable install brings the libraries and .venv/bin/pyxbroker. It is done again only when
-# what it depends on changes; the extension modules are built in place by `build` itself.
+# what it depends on changes; the extension modules are built in place by `build` itself, and the
+# bytecode, as an installation has it: where Python may not write it, each start would compile.
 $(VENV)/.installed: pyproject.toml | $(PY)
 	$(PY) -m pip install -q --disable-pip-version-check \
 	    'setuptools>=77' 'Cython>=3.1' 'grpcio-tools>=1.60'
@@ -32,6 +33,7 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
 .PHONY: build
 build: $(VENV)/.installed ## make .venv and build in place; only what changed is built again
 	@$(PY) setup.py -q build_ext --inplace
+	@$(PY) -m compileall -q src/pyxbroker
 
 .PHONY: dev
 dev: $(VENV)/.dev build ## build, and install the tools of tests and linters

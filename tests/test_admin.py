@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from fake_service import FakeService
+from pyxbroker.admin.app import Application
 from pyxbroker.admin.errors import STATUS
 from pyxbroker.admin.server import BACKLOG, WebServer
 from pyxbroker.config import Config
@@ -34,7 +35,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
     sock = listen("127.0.0.1", 0, BACKLOG)
     port = sock.getsockname()[1]
-    server = WebServer(service)
+    server = WebServer(Application(service).answer, 0)
     await server.start(sock)
 
     def request(path: str, method: str) -> Answer:
@@ -159,7 +160,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         sock = listen("127.0.0.1", 0, BACKLOG)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
-        server = WebServer(service)
+        server = WebServer(Application(service).answer, 0)
         await server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()

@@ -43,7 +43,7 @@ BODY_TIMEOUT_S = 30.0
 KEEP_ALIVE_TIMEOUT_S = 75.0
 # A client that takes nothing of its answer for so long is cut off.
 WRITE_TIMEOUT_S = 30.0
-# How long a connection that ends waits for the client to take, or to send, the rest.
+# A client that was refused may send the rest of what it wanted for so long.
 LINGER_S = 5.0
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -58,6 +58,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
         self._timer: asyncio.TimerHandle | None = None
+        self._is_idle = False  # kept for a next request, of which nothing has come
         self._is_reading = True
         self._is_deaf = False  # nothing more of what the client sends is looked at
         self._is_stopping = False  # the request that is being answered is the last one
@@ -94,7 +95,8 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        if self._current is None and self._receiving is None and not self._in_head:
+        if self._is_idle:
+            self._is_idle = False
             self._set_timer(HEAD_TIMEOUT_S, self._on_head_timeout)
         self._has_found = False
         try:
@@ -132,7 +134,7 @@ class HttpConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._stall_timer is not None:
             self._stall_timer.cancel()
-        if self._writable is not None:
+        if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = self._stall_timer = None
 
@@ -179,6 +181,14 @@ class HttpConnection(asyncio.Protocol):
         self._unsent = unsent
         self._stall_timer = self._loop.call_later(WRITE_TIMEOUT_S, self._on_stalled)
 
+    def _on_linger_timeout(self) -> None:
+        unsent = self._transport.get_write_buffer_size()
+        if 0 < unsent < self._unsent:
+            self._unsent = unsent
+            self._set_timer(WRITE_TIMEOUT_S, self._on_linger_timeout)
+        else:
+            self.abort()
+
     # --- requests come in ---------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
@@ -189,7 +199,8 @@ class HttpConnection(asyncio.Protocol):
                 return
             except httptools.HttpParserUpgrade as upgrade:
                 data = data[upgrade.args[0] :]
-                self._resume()
+            # Not in the handler: the upgrade would be the context of an error in what follows.
+            self._resume()
 
     def _resume(self) -> None:
         """Goes on behind the head of a request that offered another protocol, such as h2c.
@@ -231,7 +242,7 @@ class HttpConnection(asyncio.Protocol):
         if self._is_resuming:
             return
         self._has_found = True
-        self._head_bytes += len(name) + len(value)
+        self._head_bytes += len(name) + len(value) + len(b": \r\n")
         if self._head_bytes > HEAD_BYTES_MAX:
             raise _too_long_head()
         if not self._in_head:
@@ -255,6 +266,8 @@ class HttpConnection(asyncio.Protocol):
         version = self._parser.get_http_version()
         if version == "1.1" and "host" not in headers:
             raise HttpError(400, "The request does not name its host.")
+        if len(self._waiting) >= PIPELINE_MAX:
+            raise HttpError(429, f"More than {PIPELINE_MAX} requests wait for their answers.")
         path, query = _parse_url(self._url)
         chunked = "transfer-encoding" in headers
         length = None if chunked else int(headers.get("content-length", 0))
@@ -272,11 +285,9 @@ class HttpConnection(asyncio.Protocol):
         self._receiving = request
         if self._current is None:
             self._start(request)
-        elif len(self._waiting) < PIPELINE_MAX:
+        else:
             self._waiting.append(request)
             self._pause_reading()
-        else:
-            raise HttpError(429, f"More than {PIPELINE_MAX} requests wait for their answers.")
 
     def on_body(self, data: bytes) -> None:
         self._has_found = True
@@ -285,7 +296,7 @@ class HttpConnection(asyncio.Protocol):
         body = self._receiving.body
         body.feed(data)
         if body.discarded > DISCARD_BYTES_MAX:
-            self.abort()
+            self._close()
         elif body.size > BODY_WINDOW and not body.is_awaited and not body.is_discarded:
             self._pause_reading()
 
@@ -454,6 +465,7 @@ class HttpConnection(asyncio.Protocol):
             if self._in_head:
                 self._set_timer(HEAD_TIMEOUT_S, self._on_head_timeout)
             else:
+                self._is_idle = True
                 self._set_timer(KEEP_ALIVE_TIMEOUT_S, self._close)
 
     def _write_refusal(self, error: HttpError) -> None:
@@ -461,11 +473,12 @@ class HttpConnection(asyncio.Protocol):
         response = refusal(error.status, error.reason, error.headers)
         assert isinstance(response.body, bytes)
         framing = [("Content-Length", str(len(response.body))), ("Connection", "close")]
-        self._transport.write(response.encode_head("1.1", framing) + response.body)
+        if not self._transport.is_closing():
+            self._transport.write(response.encode_head("1.1", framing) + response.body)
         self._close()
 
     def _close(self) -> None:
-        """Closes when everything is written, or after a while if the client does not take it.
+        """Closes when everything is written, or when the client has stopped to take it.
 
         A client that may be sending is heard to its end meanwhile: to close before that would
         reset the connection, and the client might lose the answer.
@@ -473,11 +486,13 @@ class HttpConnection(asyncio.Protocol):
         self._is_deaf = True
         if self._transport.is_closing():
             return
-        self._set_timer(LINGER_S, self.abort)
+        self._unsent = self._transport.get_write_buffer_size()
         if (self._is_cut or self._receiving is not None) and self._transport.can_write_eof():
+            self._set_timer(LINGER_S, self._on_linger_timeout)
             self._resume_reading()
             self._transport.write_eof()
         else:
+            self._set_timer(WRITE_TIMEOUT_S, self._on_linger_timeout)
             self._transport.close()
 
 

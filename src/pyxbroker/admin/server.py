@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
-from pyxbroker.admin.app import Application
 from pyxbroker.admin.connection import HttpConnection
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 from pyxbroker.log import get_logger
-
-if TYPE_CHECKING:
-    from pyxbroker.admin.service import BrokerService
 
 _log = get_logger(__name__)
 
@@ -21,15 +19,18 @@ STOP_TIMEOUT_S = 2.0
 
 
 class WebServer:
-    """Serves the resources of one broker on one listening socket.
+    """Answers the requests to one listening socket.
 
-    Nothing runs while nobody asks: each connection has a deadline, the server has none.
+    `answer` makes each answer; `connections_max` may be 0, for no limit. Nothing runs while nobody
+    asks: each connection has a deadline, the server has none.
     """
 
-    def __init__(self, service: BrokerService) -> None:
+    def __init__(
+        self, answer: Callable[[Request], Awaitable[Response]], connections_max: int
+    ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.answer = Application(service).answer
-        self._connections_max = service.config.maxHttpServerConnections
+        self.answer = answer
+        self._connections_max = connections_max
         self._connections: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from pyxbroker import __version__, _native
+from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.cookie import check_cookie
@@ -153,7 +154,7 @@ class Service:
         self.is_ready = True
         self.loop.add_reader(self._listener, self._on_connection)
         if self._web_socket is not None:
-            self._web = WebServer(self)
+            self._web = WebServer(Application(self).answer, config.maxHttpServerConnections)
             await self._web.start(self._web_socket)
         self._spawn(self._check_alive())
         self._spawn(self._check_ages())

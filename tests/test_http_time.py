@@ -1,0 +1,264 @@
+"""HTTP over time: deadlines, answers in pieces, and the end of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from pyxbroker.admin import connection, server
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
+from web_client import (
+    GET,
+    HOST,
+    LAST,
+    Answer,
+    Run,
+    dial,
+    echo,
+    parse,
+    run,
+    served,
+    statuses,
+    talk,
+    until,
+)
+
+__all__ = ["run"]
+
+# --- deadlines --------------------------------------------------------------------------------
+
+
+def quick(monkeypatch: pytest.MonkeyPatch, **seconds: float) -> None:
+    for name, value in seconds.items():
+        monkeypatch.setattr(connection, name, value)
+
+
+def test_a_slow_head_and_a_slow_body_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, HEAD_TIMEOUT_S=0.1, BODY_TIMEOUT_S=0.1)
+
+    async def main() -> None:
+        async with served() as web:
+            assert await statuses(web, b"GET /x HTTP/1.1\r\nHost:") == [408]
+            assert await statuses(web, GET + b"GET /x HTT") == [200, 408]
+            half = b"PUT /x HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nab"
+            assert await statuses(web, half) == [408]
+            assert await talk(web, half.replace(b"/x", b"/unread")) != b""
+            assert await talk(web) == b""
+
+    run(main)
+
+
+def test_drops_do_not_put_a_deadline_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, HEAD_TIMEOUT_S=0.3)
+
+    async def main() -> None:
+        async with served() as web:
+            for first, drop in ((b"", b"\r\n"), (GET, b"\r\n"), (b"GET /x HTTP/1.1\r\nA: ", b"b")):
+                reader, writer = await dial(web)
+                writer.write(first)
+                started = time.monotonic()
+                reading = asyncio.ensure_future(reader.read())
+                while not reading.done():
+                    assert time.monotonic() - started < 2
+                    writer.write(drop)
+                    await asyncio.sleep(0.02)
+                writer.close()
+
+    run(main)
+
+
+def test_an_idle_connection_is_closed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, KEEP_ALIVE_TIMEOUT_S=0.1)
+
+    async def main() -> None:
+        async with served() as web:
+            assert await statuses(web, GET + GET) == [200, 200]
+
+    run(main)
+
+
+def test_a_client_that_takes_nothing_is_cut_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, WRITE_TIMEOUT_S=0.1, LINGER_S=0.1)
+
+    async def answer(request: Request) -> Response:
+        return Response(b"x" * (32 << 20))
+
+    async def main() -> None:
+        async with served(answer) as web:
+            for request in (GET, LAST):
+                reader, writer = await dial(web)
+                reader._transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(request)
+                await until(lambda: web.server._connections)
+                await until(lambda: not web.server._connections)
+                writer.transport.abort()
+
+    run(main)
+
+
+def test_a_slow_client_gets_all_of_a_long_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch, WRITE_TIMEOUT_S=0.5, LINGER_S=0.1, KEEP_ALIVE_TIMEOUT_S=0.1)
+    size = 24 << 20
+
+    async def answer(request: Request) -> Response:
+        return Response(b"x" * size)
+
+    async def main() -> None:
+        async with served(answer) as web:
+            for request in (GET, LAST):
+                reader, writer = await dial(web)
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert b"Content-Length: %d\r\n" % size in head
+                left = size
+                while left:
+                    piece = await reader.read(2 << 20)
+                    assert piece, left
+                    left -= len(piece)
+                    await asyncio.sleep(0.004)
+                assert await reader.read() == b""
+                writer.close()
+
+    run(main)
+
+
+# --- answers in pieces ------------------------------------------------------------------------
+
+
+def in_pieces(pieces: int, ended: list[str], size: int = 10) -> Answer:
+    async def make() -> AsyncIterator[bytes]:
+        try:
+            for at in range(pieces):
+                yield b"%d" % (at % 10) * size
+                yield b""
+                await asyncio.sleep(0)
+        finally:
+            ended.append("ended")
+
+    async def answer(request: Request) -> Response:
+        return Response(make(), "text/plain")
+
+    return answer
+
+
+def test_an_answer_in_pieces(run: Run) -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        async with served(in_pieces(3, ended)) as web:
+            whole = b"0" * 10 + b"1" * 10 + b"2" * 10
+            assert [each[2] for each in parse(await talk(web, GET + LAST))] == [whole, whole]
+            old = await talk(web, b"GET /x HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+            assert old.endswith(b"\r\n\r\n" + whole)
+            assert b"Connection: close" in old
+            head = await talk(web, b"HEAD /x HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+            assert head.endswith(b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+            assert len(ended) == 3  # What was not begun has nothing to end.
+
+    run(main)
+
+
+def test_a_client_that_goes_away_ends_the_making(run: Run) -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        async with served(in_pieces(1_000_000, ended, 100_000)) as web:
+            reader, writer = await dial(web)
+            writer.write(GET)
+            await reader.readexactly(1_000_000)
+            assert not ended
+            writer.transport.abort()
+            await until(lambda: ended)
+            assert await statuses(web, b"?\r\n\r\n") == [400]
+
+    run(main)
+
+
+def test_an_answer_that_fails_half_way_is_not_whole(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def make() -> AsyncIterator[bytes]:
+        yield b"begun"
+        raise ValueError("broken")
+
+    async def answer(request: Request) -> Response:
+        return Response(make())
+
+    async def main() -> None:
+        async with served(answer) as web:
+            reader, writer = await dial(web)
+            writer.write(GET)
+            await reader.readuntil(b"begun\r\n")
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readuntil(b"0\r\n\r\n")
+            writer.close()
+
+    run(main)
+    assert "answer failed" in caplog.text
+
+
+def test_a_header_cannot_begin_a_new_line() -> None:
+    for name, value in (("A", "b\r\nSet-Cookie: c"), ("A\n", "b"), ("A", "b\0")):
+        with pytest.raises(ValueError, match="header"):
+            Response(headers=[(name, value)]).encode_head("1.1", ())
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+def test_stopping_ends_idle_connections_at_once_and_busy_ones_with_their_answer(run: Run) -> None:
+    async def main() -> None:
+        may_answer = asyncio.Event()
+
+        async def answer(request: Request) -> Response:
+            if request.path == "/busy":
+                await may_answer.wait()
+            return await echo(request)
+
+        async with served(answer) as web:
+            silent = await dial(web)
+            idle = await dial(web)
+            idle[1].write(GET)
+            await idle[0].readuntil(b"]")
+            busy = await dial(web)
+            busy[1].write(GET.replace(b"/x", b"/busy") + GET)
+            await until(lambda: web.server._tasks)
+            stopping = asyncio.ensure_future(web.server.stop())
+            assert await idle[0].read() == b""
+            assert await silent[0].read() == b""
+            with pytest.raises(OSError):
+                await dial(web)
+            assert not stopping.done()
+            may_answer.set()
+            (only,) = parse(await busy[0].read())
+            assert (only[0], only[1]["Connection"]) == (200, "close")
+            await stopping
+            for _, writer in (silent, idle, busy):
+                writer.close()
+
+    run(main)
+
+
+def test_stopping_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "STOP_TIMEOUT_S", 0.1)
+
+    async def main() -> None:
+        async def answer(request: Request) -> Response:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async with served(answer) as web:
+            reader, writer = await dial(web)
+            writer.write(GET)
+            await until(lambda: web.server._tasks)
+            started = time.monotonic()
+            await web.server.stop()
+            assert time.monotonic() - started < 1
+            assert not web.server._tasks
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            writer.close()
+
+    run(main)
