@@ -32,7 +32,10 @@ ROAD = ("broker", "mledger", "ledger", "bookie", "_native")
 # Called by the broker, or calling in; never both.
 SIDES = ("auth", "schema", "admin", "cluster")
 # Used by everyone, using nobody of the above.
-GROUND = ("metadata", "proto", "config", "config_names", "errors", "limits", "log", "topic_name")
+GROUND = (
+    *("metadata", "proto", "config", "config_names", "errors", "limits"),
+    *("listening", "log", "topic_name"),
+)
 
 
 def tracked(*suffixes: str) -> list[Path]:
