@@ -7,7 +7,8 @@ metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
@@ -306,29 +307,37 @@ class Handlers:
         self._lookups += 1
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        try:
-            self._admit_lookup()
-            try:
-                result = await self.service.lookup(message.topic)
-            finally:
-                self._lookups -= 1
-        except Exception as error:
-            told = as_pulsar_error(error)
-            connection.send_frame(replies.lookup_failed(message.request_id, told.code, str(told)))
-            return
-        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
+        async def answer() -> bytes:
+            result = await self.service.lookup(message.topic)
+            return replies.lookup_connect(message.request_id, result.broker_url)
+
+        await self._answer_lookup(connection, message.request_id, replies.LOOKUP, answer())
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
+        async def answer() -> bytes:
+            count = await self.service.topics.partitions(TopicName.get(message.topic))
+            return replies.partitions(message.request_id, count)
+
+        await self._answer_lookup(
+            connection, message.request_id, replies.PARTITIONED_METADATA, answer()
+        )
+
+    async def _answer_lookup(
+        self,
+        connection: Connection,
+        request_id: int,
+        kind: replies.LookupKind,
+        answering: Coroutine[Any, Any, bytes],
+    ) -> None:
+        """Sends the answer, or the reason why there is none, unless too many are under way."""
         try:
-            self._admit_lookup()
-            try:
-                count = await self.service.topics.partitions(TopicName.get(message.topic))
-            finally:
-                self._lookups -= 1
+            with contextlib.closing(answering):
+                self._admit_lookup()
+                try:
+                    answer = await answering
+                finally:
+                    self._lookups -= 1
         except Exception as error:
             told = as_pulsar_error(error)
-            connection.send_frame(
-                replies.partitions_failed(message.request_id, told.code, str(told))
-            )
-            return
-        connection.send_frame(replies.partitions(message.request_id, count))
+            answer = replies.lookup_failed(kind, request_id, told.code, str(told))
+        connection.send_frame(answer)

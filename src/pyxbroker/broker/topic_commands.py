@@ -68,7 +68,7 @@ class TopicCommands:
 
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
-        connection.send_frame(replies.producer_success(request_id, producer.name, -1, 0))
+        connection.send_frame(replies.producer_success(request_id, producer.name))
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
         await _opened(connection, ("producer", message.producer_id))
