@@ -146,6 +146,12 @@ class Config:
         " another one without an answer; 0 never asks.",
         unit="s",
     )
+    connectionLivenessCheckTimeoutMillis: int = setting(
+        5000,
+        "Wait for the answer of a client whose place (a producer's name, an exclusive subscription)"
+        " another one asks for; without an answer it is closed. 0 never asks.",
+        unit="ms",
+    )
     enablePersistentTopics: bool = setting(True, "Whether persistent topics are served.")
     enableNonPersistentTopics: bool = setting(True, "Whether non-persistent topics are served.")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from pyxbroker.broker import replies
+from pyxbroker.broker import liveness, replies
 from pyxbroker.broker.topic_commands import TopicCommands
 from pyxbroker.connection import Connection
 from pyxbroker.errors import (
@@ -64,12 +64,21 @@ REFUSED_SENDS = {
 class Session:
     """What the broker knows of one connection's client."""
 
-    __slots__ = ("client_version", "lookups", "opening", "ping_sent", "tasks")
+    __slots__ = (
+        "alive",
+        "answered",
+        "client_version",
+        "opening",
+        "ping_sent",
+        "tasks",
+    )
 
     def __init__(self) -> None:
         self.client_version = ""
         self.ping_sent = False
-        self.lookups = 0
+        # While the client is asked whether it is there (liveness.py): the result, and its answer.
+        self.alive: asyncio.Future[bool] | None = None
+        self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
         # ("producer" or "consumer", id) -> the task that is opening it
         self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
@@ -180,6 +189,7 @@ class Handlers:
         connection.consumers.clear()
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
+        liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -278,6 +288,7 @@ class Handlers:
 
     def _handle_pong(self, connection: Connection, message: Any) -> None:
         connection.session.ping_sent = False
+        liveness.on_answer(connection)
 
     def check_alive(self, live: list[Connection]) -> None:
         """Called once per keep-alive interval: pings silent peers, closes those that stay

@@ -70,13 +70,18 @@ class Topic:
 
     # --- producers ----------------------------------------------------------------------------
 
+    def holder(self, producer: Producer) -> Producer | None:
+        """Who has a producer's name and does not give way to it."""
+        old = self.producers.get(producer.name)
+        return None if old is None or self._replaces(producer, old) else old
+
     def add_producer(self, producer: Producer) -> None:
         """Raises ProducerBusy when the name is taken or there are too many."""
         self.check_open()
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
-                f"Producer with name '{producer.name}' is already connected to topic {self.name}."
+                f"Producer with name '{producer.name}' is already connected to topic '{self.name}'"
             )
         limit = self.limits.producers_max
         if old is None and limit and len(self.producers) >= limit:
