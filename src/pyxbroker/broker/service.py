@@ -154,6 +154,7 @@ class Service:
     def _start_background(self) -> None:
         self._spawn(self._check_alive())
         self._spawn(self._check_ages())
+        self._spawn(self._delete_inactive_topics())
         self._spawn(self._collect_garbage())
         if self._web_socket is not None:
             self._spawn(self._start_web(self._web_socket))
@@ -287,6 +288,11 @@ class Service:
         while True:
             await asyncio.sleep(AGE_CHECK_INTERVAL_S)
             self.topics.check_ages()
+
+    async def _delete_inactive_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.brokerDeleteInactiveTopicsFrequencySeconds)
+            await self.topics.delete_inactive()
 
     async def _collect_garbage(self) -> None:
         while True:
