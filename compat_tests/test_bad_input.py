@@ -97,6 +97,7 @@ def test_a_malformed_frame_closes(raw: RawConnection, body: bytes) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_garbage_never_harms_others(broker: Broker, neighbour: RawConnection, seed: int) -> None:
     generator = random.Random(seed)
+    written = 0
     with RawConnection(broker.port, handshake=seed % 2 == 0) as one:
         good = wire.send(1, 0, wire.metadata("p", 0, 1), b"body" * 20)
         try:
@@ -105,8 +106,10 @@ def test_garbage_never_harms_others(broker: Broker, neighbour: RawConnection, se
                 for _ in range(generator.randint(1, 6)):
                     bad[generator.randrange(len(bad))] = generator.randrange(256)
                 one.write(bytes(bad) if generator.random() < 0.7 else generator.randbytes(50))
+                written += 1
         except OSError:
-            pass  # The broker closed the connection in the middle, as it may.
+            assert written, "the broker may close the connection, and not before it got anything"
+    neighbour.assert_alive()
 
 
 def test_a_truncated_frame_then_the_end(broker: Broker, neighbour: RawConnection) -> None:
@@ -114,6 +117,9 @@ def test_a_truncated_frame_then_the_end(broker: Broker, neighbour: RawConnection
     for size in range(1, len(frame), 5):
         with RawConnection(broker.port) as one:
             one.write(frame[:size])
+            one.socket.shutdown(socket.SHUT_WR)
+            said = one.assert_closed()
+            assert all(each.type != wire.SEND_RECEIPT for each in said)
 
 
 def test_frames_may_come_byte_by_byte(broker: Broker, topic: str) -> None:

@@ -50,6 +50,8 @@ class Broker:
         self.node = Node(directory)
         settings.setdefault("managedLedgerMinLedgerRolloverTimeMinutes", 0)
         settings.setdefault("managedLedgerDefaultMarkDeleteRateLimit", 0.001)
+        # A test reads what a client got only when it asks for it: nobody answers in time.
+        settings.setdefault("connectionLivenessCheckTimeoutMillis", 0)
         self.config = Config(**settings)
         self.topics: Topics
         self.handlers: Handlers

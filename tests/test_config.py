@@ -87,8 +87,8 @@ def test_unknown_keys_are_listed_once_and_java_keys_are_silent(tmp_path: Path) -
 
 
 def test_a_setting_that_is_not_implemented_is_named_too(tmp_path: Path) -> None:
-    assert Config.load(write(tmp_path, "defaultNumPartitions=2\n")).unknown == [
-        "defaultNumPartitions"
+    assert Config.load(write(tmp_path, "brokerDeduplicationEnabled=true\n")).unknown == [
+        "brokerDeduplicationEnabled"
     ]
 
 

@@ -15,7 +15,7 @@ from oracles import wire
 from pyxbroker.connection import Connection, Turn
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
-from served import Served, ack, flow, ping, section, send, turns
+from served import Consumer, Producer, Served, ack, flow, ping, section, send, turns
 
 Scenario = Callable[[Served], Awaitable[None]]
 
@@ -253,38 +253,59 @@ def test_reading_pauses_at_too_many_pending_sends_and_goes_on_at_half() -> None:
     served(scenario, sends_max=4)
 
 
-def test_all_connections_pause_while_too_many_bytes_are_in_flight() -> None:
+def test_connections_with_producers_pause_while_too_many_bytes_are_in_flight() -> None:
     async def scenario(side: Served) -> None:
-        _, far = side.accept()
+        other, far = side.accept()
         with far:
+            other.producers[7] = Producer(other, 7, side.notes)
             await side.write(send(1, section(bytes(600))))
             await side.write(send(2, section(bytes(600))))
             far.sendall(ping())
             await turns()
             assert [each[0] for each in side.told] == ["run", "run"]
             assert side.group.publish_bytes > 1000
-            _, far_late = side.accept()
-            with far_late:
-                far_late.sendall(ping())
-                await turns()
-                assert side.told == []
-                for run in answered(side):
-                    side.producer.settle(run)
-                await turns()
-                assert [each[0] for each in side.told] == ["command", "command"]
-                assert side.group.publish_bytes == 0
+            for run in answered(side):
+                side.producer.settle(run)
+            await turns()
+            assert [each[0] for each in side.told] == ["command"]
+            assert side.group.publish_bytes == 0
 
     served(scenario, publish_bytes_max=1000)
 
 
-def test_a_full_bookie_pauses_all_connections() -> None:
+def test_a_connection_that_only_consumes_goes_on_while_publishing_is_paused() -> None:
     async def scenario(side: Served) -> None:
         side.group.set_full(True)
-        await side.write(ping())
-        assert side.told == []
+        consuming, far = side.accept()
+        with far:
+            consuming.consumers[2] = Consumer(side.notes)
+            far.sendall(flow(5) + ack(pb.MessageIdData(ledgerId=1, entryId=2)))
+            await side.write(ping())
+            assert [each[0] for each in side.told] == ["flow", "ack"]
         side.group.set_full(False)
         await turns()
-        assert [each[0] for each in side.told] == ["command"]
+        assert ("command", pb.BaseCommand.PING) in [each[:2] for each in side.told]
+
+    served(scenario)
+
+
+def test_a_producer_that_comes_while_publishing_is_paused_sends_once_and_waits() -> None:
+    async def scenario(side: Served) -> None:
+        side.group.set_full(True)
+        late, far = side.accept()
+        with far:
+            late.producers[7] = Producer(late, 7, side.notes)
+            for n in range(3):
+                far.sendall(send(n, section(b"late"), producer_id=7))
+                await turns()
+            assert [(what, len(rest[1])) for what, *rest in side.told] == [("run", 1)]
+            # Its producer was closed from our side: nothing that it sends needs room any more.
+            late.forget_producer(7)
+            far.sendall(ping())
+            await turns()
+            assert [each[0] for each in side.told] == ["command"]
+        side.group.set_full(False)
+        await turns()
 
     served(scenario)
 

@@ -181,7 +181,9 @@ async def test_a_session_is_taken_for_lost_when_the_server_stays_away(
         await _until(lambda: len(events) == 2)
         await asyncio.to_thread(server.start)
         await _until(lambda: events == LOST_AND_FOUND)
-        await store.put("/n", b"")
+        await store.put("/n", b"again")
+        node = await store.get("/n")
+        assert node is not None and node.value == b"again"
 
 
 @coroutine_test

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
 from typing import Any, cast
 
+from manual_loop import ManualLoop
 from pyxbroker import _native
 from pyxbroker.connection import Connection, Connections, ProducerState
 from pyxbroker.entry import EntryRun
@@ -43,35 +43,6 @@ def send(sequence_id: int, payload_section: bytes, messages: int = 1) -> bytes:
     return frame(command, payload_section)
 
 
-class Loop:
-    """The little of an event loop that a connection asks for; the benchmark is the loop."""
-
-    def __init__(self) -> None:
-        self.readers: dict[int, Callable[[], None]] = {}
-        self.writers: dict[int, Callable[[], None]] = {}
-        self.soon: list[Callable[[], None]] = []
-
-    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
-        self.readers[fd] = call
-
-    def remove_reader(self, fd: int) -> None:
-        del self.readers[fd]
-
-    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
-        self.writers[fd] = call
-
-    def remove_writer(self, fd: int) -> None:
-        del self.writers[fd]
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.soon.append(call)
-
-    def run_soon(self) -> None:
-        calls, self.soon = self.soon, []
-        for call in calls:
-            call()
-
-
 class Handlers:
     """Handlers of a broker that expects nothing but hot commands."""
 
@@ -106,7 +77,7 @@ class Line:
             end.setblocking(False)
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
         self.fd = server.fileno()
-        self.loop = Loop()
+        self.loop = ManualLoop()
         self.group = Connections(
             cast(asyncio.AbstractEventLoop, self.loop),
             Handlers(),

@@ -146,6 +146,12 @@ class Config:
         " another one without an answer; 0 never asks.",
         unit="s",
     )
+    connectionLivenessCheckTimeoutMillis: int = setting(
+        5000,
+        "Wait for the answer of a client whose place (a producer's name, an exclusive subscription)"
+        " another one asks for; without an answer it is closed. 0 never asks.",
+        unit="ms",
+    )
     enablePersistentTopics: bool = setting(True, "Whether persistent topics are served.")
     enableNonPersistentTopics: bool = setting(True, "Whether non-persistent topics are served.")
 
@@ -230,12 +236,27 @@ class Config:
         True, "Whether a consumer that names a subscription which does not exist creates it."
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
-        True,
-        "Whether a topic without producers and subscriptions is deleted; only while"
-        " allowAutoTopicCreation is true.",
+        True, "Whether a topic that nobody has used for a while is deleted, with its messages."
+    )
+    brokerDeleteInactiveTopicsMode: str = setting(
+        "delete_when_no_subscriptions",
+        "Which topics nobody uses: those without producers and without subscriptions, or those"
+        " without producers and consumers whose subscriptions have acknowledged everything.",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
     )
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
-        60, "Time between two looks for inactive topics, and the age at which one is.", unit="s"
+        60, "Time between two looks for inactive topics.", unit="s", minimum=1
+    )
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
+        None,
+        "How long nobody has to use a topic before it is deleted; empty is the time between two"
+        " looks. A topic is kept for its retention time in any case.",
+        unit="s",
+    )
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
+        False,
+        "Whether the number of partitions of a partitioned topic is forgotten when all of its"
+        " partitions were deleted as inactive.",
     )
     brokerDeduplicationEnabled: bool = setting(
         False, "Whether messages that a producer sends again are recognised and not stored twice."

@@ -23,9 +23,8 @@ ALIASES = {
 NOT_YET = frozenset(
     """
     acknowledgmentAtBatchIndexLevelEnabled activeConsumerFailoverDelayTimeMillis
-    allowAutoTopicCreationType autoSkipNonRecoverableData brokerDeduplicationEnabled
-    brokerDeleteInactiveTopicsEnabled brokerDeleteInactiveTopicsFrequencySeconds
-    defaultNumPartitions defaultNumberOfNamespaceBundles diskUsageThreshold
+    autoSkipNonRecoverableData brokerDeduplicationEnabled
+    defaultNumberOfNamespaceBundles diskUsageThreshold
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs enableNonPersistentTopics enablePersistentTopics
     flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB

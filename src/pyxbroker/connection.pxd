@@ -19,7 +19,7 @@ cdef enum:
     CLOSED_PRODUCERS_KEPT = 64      # SENDs for producers closed this recently are dropped
 
     PAUSED_SENDS = 1                # too many sends pending on this connection
-    PAUSED_GATE = 2                 # the broker's publish buffer is full
+    PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
 
@@ -40,7 +40,7 @@ cdef class Connections:
     cdef public object handlers             # see broker/handlers.py
     cdef public uint32_t frame_bytes_max    # total size field of a frame
     cdef public uint32_t sends_max          # pending sends of one connection before it pauses
-    cdef public int64_t publish_bytes_max   # publish bytes in flight before all pause
+    cdef public int64_t publish_bytes_max   # in flight before all that publish pause
     cdef readonly int64_t publish_bytes     # in flight now
     cdef readonly bint full                 # a bookie asked to stop publishing
     cdef bint gate_closed

@@ -125,7 +125,6 @@ cdef class Connections:
         cdef Connection connection = Connection(self, sock, peer)
         connection.session = session
         self.live.add(connection)
-        connection._set_paused(PAUSED_GATE, self.gate_closed)
         connection._update_reading()
         return connection
 
@@ -174,7 +173,8 @@ cdef class Connections:
             return 0
         self.gate_closed = closed
         for connection in list(self.live):
-            connection._set_paused(PAUSED_GATE, closed)
+            # Those that only consume go on: their acknowledgements free what publishing waits for.
+            connection._set_paused(PAUSED_GATE, closed and len(connection.producers) > 0)
         return 0
 
 
@@ -414,6 +414,9 @@ cdef class Connection:
                 raise
         if self.pending_sends >= self.group.sends_max:
             self._set_paused(PAUSED_SENDS, True)
+        if self.group.gate_closed:
+            # Its first producer was opened after the gate had closed.
+            self._set_paused(PAUSED_GATE, True)
         return 0
 
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1:
@@ -563,6 +566,8 @@ cdef class Connection:
             self.closed_producers.append(producer_id)
             if len(self.closed_producers) > CLOSED_PRODUCERS_KEPT:
                 del self.closed_producers[0]
+            if not self.producers:
+                self._set_paused(PAUSED_GATE, False)
 
     def close(self):
         """Sends what the socket takes at once, closes it, and tells the handlers."""

@@ -7,13 +7,13 @@ make the connection pause. Under ASan this also watches who owns the bytes of a 
 
 from __future__ import annotations
 
-import select
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import driver
 
+from manual_loop import ManualLoop
 from oracles import commands as plain
 from oracles import wire
 from oracles.golden import CLIENT_FRAMES
@@ -30,48 +30,11 @@ SIZES = (0, 1, 7, 200, 1500, 8_100, 8_300, 65_000, 130_000, 460_000, 524_300, 1_
 PRODUCER, CONSUMER = 1, 2
 
 
-class Loop:
-    """The little of an event loop that a connection asks for."""
-
-    def __init__(self) -> None:
-        self.readers: dict[int, Callable[[], None]] = {}
-        self.writers: dict[int, Callable[[], None]] = {}
-        self.soon: list[Callable[[], None]] = []
-
-    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
-        self.readers[fd] = call
-
-    def remove_reader(self, fd: int) -> None:
-        del self.readers[fd]
-
-    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
-        self.writers[fd] = call
-
-    def remove_writer(self, fd: int) -> None:
-        del self.writers[fd]
-
-    def call_soon(self, call: Callable[[], None]) -> None:
-        self.soon.append(call)
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        raise context["exception"]
-
-    def go_round(self) -> bool:
-        """Calls whom something has happened to; False when nothing has."""
-        soon, self.soon = self.soon, []
-        readable, writable, _ = select.select(self.readers, self.writers, [], 0)
-        calls = [*soon, *(self.readers[fd] for fd in readable)]
-        calls += [self.writers[fd] for fd in writable]
-        for call in calls:
-            call()
-        return bool(calls)
-
-
 class Peer:
     """A client that writes a stream, and the broker's side of its connection."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = ManualLoop()
         self.notes = Notes()
         group = Connections(
             self.loop,

@@ -7,12 +7,13 @@ metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from pyxbroker.broker import replies
+from pyxbroker.broker import liveness, replies
 from pyxbroker.broker.topic_commands import TopicCommands
 from pyxbroker.connection import Connection
 from pyxbroker.errors import (
@@ -63,12 +64,21 @@ REFUSED_SENDS = {
 class Session:
     """What the broker knows of one connection's client."""
 
-    __slots__ = ("client_version", "lookups", "opening", "ping_sent", "tasks")
+    __slots__ = (
+        "alive",
+        "answered",
+        "client_version",
+        "opening",
+        "ping_sent",
+        "tasks",
+    )
 
     def __init__(self) -> None:
         self.client_version = ""
         self.ping_sent = False
-        self.lookups = 0
+        # While the client is asked whether it is there (liveness.py): the result, and its answer.
+        self.alive: asyncio.Future[bool] | None = None
+        self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
         # ("producer" or "consumer", id) -> the task that is opening it
         self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
@@ -179,6 +189,7 @@ class Handlers:
         connection.consumers.clear()
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
+        liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -277,6 +288,7 @@ class Handlers:
 
     def _handle_pong(self, connection: Connection, message: Any) -> None:
         connection.session.ping_sent = False
+        liveness.on_answer(connection)
 
     def check_alive(self, live: list[Connection]) -> None:
         """Called once per keep-alive interval: pings silent peers, closes those that stay
@@ -306,29 +318,37 @@ class Handlers:
         self._lookups += 1
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        try:
-            self._admit_lookup()
-            try:
-                result = await self.service.lookup(message.topic)
-            finally:
-                self._lookups -= 1
-        except Exception as error:
-            told = as_pulsar_error(error)
-            connection.send_frame(replies.lookup_failed(message.request_id, told.code, str(told)))
-            return
-        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
+        async def answer() -> bytes:
+            result = await self.service.lookup(message.topic)
+            return replies.lookup_connect(message.request_id, result.broker_url)
+
+        await self._answer_lookup(connection, message.request_id, replies.LOOKUP, answer())
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
+        async def answer() -> bytes:
+            count = await self.service.topics.partitions(TopicName.get(message.topic))
+            return replies.partitions(message.request_id, count)
+
+        await self._answer_lookup(
+            connection, message.request_id, replies.PARTITIONED_METADATA, answer()
+        )
+
+    async def _answer_lookup(
+        self,
+        connection: Connection,
+        request_id: int,
+        kind: replies.LookupKind,
+        answering: Coroutine[Any, Any, bytes],
+    ) -> None:
+        """Sends the answer, or the reason why there is none, unless too many are under way."""
         try:
-            self._admit_lookup()
-            try:
-                count = await self.service.topics.partitions(TopicName.get(message.topic))
-            finally:
-                self._lookups -= 1
+            with contextlib.closing(answering):
+                self._admit_lookup()
+                try:
+                    answer = await answering
+                finally:
+                    self._lookups -= 1
         except Exception as error:
             told = as_pulsar_error(error)
-            connection.send_frame(
-                replies.partitions_failed(message.request_id, told.code, str(told))
-            )
-            return
-        connection.send_frame(replies.partitions(message.request_id, count))
+            answer = replies.lookup_failed(kind, request_id, told.code, str(told))
+        connection.send_frame(answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyxbroker.proto import PulsarApi as pb
 
@@ -17,6 +17,24 @@ NOT_ALLOWED = 22
 
 NO_REQUEST = 2**64 - 1  # the request id of an error that answers no request
 MINUS_ONE = 2**64 - 1  # -1 as the unsigned ids of positions carry it
+
+
+class LookupKind(NamedTuple):
+    """A question whose answer has its own way to say that it is refused."""
+
+    response_type: int
+    field: str  # of BaseCommand
+    failed: int  # the value of the answer's field `response`
+
+
+LOOKUP = LookupKind(
+    pb.BaseCommand.LOOKUP_RESPONSE, "lookupTopicResponse", pb.CommandLookupTopicResponse.Failed
+)
+PARTITIONED_METADATA = LookupKind(
+    pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
+    "partitionMetadataResponse",
+    pb.CommandPartitionedTopicMetadataResponse.Failed,
+)
 
 
 def frame(command: Any) -> bytes:
@@ -77,23 +95,20 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
     return frame(command)
 
 
-def producer_success(request_id: int, name: str, last_sequence_id: int, topic_epoch: int) -> bytes:
+def producer_success(request_id: int, name: str) -> bytes:
+    """A producer is open; nothing is known of what one of its name has sent before."""
     command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
     answer = command.producer_success
     answer.request_id = request_id
     answer.producer_name = name
-    answer.last_sequence_id = last_sequence_id
+    answer.last_sequence_id = -1
     answer.schema_version = b""
-    if topic_epoch:
-        answer.topic_epoch = topic_epoch
     return frame(command)
 
 
 def lookup_connect(request_id: int, broker_url: str) -> bytes:
     """This broker serves the topic."""
-    command = _command(pb.BaseCommand.LOOKUP_RESPONSE)
-    answer = command.lookupTopicResponse
-    answer.request_id = request_id
+    command, answer = _lookup_answer(LOOKUP, request_id)
     answer.response = pb.CommandLookupTopicResponse.Connect
     answer.brokerServiceUrl = broker_url
     answer.authoritative = True
@@ -101,33 +116,29 @@ def lookup_connect(request_id: int, broker_url: str) -> bytes:
     return frame(command)
 
 
-def lookup_failed(request_id: int, code: int, message: str) -> bytes:
-    command = _command(pb.BaseCommand.LOOKUP_RESPONSE)
-    answer = command.lookupTopicResponse
-    answer.request_id = request_id
-    answer.response = pb.CommandLookupTopicResponse.Failed
-    answer.error = code
-    answer.message = message
-    return frame(command)
-
-
 def partitions(request_id: int, count: int) -> bytes:
-    command = _command(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
-    answer = command.partitionMetadataResponse
-    answer.request_id = request_id
+    """How many partitions a topic has; 0 for a topic that is not partitioned."""
+    command, answer = _lookup_answer(PARTITIONED_METADATA, request_id)
     answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
     answer.partitions = count
     return frame(command)
 
 
-def partitions_failed(request_id: int, code: int, message: str) -> bytes:
-    command = _command(pb.BaseCommand.PARTITIONED_METADATA_RESPONSE)
-    answer = command.partitionMetadataResponse
-    answer.request_id = request_id
-    answer.response = pb.CommandPartitionedTopicMetadataResponse.Failed
+def lookup_failed(kind: LookupKind, request_id: int, code: int, message: str) -> bytes:
+    """A LOOKUP or PARTITIONED_METADATA that is refused; clients expect no ERROR for these."""
+    command, answer = _lookup_answer(kind, request_id)
+    answer.response = kind.failed
     answer.error = code
     answer.message = message
     return frame(command)
+
+
+def _lookup_answer(kind: LookupKind, request_id: int) -> tuple[Any, Any]:
+    """(the command, the answer in it) of a response type that has its own way to fail."""
+    command = _command(kind.response_type)
+    answer = getattr(command, kind.field)
+    answer.request_id = request_id
+    return command, answer
 
 
 def last_message_id(

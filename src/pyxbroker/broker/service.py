@@ -158,6 +158,7 @@ class Service:
             await self._web.start(self._web_socket)
         self._spawn(self._check_alive())
         self._spawn(self._check_ages())
+        self._spawn(self._delete_inactive_topics())
         self._spawn(self._collect_garbage())
 
     def _cluster_settings(self) -> ClusterSettings:
@@ -285,6 +286,11 @@ class Service:
         while True:
             await asyncio.sleep(AGE_CHECK_INTERVAL_S)
             self.topics.check_ages()
+
+    async def _delete_inactive_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.brokerDeleteInactiveTopicsFrequencySeconds)
+            await self.topics.delete_inactive()
 
     async def _collect_garbage(self) -> None:
         while True:

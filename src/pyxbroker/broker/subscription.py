@@ -48,6 +48,12 @@ class Subscription:
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers
 
+    def holder(self, kind: SubscriptionType) -> Consumer | None:
+        """Who keeps a consumer of a type from joining, and would not if its client were gone."""
+        if kind is SubscriptionType.EXCLUSIVE and self.kind is kind and self.consumers:
+            return self.consumers[0]
+        return None
+
     def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Attaches a consumer. Raises ConsumerBusy when the subscription cannot take it."""
         if self.closing:

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from pyxbroker.broker import replies
+from pyxbroker.broker.policies import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import Subscription
 from pyxbroker.connection import Turn
@@ -22,6 +23,7 @@ from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.topic_name import TopicName
 
 log = get_logger("pyxbroker.topic")
@@ -60,6 +62,8 @@ class Topic:
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.fenced = False  # closing, or its log failed: clients have to look it up again
+        self.being_deleted = False
+        self._last_active = self.loop.time()  # when somebody was seen to use it
         self._readers: set[Subscription] = set()  # non-durable subscriptions
         self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
@@ -70,13 +74,18 @@ class Topic:
 
     # --- producers ----------------------------------------------------------------------------
 
+    def holder(self, producer: Producer) -> Producer | None:
+        """Who has a producer's name and does not give way to it."""
+        old = self.producers.get(producer.name)
+        return None if old is None or self._replaces(producer, old) else old
+
     def add_producer(self, producer: Producer) -> None:
         """Raises ProducerBusy when the name is taken or there are too many."""
         self.check_open()
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
-                f"Producer with name '{producer.name}' is already connected to topic {self.name}."
+                f"Producer with name '{producer.name}' is already connected to topic '{self.name}'"
             )
         limit = self.limits.producers_max
         if old is None and limit and len(self.producers) >= limit:
@@ -106,6 +115,7 @@ class Topic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
             self._count_past(producer)
+            self._last_active = self.loop.time()
 
     def _count_past(self, producer: Producer) -> None:
         self._past_msg_in += producer.msg_in
@@ -136,6 +146,7 @@ class Topic:
         self, name: str, mark_delete: Position, properties: dict[str, str], create: bool
     ) -> Subscription:
         """The durable subscription of that name; a new one starts after mark_delete."""
+        self.check_open()
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
@@ -168,6 +179,7 @@ class Topic:
 
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
         """A non-durable subscription: it lives as long as its consumer."""
+        self.check_open()
         for found in self._readers:
             if found.name == name:
                 return found
@@ -278,6 +290,36 @@ class Topic:
         self.fenced = True
         self.disconnect()
         await self.managed_ledger.close()
+
+    async def delete(self) -> None:
+        """Deletes the topic with its subscriptions and messages; its clients are sent away.
+
+        Raises MetadataError or ManagedLedgerError: then some of it may be left, and be opened.
+        """
+        self.fenced = True
+        self.being_deleted = True
+        self.disconnect()
+        try:
+            await delete_managed_ledger(self.managed_ledger)
+        finally:
+            self.being_deleted = False
+
+    def is_inactive(self, policies: NamespacePolicies) -> bool:
+        """Whether nobody has used the topic for so long that it may be deleted."""
+        if self._is_used(policies.inactive_topics.mode):
+            self._last_active = self.loop.time()
+            return False
+        since = self.loop.time() - self._last_active
+        is_retained = policies.retention_s < 0 or since < policies.retention_s
+        return since >= policies.inactive_topics.max_inactive_s and not is_retained
+
+    def _is_used(self, mode: str) -> bool:
+        if self.producers or self._readers:
+            return True
+        subscriptions = self.subscriptions.values()
+        if mode == DELETE_WHEN_NO_SUBSCRIPTIONS:
+            return len(subscriptions) > 0
+        return any(each.consumers or each.cursor.backlog > 0 for each in subscriptions)
 
     def all_subscriptions(self) -> list[Subscription]:
         """Durable ones and those of readers."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker import replies
 from pyxbroker.broker.consumer import Consumer
+from pyxbroker.broker.liveness import Liveness
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import DISPATCHERS, Subscription, SubscriptionType
 from pyxbroker.broker.topic import Topic
@@ -28,6 +29,7 @@ class TopicCommands:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._liveness = Liveness(service.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -47,8 +49,6 @@ class TopicCommands:
             user_provided = bool(name) and message.user_provided_producer_name
             if not name:
                 name = await self._service.producer_names.next()
-            if connection.closed:
-                return
             producer = Producer(
                 connection,
                 producer_id,
@@ -58,6 +58,9 @@ class TopicCommands:
                 user_provided,
                 {each.key: each.value for each in message.metadata},
             )
+            await self._make_room(connection, topic.holder(producer))
+            if connection.closed:
+                return
             topic.add_producer(producer)
             connection.producers[producer_id] = producer
         if message.initial_subscription_name:
@@ -66,9 +69,16 @@ class TopicCommands:
             )
         self._answer_producer(connection, message.request_id, producer)
 
+    async def _make_room(
+        self, connection: Connection, holder: Producer | Consumer | None
+    ) -> None:
+        """Sends away a producer or consumer that is in the way and whose client is gone."""
+        if holder is not None and holder.connection is not connection:
+            await self._liveness.is_alive(holder.connection)
+
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
-        connection.send_frame(replies.producer_success(request_id, producer.name, -1, 0))
+        connection.send_frame(replies.producer_success(request_id, producer.name))
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
         await _opened(connection, ("producer", message.producer_id))
@@ -96,6 +106,7 @@ class TopicCommands:
             topic = await self._service.topics.get(name, create=message.force_topic_creation)
             topic.check_consumers()
             subscription = await self._subscription(topic, message)
+            await self._make_room(connection, subscription.holder(kind))
             if connection.closed:
                 _drop_unused(subscription)
                 return

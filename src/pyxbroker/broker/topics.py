@@ -7,15 +7,23 @@ import json
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from pyxbroker.broker.policies import NamespacePolicies, namespace_policies
 from pyxbroker.broker.topic import Topic, TopicLimits
 from pyxbroker.config import Config
 from pyxbroker.connection import Turn
-from pyxbroker.errors import MetadataStoreError, NotAllowed, ServiceNotReady, TopicNotFound
+from pyxbroker.errors import (
+    MetadataStoreError,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+)
 from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore, Notification, parent_of
-from pyxbroker.mledger.managed_ledger import ManagedLedgerLimits
+from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, parent_of
+from pyxbroker.mledger.managed_ledger import ManagedLedgerError, ManagedLedgerLimits
 from pyxbroker.mledger.opening import open_managed_ledger
 from pyxbroker.topic_name import TopicName
 
@@ -25,6 +33,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 CACHED_NODES_MAX = 10_000
+TOPICS_PER_LOOK = 256  # before others have their turn
 
 
 class MetadataCache:
@@ -121,7 +130,8 @@ class Topics:
         self._ledger_limits = limits_of(config)
         self._topic_limits = topic_limits_of(config)
         self._topics: dict[TopicName, Topic] = {}
-        self._opening: dict[tuple[TopicName, bool], Future[Topic]] = {}
+        self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
+        self._policies: dict[str, tuple[bytes, NamespacePolicies]] = {}  # and what they are made of
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
 
@@ -133,18 +143,25 @@ class Topics:
 
     async def get(self, name: TopicName, create: bool) -> Topic:
         """The topic, opened if need be; made if it does not exist and create allows it."""
-        topic = self._topics.get(name)
-        if topic is not None and not topic.fenced:
-            return topic
-        if self._closing or (topic is not None and not topic.managed_ledger.is_dead):
-            raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
-        key = (name, create)
-        opening = self._opening.get(key)
-        if opening is None:
-            opening = asyncio.ensure_future(self._open(name, create))
-            self._opening[key] = opening
-            opening.add_done_callback(lambda _: self._opening.pop(key, None))
-        return await asyncio.shield(opening)
+        while True:
+            topic = self._topics.get(name)
+            if topic is not None and not topic.fenced:
+                return topic
+            if self._closing or (
+                topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
+            ):
+                raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+            opening, creates = self._opening.get(name) or (self._begin_open(name, create), create)
+            if creates or not create:
+                return await asyncio.shield(opening)
+            # Who asked for it would not make it; a topic is opened once at a time.
+            await asyncio.wait([opening])
+
+    def _begin_open(self, name: TopicName, create: bool) -> Future[Topic]:
+        opening = asyncio.ensure_future(self._open(name, create))
+        self._opening[name] = (opening, create)
+        opening.add_done_callback(lambda _: self._opening.pop(name, None))
+        return opening
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         await self.check_name(name)
@@ -178,11 +195,7 @@ class Topics:
             raise NotAllowed(
                 f"Topic {name} is non-persistent; this broker serves persistent topics only."
             )
-        if await self._cache.get(paths.namespace_policies(name.namespace)) is None:
-            raise TopicNotFound(
-                f"Namespace {name.namespace} does not exist; create it first, or use a topic of"
-                " public/default."
-            )
+        await self.policies(name)
 
     async def partitions(self, name: TopicName) -> int:
         """How many partitions a topic has; 0 when it is not partitioned."""
@@ -200,6 +213,63 @@ class Topics:
         except (ValueError, KeyError, TypeError) as error:
             raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error
 
+    # --- deleting -----------------------------------------------------------------------------
+
+    async def policies(self, name: TopicName) -> NamespacePolicies:
+        """What the topic's namespace says. Raises TopicNotFound when there is no such namespace."""
+        value = await self._cache.get(paths.namespace_policies(name.namespace))
+        if value is None:
+            raise TopicNotFound(
+                f"Namespace {name.namespace} does not exist; create it first, or use a topic of"
+                " public/default."
+            )
+        known = self._policies.get(name.namespace)
+        if known is None or known[0] is not value:
+            known = (value, namespace_policies(name.namespace, value, self._config))
+            self._policies[name.namespace] = known
+        return known[1]
+
+    async def delete(self, topic: Topic) -> None:
+        """Deletes an open topic with everything in it; its clients are sent away."""
+        await topic.delete()
+        if self._topics.get(topic.name) is topic:
+            del self._topics[topic.name]
+
+    async def delete_inactive(self) -> None:
+        """Called now and then: deletes the topics that nobody has used for long enough."""
+        for number, topic in enumerate(list(self._topics.values())):
+            if number % TOPICS_PER_LOOK == 0:
+                await asyncio.sleep(0)
+            try:
+                policies = await self.policies(topic.name)
+                if (
+                    policies.inactive_topics.delete
+                    and not topic.fenced
+                    and topic.is_inactive(policies)
+                ):
+                    await self.delete(topic)
+                    log.info("deleted, since nobody uses it", topic=topic.name)
+                    await self._forget_partitions(topic.name)
+            except (PulsarError, MetadataError, LedgerError, ManagedLedgerError) as error:
+                log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
+
+    async def _forget_partitions(self, name: TopicName) -> None:
+        """Deletes the number of partitions when the last partition was deleted."""
+        config = self._config
+        if not name.is_partitioned or (
+            not config.brokerDeleteInactivePartitionedTopicMetadataEnabled
+        ):
+            return
+        whole = TopicName.get(name.partitioned_topic_name)
+        parts = [whole.partition(index) for index in range(await self.partitions(whole))]
+        found = await asyncio.gather(
+            *(self._store.exists(paths.managed_ledger(each.managed_ledger_name)) for each in parts)
+        )
+        if parts and not any(found):
+            path = paths.partitioned_topic(whole.namespace, whole.local_name, whole.domain)
+            await self._store.delete(path)
+            log.info("its last partition was deleted", topic=whole)
+
     def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
         for topic in self._topics.values():
@@ -209,7 +279,7 @@ class Topics:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
         self._closing = True
         while self._opening:
-            await asyncio.wait(list(self._opening.values()))
+            await asyncio.wait([opening for opening, _ in self._opening.values()])
         topics = list(self._topics.values())
         results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)
         for topic, result in zip(topics, results, strict=True):

@@ -13,7 +13,13 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, NotFound
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor import recover_cursor
-from pyxbroker.mledger.managed_ledger import LedgerInfo, ManagedLedger, ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import (
+    LedgerInfo,
+    ManagedLedger,
+    ManagedLedgerError,
+    ManagedLedgerLimits,
+    State,
+)
 from pyxbroker.mledger.records import MalformedRecord
 
 log = get_logger("pyxbroker.mledger")
@@ -108,11 +114,20 @@ async def _open_cursors(managed_ledger: ManagedLedger) -> None:
 
 
 async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
-    """Deletes a managed ledger with its cursors and ledgers; it must have no user any more."""
+    """Deletes a managed ledger with its cursors and ledgers; it must have no user any more.
+
+    What an error leaves behind can be opened again, and deleted. Raises ManagedLedgerError when it
+    failed before, since then it may have another owner.
+    """
+    await managed_ledger.close()
+    if managed_ledger.state is not State.CLOSED:
+        raise ManagedLedgerError(f"{managed_ledger.name} is {managed_ledger.state.value}")
     for cursor in list(managed_ledger.cursors.values()):
         await cursor.delete()
     ledger_ids = list(managed_ledger.ledgers)
     with contextlib.suppress(NotFound):
-        await managed_ledger.store.delete(paths.managed_ledger(managed_ledger.name))
+        await managed_ledger.store.delete(
+            paths.managed_ledger(managed_ledger.name), managed_ledger.version
+        )
     for ledger_id in ledger_ids:
         await managed_ledger.client.delete(ledger_id)

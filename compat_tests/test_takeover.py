@@ -1,0 +1,63 @@
+"""A client that was stopped in its tracks gives way to one that comes for its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pulsar
+import pytest
+
+from compat_tests.brokers import Broker
+from compat_tests.conftest import official_client
+
+# Holds a producer's name and an exclusive subscription until it is killed.
+HOLDER = """
+import sys, pulsar
+url, topic = sys.argv[1:]
+client = pulsar.Client(url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
+producer = client.create_producer(topic, producer_name="mine")
+consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+producer.send(b"first")
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(broker: Broker, topic: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, broker.url, topic],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_the_place_of_a_stopped_client_is_taken(
+    broker: Broker, topic: str, holder: subprocess.Popen[bytes]
+) -> None:
+    client = official_client(broker.url, operation_timeout_seconds=20)
+    try:
+        with pytest.raises(pulsar.ConsumerBusy):
+            client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+        os.kill(holder.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+        assert time.monotonic() - began < 12
+        producer = client.create_producer(topic, producer_name="mine")
+        producer.send(b"second")
+        assert [consumer.receive(timeout_millis=10_000).data() for _ in range(2)] == [
+            b"first",
+            b"second",
+        ]
+    finally:
+        client.close()
