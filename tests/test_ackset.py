@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +15,20 @@ from hypothesis.stateful import (
     rule,
 )
 
-from oracles.ackset import SlowAckSet
+from oracles.ackset import SlowAckSet, longs_of
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.entry import AckRun
+from pyxbroker.proto import MLDataFormats
 
 # Ledger id -> entries in it; 7 was closed without any, and 11 is still written to.
 LEDGERS = {3: 5, 5: 200, 7: 0, 8: 64, 11: 130}
 OPEN_LEDGER = 11
 ENTRIES = [(ledger, entry) for ledger, entries in LEDGERS.items() for entry in range(entries)]
+
+
+def last_entry(ledger_id: int) -> int | None:
+    """As ManagedLedger.last_entry answers it."""
+    return LEDGERS[ledger_id] - 1 if ledger_id in LEDGERS else None
 
 
 def ledger_after(ledger_id: int, entry_id: int) -> int | None:
@@ -37,15 +45,48 @@ def assert_same(acks: AckSet, slow: SlowAckSet) -> None:
     for ledger in acks.ledger_ids():
         assert acks.ranges(ledger) == slow.ranges(ledger)
         assert acks.to_longs(ledger) == slow.longs(ledger)
+    assert acks.count_ranges() == sum(len(slow.ranges(each)) for each in acks.ledger_ids())
+    assert acks.longs_size() == sum(len(slow.longs(each)) for each in acks.ledger_ids())
+    assert acks.partial == len(slow.left)
+    assert acks.batch_ledger_ids() == sorted({ledger for ledger, _ in slow.left})
+    assert (acks.partial_bytes == 0) == (not slow.left)
+    for position, left in slow.left.items():
+        assert acks.messages_left(*position) == len(left)
+        assert acks.ack_set(*position) == longs_of(left)
+
+
+def copy_into(target: AckSet, acks: AckSet, bytes_max: int, only_changed: bool) -> None:
+    """Stores an ack set as bytes, in pieces, and restores them in another one."""
+    number = MLDataFormats.PositionInfo.DESCRIPTOR.fields_by_name["batchedEntryDeletionIndexInfo"]
+    target.mark_delete_to(*acks.mark_delete)
+    for ledger in acks.ledger_ids():
+        word = 0
+        while word != -1:
+            runs, word = acks.encode_runs(ledger, word, bytes_max, only_changed)
+            assert len(runs) <= bytes_max
+            target.add_runs(ledger, runs, LEDGERS[ledger] - 1)
+    for ledger in acks.batch_ledger_ids():
+        entry = 0
+        while entry != -1:
+            args = (number.number, bytes_max, only_changed)
+            batches, entry = acks.encode_batches(ledger, entry, *args)
+            info = MLDataFormats.PositionInfo.FromString(b"\x08\x00\x10\x00" + batches)
+            for each in info.batchedEntryDeletionIndexInfo:
+                target.keep(each.position.ledgerId, each.position.entryId, each.deleteSet)
+    target.drop_acknowledged_batches()
 
 
 class AckSetMachine(RuleBasedStateMachine):
-    """Any sequence of what a cursor does with its acknowledgements."""
+    """Any sequence of what a cursor does with its acknowledgements.
+
+    The copy is told only what changed, now and then, as a cursor ledger is.
+    """
 
     @initialize()
     def open(self) -> None:
-        self.acks = AckSet(3, -1)
+        self.acks = AckSet(3, -1, tracked=True)
         self.slow = SlowAckSet(3, -1)
+        self.copy = AckSet(3, -1)
 
     def reference_mark(self) -> None:
         """add may move the mark by itself when nothing lies between; the slow one waits."""
@@ -70,7 +111,8 @@ class AckSetMachine(RuleBasedStateMachine):
     def add_range(self, start: tuple[int, int], count: int) -> None:
         ledger, entry = start
         upper = min(entry + count, LEDGERS[ledger] - 1)
-        self.acks.add_range(ledger, entry, upper)
+        self.acks.add_range(ledger, entry, entry + count, LEDGERS[ledger] - 1)
+        self.acks.drop_acknowledged_batches()
         for each in range(entry + 1, upper + 1):
             self.slow.add((ledger, each))
         if self.slow.mark != tuple(self.acks.mark_delete):
@@ -84,19 +126,58 @@ class AckSetMachine(RuleBasedStateMachine):
 
     @rule(position=st.sampled_from([*ENTRIES, (5, -1), (7, -1), (8, -1), (11, -1)]))
     def mark_delete_to(self, position: tuple[int, int]) -> None:
+        went_back = position < tuple(self.acks.mark_delete)
         self.acks.mark_delete_to(*position)
         self.slow.mark_delete_to(position)
+        if went_back:
+            # What the mark had swallowed is not a change: everything has to be stored anew.
+            self.copy_everything(100)
+
+    @rule(position=st.sampled_from(ENTRIES), left=st.frozensets(st.integers(0, 150), max_size=5))
+    def keep(self, position: tuple[int, int], left: frozenset[int]) -> None:
+        assert self.acks.keep(*position, longs_of(left)) == self.slow.keep(position, left)
+        self.reference_mark()
+
+    @precondition(lambda self: self.slow.left)
+    @rule(data=st.data())
+    def keep_fewer(self, data: st.DataObject) -> None:
+        position = data.draw(st.sampled_from(sorted(self.slow.left)))
+        left = data.draw(st.frozensets(st.sampled_from(sorted(self.slow.left[position]))))
+        self.keep(position, left)
 
     @precondition(lambda self: self.slow.single)
     @rule(data=st.data())
-    def restore_one_ledger(self, data: st.DataObject) -> None:
+    def add_again_what_is_known(self, data: st.DataObject) -> None:
         ledger = data.draw(st.sampled_from(self.acks.ledger_ids()))
-        self.acks.restore_longs(ledger, self.acks.to_longs(ledger))
+        self.acks.add_longs(ledger, self.acks.to_longs(ledger), LEDGERS[ledger] - 1)
+
+    @rule(bytes_max=st.integers(64, 300))
+    def copy_changes(self, bytes_max: int) -> None:
+        copy_into(self.copy, self.acks, bytes_max, only_changed=True)
+        assert_same(self.copy, self.slow)
+
+    @rule(bytes_max=st.integers(64, 300))
+    def copy_everything(self, bytes_max: int) -> None:
+        self.copy = AckSet(3, -1)
+        copy_into(self.copy, self.acks, bytes_max, only_changed=False)
+        assert_same(self.copy, self.slow)
+
+    @rule()
+    def copy_everything_at_once(self) -> None:
+        self.copy = AckSet(*self.acks.mark_delete)
+        for ledger in self.acks.ledger_ids():
+            self.copy.add_longs(ledger, self.acks.to_longs(ledger), LEDGERS[ledger] - 1)
+        for position, left in self.slow.left.items():
+            self.copy.keep(*position, longs_of(left))
+        self.acks.forget_changes()
+        assert_same(self.copy, self.slow)
 
     @rule()
     def clear(self) -> None:
         self.acks.clear()
         self.slow.single.clear()
+        self.slow.left.clear()
+        self.copy.clear()
 
     @rule(ledger=st.sampled_from([*LEDGERS, 99]), first=st.integers(0, 210), n=st.integers(0, 99))
     def count_some(self, ledger: int, first: int, n: int) -> None:
@@ -123,9 +204,9 @@ def test_longs_and_ranges_restore_the_same_set(
     acks.advance(lambda ledger, entry: None)
     by_longs, by_ranges = AckSet(*acks.mark_delete), AckSet(*acks.mark_delete)
     for ledger in acks.ledger_ids():
-        by_longs.restore_longs(ledger, acks.to_longs(ledger))
+        by_longs.add_longs(ledger, acks.to_longs(ledger), LEDGERS[ledger] - 1)
         for lower, upper in acks.ranges(ledger):
-            by_ranges.add_range(ledger, lower, upper)
+            by_ranges.add_range(ledger, lower, upper, LEDGERS[ledger] - 1)
     for restored in (by_longs, by_ranges):
         assert restored.holes == acks.holes
         assert all(
@@ -135,8 +216,8 @@ def test_longs_and_ranges_restore_the_same_set(
 
 def test_longs_before_the_mark_are_not_restored() -> None:
     acks = AckSet(5, 70)
-    acks.restore_longs(3, [-1])
-    acks.restore_longs(5, [-1, -1])
+    acks.add_longs(3, [-1], 1000)
+    acks.add_longs(5, [-1, -1], 1000)
     assert acks.ledger_ids() == [5]
     assert acks.ranges(5) == [(70, 127)]
     assert acks.holes == 57
@@ -144,11 +225,84 @@ def test_longs_before_the_mark_are_not_restored() -> None:
 
 def test_restoring_a_ledger_twice_counts_its_entries_once() -> None:
     acks = AckSet(5, 0)
-    acks.restore_longs(5, [0b1110])
-    acks.restore_longs(5, [0b1100])
-    assert acks.holes == 2
+    acks.add_longs(5, [0b1110100], 1000)
+    acks.add_longs(5, [0b1100], 1000)
+    assert acks.holes == 5
     acks.advance(lambda ledger, entry: None)
-    assert (tuple(acks.mark_delete), acks.holes) == ((5, 0), 2)
+    assert (tuple(acks.mark_delete), acks.holes) == ((5, 0), 5)
+
+
+def test_nothing_behind_the_end_of_a_ledger_is_restored() -> None:
+    """However much the stored bytes claim; and it costs no memory."""
+    for last in (-1, 0, 62, 63, 64, 100):
+        acks = AckSet(5, -1)
+        acks.add_longs(5, [-1] * 100, last)
+        assert acks.ranges(5) == [] if last < 0 else [(-1, last)]
+        assert acks.holes == last + 1
+        acks = AckSet(5, -1)
+        acks.add(5, 0)
+        acks.add_range(5, 1, 2**62, last)
+        assert acks.holes == max(last - 1, 0)
+        acks = AckSet(5, -1)
+        source = AckSet(5, -1)
+        source.add_longs(5, [-1] * 100, 10_000)
+        acks.add_runs(5, source.encode_runs(5, 0, 1000, False)[0], last)
+        assert acks.holes == last + 1
+
+
+@given(st.binary(max_size=60), st.integers(-1, 5000))
+def test_bytes_that_are_no_runs_are_refused_and_harm_nothing(data: bytes, last: int) -> None:
+    acks = AckSet(5, 3)
+    with suppress(ValueError):
+        acks.add_runs(5, data, last)
+    ranges = acks.ranges(5)
+    assert acks.holes == sum(upper - lower for lower, upper in ranges)
+    assert all(lower >= 3 and upper <= last for lower, upper in ranges)
+
+
+@pytest.mark.parametrize("data", [b"\x00", b"\x00\x00", b"\x00\x01abc", b"\x80" * 12, b"\xff" * 9])
+def test_runs_that_are_cut_short_are_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="encoded wrongly"):
+        AckSet(5, 3).add_runs(5, data, 1000)
+
+
+def test_an_ack_of_messages_completes_a_batch_in_any_order() -> None:
+    acks = AckSet(3, -1)
+    run = AckRun()
+    run.add(3, 1, [0b1011], 4)
+    run.add(3, 1, [0b1110], 4)
+    run.add(3, 2, [0b1111], 4)  # none of four is acknowledged
+    run.add(3, 3, [0, 1], 65)
+    run.add(3, 4, [0, 0], 65)
+    run.add(3, 5, [1], 2)  # no such entry
+    run.add(99, 0, [1], 2)
+    assert [run.position(i)[2] for i in range(len(run))] == [3, 3, 4, 1, 0, 1, 1]
+    assert run.partial == 6
+    assert run.ack_set(4) == []
+    assert acks.add_run(run, last_entry) == 4
+    assert (acks.partial, acks.messages_left(3, 1), acks.messages_left(3, 2)) == (2, 2, None)
+    assert acks.ack_set(3, 1) == [0b1010]
+    assert acks.ack_set(3, 3) == [0, 1]
+    assert acks.ranges(3) == [(3, 4)]
+    rest = AckRun()
+    rest.add(3, 1, [0b0101], 4)
+    assert acks.add_run(rest, last_entry) == 1
+    assert (acks.partial, acks.ranges(3)) == (1, [(0, 1), (3, 4)])
+    assert acks.add_run(rest, last_entry) == 0
+
+
+def test_batches_that_take_too_much_memory_are_not_remembered() -> None:
+    acks = AckSet(3, -1)
+    words = [-1] * 4096
+    entry = 0
+    while acks.keep(8, entry, words):
+        entry += 1
+    assert 200 << 20 < acks.partial_bytes < 300 << 20
+    assert not acks.keep(8, entry + 1, [1])
+    assert acks.keep(8, 0, [1]), "what is remembered may shrink"
+    assert not acks.keep(8, 1, [-1] * 4097)
+    acks.mark_delete_to(8, entry)
+    assert (acks.partial, acks.partial_bytes) == (0, 0)
 
 
 def test_the_mark_passes_an_empty_ledger() -> None:
@@ -175,7 +329,7 @@ def test_a_million_single_acks_are_kept() -> None:
     longs = acks.to_longs(1)
     assert len(longs) == 31_250
     restored = AckSet(1, -1)
-    restored.restore_longs(1, longs)
+    restored.add_longs(1, longs, 2_000_000)
     for entry in range(0, 2_000_000, 2):
         restored.add(1, entry)
     restored.advance(lambda ledger, entry: None)
@@ -185,8 +339,7 @@ def test_a_million_single_acks_are_kept() -> None:
 def test_a_run_acknowledges_only_whole_entries_that_exist() -> None:
     acks = AckSet(3, -1)
     run = AckRun.of([(3, 1), (3, 1), (3, 4), (3, 5), (3, -1), (99, 0), (8, 63), (8, 2**62)])
-    added = acks.add_run(run, lambda ledger: LEDGERS[ledger] - 1 if ledger in LEDGERS else None)
-    assert added == 3
+    assert acks.add_run(run, last_entry) == 3
     assert acks.ranges(3) == [(0, 1), (3, 4)]
     assert acks.ranges(8) == [(62, 63)]
 

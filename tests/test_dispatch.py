@@ -227,3 +227,30 @@ def test_an_entry_can_be_looked_into(tmp_path: Path) -> None:
                 peek_entry(batch, i)
 
     delivering(tmp_path, entries, scenario)
+
+
+def test_a_batch_that_is_partly_acknowledged_is_sent_with_what_is_left(tmp_path: Path) -> None:
+    entries = [entry(b"x", num_messages_in_batch=100) for _ in range(4)]
+
+    async def scenario(side: Served, batch: EntryBatch) -> None:
+        acks = AckSet(LEDGER, -1)
+        acks.keep(LEDGER, 0, [-1, 0b11])
+        acks.keep(LEDGER, 1, [0, 1 << 36])  # no message of the batch has this bit
+        acks.keep(LEDGER, 3, [-1] * 4096)
+        state = consumer(side, 1000)
+        left_out: list[tuple[int, int]] = []
+        assert state.deliver(batch, 0, 4, acks, {(LEDGER, 0): 2}, left_out) == 4
+        got = await delivered(side)
+        assert [list(each.ack_set) for each, _ in got] == [[-1, 0b11], [], [-1] * 4096]
+        assert [each.redelivery_count for each, _ in got] == [2, 0, 0]
+        assert [payload for _, payload in got] == [entries[0], entries[2], entries[3]]
+        assert left_out == [(LEDGER, 1)]
+        assert (state.permits, state.unacked_messages) == (1000 - 266, 266)
+        assert state.settle_all_but(LEDGER, 0, 70) == 0
+        assert state.settle_all_but(LEDGER, 0, 60) == 6
+        assert state.settle_all_but(LEDGER, 1, 60) == 0
+        assert state.settle_all_but(99, 1, 60) == 0
+        assert state.unacked_messages == 260
+        assert state.settle_one(LEDGER, 0) == 60
+
+    delivering(tmp_path, entries, scenario)

@@ -1,29 +1,39 @@
-# What a cursor has acknowledged: everything up to its mark-delete position, and single entries
-# after it.
-from libc.stdint cimport int64_t, uint64_t
+# What a cursor has acknowledged: everything up to its mark-delete position, after it single
+# entries, and single messages of batches.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
+from pyxbroker.bitmap cimport EntryBitmap
 from pyxbroker.entry cimport AckRun
 
-# A set of entry ids of one ledger, one bit each, from word `base` on.
-cdef class EntryBitmap:
-    cdef uint64_t *words
-    cdef int64_t base               # index of the first word held (64 entries a word)
-    cdef int64_t size               # words held
-    cdef readonly int64_t count     # entries in the set
-    cdef bint contains(self, int64_t entry_id) noexcept
-    cdef int add(self, int64_t entry_id) except -1              # 1 when it was not in the set
-    cdef int64_t next_clear(self, int64_t entry_id) noexcept    # first id >= entry_id not in it
-    cdef int64_t next_set(self, int64_t entry_id) noexcept      # first id >= entry_id in it, or -1
-    cdef int drop_below(self, int64_t entry_id) except -1       # forgets ids < entry_id
-    cdef int _reach(self, int64_t word) except -1
+# The batches of one ledger of which some messages are acknowledged.
+cdef class LedgerBatches:
+    cdef dict left                  # entry id -> bytes: 64-bit words, bit 1: not acknowledged
+    cdef EntryBitmap ids            # the keys of left, in order
+    cdef EntryBitmap changed        # those that changed since they were encoded; None: untracked
 
 cdef class AckSet:
     cdef readonly int64_t mark_ledger_id        # the mark-delete position
     cdef readonly int64_t mark_entry_id
     cdef dict ledgers                           # ledger id -> EntryBitmap, after the mark
     cdef readonly int64_t holes                 # entries acknowledged after the mark
+    cdef dict batches                           # ledger id -> LedgerBatches, after the mark
+    cdef readonly int64_t partial               # batches of which some messages are acknowledged
+    cdef readonly int64_t partial_bytes         # memory that they take, about
+    cdef bint tracked                           # whether changes are noted, to be encoded
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
+    # The words of the messages of a batch that are left, None: no single one is acknowledged.
+    cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id)
+    cdef int _add(self, int64_t ledger_id, int64_t entry_id) except -1
+    cdef EntryBitmap _bitmap(self, int64_t ledger_id)
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1
+    cdef int _keep(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
+                   uint32_t count) except -1
+    cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1
+    cdef int _drop_batches(self) except -1
+    cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1
+
+# How many of the first `messages` bits of a batch's words are 1.
+cdef int32_t bits_below(bytes words, int32_t messages) noexcept
 
 # Positions in order, without limits on which: what is to be delivered again.
 cdef class PositionSet:

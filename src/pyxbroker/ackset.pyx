@@ -1,152 +1,73 @@
-"""Acknowledged positions of one cursor: a mark-delete position and bitmaps of single entries.
+"""Acknowledged positions of one cursor: a mark-delete position, bitmaps of single entries, and the
+messages that are left of batches.
 
 A million single acks cost a bit for each entry between the mark and the last of them, in memory and
 on disk; nothing is ever dropped. The machine knows nothing of ledgers but what it is told: where a
 ledger ends comes in from outside.
+
+A batch of which some messages are acknowledged is remembered by the bits of those that are left, as
+clients and Pulsar's ManagedCursorImpl write them; when none is left, its entry is acknowledged.
 """
-from libc.stdlib cimport free, realloc
-from libc.string cimport memmove, memset
+from pyxbroker.bitmap cimport put_varint, varint_size
 
 from pyxbroker.entry import Position
 
 
 cdef extern from *:
-    int __builtin_ctzll(unsigned long long) nogil
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    WORDS_MIN = 8
+    BATCH_BYTES = 200               # memory that a batch takes here, beside its words
+    BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
+    BATCH_WORDS_MAX = 4096          # 262,144 messages in one batch
+
+    TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
+    TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
 
 
-cdef class EntryBitmap:
-    def __dealloc__(self):
-        free(self.words)
+cdef int32_t bits_below(bytes words, int32_t messages) noexcept:
+    cdef const uint64_t *word = <const uint64_t *><const char *>words
+    cdef int32_t count = min(<int32_t>(len(words) // 8), (messages + 63) // 64)
+    cdef int32_t found = 0
+    cdef int32_t i
+    for i in range(count):
+        if i * 64 + 64 > messages:
+            found += __builtin_popcountll(word[i] & ((<uint64_t>1 << (messages & 63)) - 1))
+        else:
+            found += __builtin_popcountll(word[i])
+    return found
 
-    cdef bint contains(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
-        if word < 0 or word >= self.size:
-            return False
-        return (self.words[word] >> (entry_id & 63)) & 1
 
-    cdef int _reach(self, int64_t word) except -1:
-        """Makes room for a word (an absolute index)."""
-        cdef int64_t first, grown
-        cdef uint64_t *moved
-        if self.words == NULL:
-            self.base = word
-        if word >= self.base and word - self.base < self.size:
-            return 0
-        first = min(word, self.base)
-        grown = max(self.base + self.size, word + 1) - first
-        if first == self.base:
-            grown = max(grown, self.size * 2)
-        grown = max(grown, <int64_t>WORDS_MIN)
-        moved = <uint64_t *>realloc(self.words, <size_t>grown * 8)
-        if moved == NULL:
-            raise MemoryError("no memory for %d acknowledged entries" % (grown * 64))
-        self.words = moved
-        memmove(moved + (self.base - first), moved, <size_t>self.size * 8)
-        memset(moved, 0, <size_t>(self.base - first) * 8)
-        memset(moved + (self.base - first) + self.size, 0,
-               <size_t>(grown - self.size - (self.base - first)) * 8)
-        self.base = first
-        self.size = grown
-        return 0
+cdef uint32_t _position_size(int64_t ledger_id, int64_t entry_id) noexcept:
+    """Bytes of a NestedPositionInfo."""
+    return 2 + varint_size(<uint64_t>ledger_id) + varint_size(<uint64_t>entry_id)
 
-    cdef int add(self, int64_t entry_id) except -1:
-        cdef int64_t word = entry_id >> 6
-        cdef uint64_t bit = <uint64_t>1 << (entry_id & 63)
-        self._reach(word)
-        if self.words[word - self.base] & bit:
-            return 0
-        self.words[word - self.base] |= bit
-        self.count += 1
-        return 1
 
-    cdef int64_t next_clear(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
-        cdef uint64_t bits
-        if word < 0 or word >= self.size:
-            return entry_id
-        bits = ~self.words[word] & (~<uint64_t>0 << (entry_id & 63))
-        while bits == 0:
-            word += 1
-            if word == self.size:
-                return (self.base + word) << 6
-            bits = ~self.words[word]
-        return ((self.base + word) << 6) + __builtin_ctzll(bits)
+cdef uint8_t *_put_position(uint8_t *p, uint32_t number, int64_t ledger_id,
+                            int64_t entry_id) noexcept:
+    """A NestedPositionInfo as the field `number` of the message around it."""
+    p = put_varint(p, number << 3 | 2)
+    p = put_varint(p, _position_size(ledger_id, entry_id))
+    p = put_varint(put_varint(p, 1 << 3), <uint64_t>ledger_id)
+    return put_varint(put_varint(p, 2 << 3), <uint64_t>entry_id)
 
-    cdef int64_t next_set(self, int64_t entry_id) noexcept:
-        cdef int64_t word = (entry_id >> 6) - self.base
-        cdef uint64_t bits
-        if word < 0:
-            word = 0
-            entry_id = 0
-        if word >= self.size:
-            return -1
-        bits = self.words[word] & (~<uint64_t>0 << (entry_id & 63))
-        while bits == 0:
-            word += 1
-            if word == self.size:
-                return -1
-            bits = self.words[word]
-        return ((self.base + word) << 6) + __builtin_ctzll(bits)
 
-    cdef int drop_below(self, int64_t entry_id) except -1:
-        cdef int64_t words = (entry_id >> 6) - self.base
-        cdef int64_t i
-        cdef uint64_t mask
-        if words < 0 or self.size == 0:
-            return 0
-        words = min(words, self.size)
-        for i in range(words):
-            self.count -= __builtin_popcountll(self.words[i])
-            self.words[i] = 0
-        if words < self.size and words == (entry_id >> 6) - self.base:
-            mask = (<uint64_t>1 << (entry_id & 63)) - 1
-            self.count -= __builtin_popcountll(self.words[words] & mask)
-            self.words[words] &= ~mask
-        # Moving the words is worth it only when most of them are behind the mark.
-        if words * 2 > self.size and words > WORDS_MIN:
-            memmove(self.words, self.words + words, <size_t>(self.size - words) * 8)
-            memset(self.words + (self.size - words), 0, <size_t>words * 8)
-            self.base += words
-        return 0
-
-    # PositionInfo.individualDeletedMessageRanges: word i holds entries 64*i .. 64*i+63.
-
-    def to_longs(self):
-        """Signed 64-bit words from entry 0 on, as Java's BitSet.toLongArray gives them."""
-        cdef int64_t i
-        cdef int64_t used = self.size
-        while used and self.words[used - 1] == 0:
-            used -= 1
-        longs = [0] * self.base if used else []
-        for i in range(used):
-            longs.append(<int64_t>self.words[i])
-        return longs
-
-    @staticmethod
-    def from_longs(longs):
-        cdef EntryBitmap bitmap = EntryBitmap()
-        cdef int64_t i
-        cdef uint64_t word
-        for i, value in enumerate(longs):
-            word = <uint64_t>(value & 0xffffffffffffffff)
-            if word:
-                bitmap._reach(i)
-                bitmap.words[i - bitmap.base] = word
-                bitmap.count += __builtin_popcountll(word)
-        return bitmap
+cdef class LedgerBatches:
+    def __cinit__(self, bint tracked):
+        self.left = {}
+        self.ids = EntryBitmap()
+        self.changed = EntryBitmap() if tracked else None
 
 
 cdef class AckSet:
     """Mark-delete position plus the entries acknowledged after it."""
 
-    def __cinit__(self, int64_t ledger_id, int64_t entry_id):
+    def __cinit__(self, int64_t ledger_id, int64_t entry_id, bint tracked=False):
         self.mark_ledger_id = ledger_id
         self.mark_entry_id = entry_id
+        self.tracked = tracked
         self.ledgers = {}
+        self.batches = {}
 
     @property
     def mark_delete(self):
@@ -166,24 +87,31 @@ cdef class AckSet:
     def is_acknowledged(self, int64_t ledger_id, int64_t entry_id):
         return self.contains(ledger_id, entry_id)
 
+    cdef EntryBitmap _bitmap(self, int64_t ledger_id):
+        cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
+        if bitmap is None:
+            bitmap = self.ledgers[ledger_id] = EntryBitmap(self.tracked)
+        return bitmap
+
     def add(self, int64_t ledger_id, int64_t entry_id):
         """Acknowledges one entry; True when it was not acknowledged before.
 
         The caller knows that the entry exists: an id from the wire must be checked first.
         """
-        cdef EntryBitmap bitmap
+        return bool(self._add(ledger_id, entry_id))
+
+    cdef int _add(self, int64_t ledger_id, int64_t entry_id) except -1:
         if self.contains(ledger_id, entry_id):
-            return False
+            return 0
+        if self.partial:
+            self._forget_batch(ledger_id, entry_id)
         if (ledger_id == self.mark_ledger_id and entry_id == self.mark_entry_id + 1
                 and self.holes == 0):
             self.mark_entry_id = entry_id
-            return True
-        bitmap = self.ledgers.get(ledger_id)
-        if bitmap is None:
-            bitmap = self.ledgers[ledger_id] = EntryBitmap()
-        bitmap.add(entry_id)
+            return 1
+        self._bitmap(ledger_id).add(entry_id)
         self.holes += 1
-        return True
+        return 1
 
     def advance(self, next_ledger):
         """Moves the mark over everything that is acknowledged without a gap.
@@ -214,7 +142,7 @@ cdef class AckSet:
             self.mark_entry_id = -1
 
     def mark_delete_to(self, int64_t ledger_id, int64_t entry_id):
-        """Sets the mark (cumulative ack, seek): forgets single entries up to it."""
+        """Sets the mark (cumulative ack, seek): forgets what is acknowledged up to it."""
         cdef EntryBitmap bitmap
         for held in list(self.ledgers):
             bitmap = self.ledgers[held]
@@ -224,11 +152,15 @@ cdef class AckSet:
                 self._drop(held, bitmap, entry_id + 1)
         self.mark_ledger_id = ledger_id
         self.mark_entry_id = entry_id
+        if self.partial:
+            self._drop_batches()
 
     def clear(self):
-        """Forgets every single entry; the mark stays."""
+        """Forgets every single entry and message; the mark stays."""
         self.ledgers = {}
         self.holes = 0
+        self.batches = {}
+        self.partial = self.partial_bytes = 0
 
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1:
         """Forgets entries below an id of one ledger, or (-1) all of it."""
@@ -256,6 +188,149 @@ cdef class AckSet:
             at = bitmap.next_set(stop)
         return n
 
+    def add_run(self, AckRun run not None, last_entry):
+        """Acknowledges what an ACK names; returns how many entries and batches it changed.
+
+        last_entry(ledger_id) answers the last entry id of a ledger, None for an unknown one:
+        positions outside of it are ignored.
+        """
+        cdef int i
+        cdef int changed = 0
+        cdef int64_t known = -1
+        cdef int64_t last = -1
+        for i in range(run.count):
+            if run.items[i].entry_id < 0:
+                continue
+            if run.items[i].ledger_id != known:
+                known = run.items[i].ledger_id
+                found = last_entry(known)
+                last = -1 if found is None else found
+            if run.items[i].entry_id > last:
+                continue
+            if run.items[i].left == 0:
+                changed += self._add(known, run.items[i].entry_id)
+            elif not 0 < run.items[i].batch_size <= run.items[i].left:
+                changed += self._keep(known, run.items[i].entry_id,
+                                      run.words + run.items[i].first_word,
+                                      run.items[i].word_count)
+        return changed
+
+    # --- single messages of batches -------------------------------------------------------------
+
+    cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id):
+        cdef LedgerBatches batches
+        if self.partial == 0:
+            return None
+        batches = self.batches.get(ledger_id)
+        return None if batches is None else batches.left.get(entry_id)
+
+    def messages_left(self, int64_t ledger_id, int64_t entry_id):
+        """Messages of a batch that are not acknowledged; None when no single one of it was
+        acknowledged, or all of them are.
+        """
+        words = self.left_of(ledger_id, entry_id)
+        return None if words is None else bits_below(words, BATCH_WORDS_MAX * 64)
+
+    def ack_set(self, int64_t ledger_id, int64_t entry_id):
+        """The words of the messages that are left of a batch; [] where messages_left is None."""
+        cdef bytes words = self.left_of(ledger_id, entry_id)
+        if words is None:
+            return []
+        return [(<const int64_t *><const char *>words)[i] for i in range(len(words) // 8)]
+
+    def keep(self, int64_t ledger_id, int64_t entry_id, words):
+        """Acknowledges the messages of a batch whose bits are 0; True when that changed anything.
+
+        The caller knows that the entry exists. More than 4,096 words are not remembered.
+        """
+        cdef uint64_t kept[BATCH_WORDS_MAX]
+        cdef uint32_t count = 0
+        if len(words) > BATCH_WORDS_MAX:
+            return False
+        for word in words:
+            kept[count] = <uint64_t>(word & 0xffffffffffffffff)
+            count += 1
+        return bool(self._keep(ledger_id, entry_id, kept, count))
+
+    cdef int _keep(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
+                   uint32_t count) except -1:
+        """1: messages of the batch are acknowledged that were not before."""
+        cdef LedgerBatches batches
+        cdef uint64_t both[BATCH_WORDS_MAX]
+        cdef const uint64_t *held
+        cdef uint32_t i
+        if self.contains(ledger_id, entry_id):
+            return 0
+        before = self.left_of(ledger_id, entry_id)
+        if before is not None:
+            held = <const uint64_t *><const char *>before
+            count = min(count, <uint32_t>(len(before) // 8))
+        for i in range(count):
+            both[i] = words[i] & held[i] if before is not None else words[i]
+        while count and both[count - 1] == 0:
+            count -= 1
+        if count == 0:
+            return self._add(ledger_id, entry_id)
+        after = (<const char *>both)[:count * 8]
+        if after == before or (before is None and self.partial_bytes > BATCHES_BYTES_MAX):
+            return 0
+        batches = self.batches.get(ledger_id)
+        if batches is None:
+            batches = self.batches[ledger_id] = LedgerBatches(self.tracked)
+        batches.left[entry_id] = after
+        batches.ids.add(entry_id)
+        if batches.changed is not None:
+            batches.changed.add(entry_id)
+        self.partial += before is None
+        self.partial_bytes += count * 8 + (BATCH_BYTES if before is None else -len(before))
+        return 1
+
+    cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1:
+        cdef LedgerBatches batches = self.batches.get(ledger_id)
+        cdef bytes words
+        if batches is None:
+            return 0
+        words = batches.left.pop(entry_id, None)
+        if words is None:
+            return 0
+        batches.ids.remove_range(entry_id, entry_id)
+        if batches.changed is not None:
+            batches.changed.remove_range(entry_id, entry_id)
+        self.partial -= 1
+        self.partial_bytes -= BATCH_BYTES + len(words)
+        if batches.ids.count == 0:
+            del self.batches[ledger_id]
+        return 0
+
+    cdef int _drop_batches(self) except -1:
+        """Forgets the batches that the mark has passed."""
+        cdef LedgerBatches batches
+        cdef int64_t entry_id
+        for ledger_id in [each for each in self.batches if each <= self.mark_ledger_id]:
+            batches = self.batches[ledger_id]
+            entry_id = batches.ids.next_set(0)
+            while entry_id != -1 and self.contains(ledger_id, entry_id):
+                self._forget_batch(ledger_id, entry_id)
+                entry_id = batches.ids.next_set(entry_id + 1)
+        return 0
+
+    def drop_acknowledged_batches(self):
+        """After restoring: forgets the messages of entries that are acknowledged themselves."""
+        for ledger_id, batches in list(self.batches.items()):
+            for entry_id in list((<LedgerBatches>batches).left):
+                if self.contains(ledger_id, entry_id):
+                    self._forget_batch(ledger_id, entry_id)
+
+    # --- as stored ------------------------------------------------------------------------------
+
+    def ledger_ids(self):
+        """Ledgers that hold single acknowledged entries, ascending."""
+        return sorted(self.ledgers)
+
+    def batch_ledger_ids(self):
+        """Ledgers that hold batches of which messages are acknowledged, ascending."""
+        return sorted(self.batches)
+
     def ranges(self, ledger_id):
         """[(lower, upper)] of one ledger, lower open and upper closed, as MessageRange has them."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
@@ -270,52 +345,144 @@ cdef class AckSet:
             at = bitmap.next_set(stop)
         return found
 
-    def add_range(self, int64_t ledger_id, int64_t lower, int64_t upper):
-        """Acknowledges the entries after lower up to upper (a restored MessageRange)."""
-        cdef int64_t entry_id
-        for entry_id in range(lower + 1, upper + 1):
-            self.add(ledger_id, entry_id)
-
-    def ledger_ids(self):
-        """Ledgers that hold single acknowledged entries, ascending."""
-        return sorted(self.ledgers)
+    def count_ranges(self):
+        """How many ranges the single entries make in all ledgers."""
+        cdef int64_t found = 0
+        for bitmap in self.ledgers.values():
+            found += (<EntryBitmap>bitmap).count_ranges()
+        return found
 
     def to_longs(self, ledger_id):
         return (<EntryBitmap>self.ledgers[ledger_id]).to_longs()
 
-    def restore_longs(self, ledger_id, longs):
-        """Takes the words of one ledger that to_longs gave, in place of what is known of it."""
-        cdef EntryBitmap bitmap = self.ledgers.pop(ledger_id, None)
-        if bitmap is not None:
+    def longs_size(self):
+        """How many words to_longs gives of all ledgers."""
+        return sum([(<EntryBitmap>bitmap).longs_size() for bitmap in self.ledgers.values()])
+
+    def encode_ranges(self, uint32_t number):
+        """Every range as the repeated field `number` of MessageRange, in protobuf's format."""
+        cdef EntryBitmap bitmap
+        cdef uint8_t one[TAG_RANGE_BYTES_MAX]
+        cdef uint8_t *p
+        cdef int64_t ledger_id, at, stop
+        encoded = bytearray()
+        for ledger_id in self.ledger_ids():
+            bitmap = self.ledgers[ledger_id]
+            at = bitmap.next_set(0)
+            while at != -1:
+                stop = bitmap.next_clear(at)
+                p = put_varint(one, number << 3 | 2)
+                p = put_varint(p, 4 + _position_size(ledger_id, at - 1)
+                               + _position_size(ledger_id, stop - 1))
+                p = _put_position(p, 1, ledger_id, at - 1)
+                p = _put_position(p, 2, ledger_id, stop - 1)
+                encoded += (<const char *>one)[:p - one]
+                at = bitmap.next_set(stop)
+        return bytes(encoded)
+
+    def encode_runs(self, ledger_id, int64_t word, uint32_t bytes_max, bint only_changed):
+        """(runs of words of one ledger, the word to go on from or -1); see bitmap.pyx.
+
+        What was encoded is no longer noted as changed.
+        """
+        cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
+        if bitmap is None or (only_changed and bitmap.changed_from >= bitmap.changed_to):
+            return b"", -1
+        runs = bitmap.encode_runs(&word, bytes_max, only_changed)
+        return runs, word
+
+    def encode_batches(self, ledger_id, int64_t entry_id, uint32_t number, uint32_t bytes_max,
+                       bint only_changed):
+        """(batches of one ledger from an entry on, the entry to go on from or -1).
+
+        They are the repeated field `number` of BatchedEntryDeletionIndexInfo, in protobuf's format,
+        at least one, and no further one begins behind bytes_max. What was encoded is no longer
+        noted as changed.
+        """
+        cdef LedgerBatches batches = self.batches.get(ledger_id)
+        cdef EntryBitmap ids
+        cdef uint8_t word[TAG_RANGE_BYTES_MAX]
+        cdef const uint64_t *left
+        cdef bytes words
+        cdef uint8_t *p
+        cdef Py_ssize_t i
+        if batches is None:
+            return b"", -1
+        ids = batches.changed if only_changed else batches.ids
+        encoded = bytearray()
+        entry_id = ids.next_set(entry_id)
+        while entry_id != -1 and <uint32_t>len(encoded) < bytes_max:
+            words = batches.left[entry_id]
+            left = <const uint64_t *><const char *>words
+            body = bytearray()
+            p = _put_position(word, 1, ledger_id, entry_id)
+            body += (<const char *>word)[:p - word]
+            for i in range(len(words) // 8):
+                p = put_varint(put_varint(word, 2 << 3), left[i])
+                body += (<const char *>word)[:p - word]
+            p = put_varint(put_varint(word, number << 3 | 2), <uint64_t>len(body))
+            encoded += (<const char *>word)[:p - word]
+            encoded += body
+            if batches.changed is not None:
+                batches.changed.remove_range(entry_id, entry_id)
+            entry_id = ids.next_set(entry_id + 1)
+        return bytes(encoded), entry_id
+
+    def forget_changes(self):
+        """Everything was encoded: nothing is noted as changed."""
+        for bitmap in self.ledgers.values():
+            (<EntryBitmap>bitmap).forget_changes()
+        if self.tracked:
+            for batches in self.batches.values():
+                (<LedgerBatches>batches).changed = EntryBitmap()
+
+    # --- restoring ------------------------------------------------------------------------------
+    # `last` is the last entry of the ledger: nothing behind it is taken, whatever was stored.
+
+    def add_range(self, int64_t ledger_id, int64_t lower, int64_t upper, int64_t last):
+        """Acknowledges the entries after lower up to upper (a stored MessageRange)."""
+        cdef int64_t first = max(lower, <int64_t>-1) + 1
+        upper = min(upper, last)
+        if ledger_id < self.mark_ledger_id:
+            return
+        if ledger_id == self.mark_ledger_id:
+            first = max(first, self.mark_entry_id + 1)
+            if first == self.mark_entry_id + 1 and first <= upper and self.holes == 0:
+                self.mark_entry_id = upper
+                if self.partial:
+                    self._drop_batches()
+                return
+        if first <= upper:
+            self.holes += self._bitmap(ledger_id).add_range(first, upper)
+
+    def add_longs(self, int64_t ledger_id, longs, int64_t last):
+        """Acknowledges the entries of the words that to_longs gave."""
+        cdef EntryBitmap bitmap
+        if ledger_id >= self.mark_ledger_id and last >= 0:
+            bitmap = self._bitmap(ledger_id)
             self.holes -= bitmap.count
-        bitmap = EntryBitmap.from_longs(longs)
+            bitmap.add_longs(longs, last)
+            self._settle_restored(ledger_id, bitmap)
+
+    def add_runs(self, int64_t ledger_id, const uint8_t[::1] runs not None, int64_t last):
+        """Acknowledges the entries of the words that encode_runs gave. ValueError: malformed."""
+        cdef EntryBitmap bitmap
+        if ledger_id >= self.mark_ledger_id and last >= 0 and runs.shape[0] > 0:
+            bitmap = self._bitmap(ledger_id)
+            self.holes -= bitmap.count
+            try:
+                bitmap.merge_runs(&runs[0], <uint64_t>runs.shape[0], last)
+            finally:
+                self._settle_restored(ledger_id, bitmap)
+
+    cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1:
+        """Counts the entries of a ledger that were just merged; none is before the mark."""
         if ledger_id == self.mark_ledger_id:
             bitmap.drop_below(self.mark_entry_id + 1)
-        if bitmap.count and ledger_id >= self.mark_ledger_id:
-            self.ledgers[ledger_id] = bitmap
-            self.holes += bitmap.count
-
-    def add_run(self, AckRun run not None, last_entry):
-        """Acknowledges the whole entries of an ACK; returns how many were new.
-
-        last_entry(ledger_id) answers the last entry id of a ledger, None for an unknown one:
-        positions outside of it are ignored, as are batches of which messages are left.
-        """
-        cdef int i
-        cdef int added = 0
-        cdef int64_t known = -1
-        cdef int64_t last = -1
-        for i in range(run.count):
-            if run.items[i].left or run.items[i].entry_id < 0:
-                continue
-            if run.items[i].ledger_id != known:
-                known = run.items[i].ledger_id
-                found = last_entry(known)
-                last = -1 if found is None else found
-            if run.items[i].entry_id <= last:
-                if self.add(known, run.items[i].entry_id):
-                    added += 1
-        return added
+        self.holes += bitmap.count
+        if bitmap.count == 0:
+            del self.ledgers[ledger_id]
+        return 0
 
 
 cdef class PositionSet:
@@ -351,15 +518,9 @@ cdef class PositionSet:
     def discard_range(self, int64_t ledger_id, int64_t first, int64_t last):
         """Removes the positions first..last of one ledger, those that are there."""
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
-        cdef int64_t at
         if bitmap is None:
             return
-        at = bitmap.next_set(first)
-        while at != -1 and at <= last:
-            bitmap.words[(at >> 6) - bitmap.base] &= ~(<uint64_t>1 << (at & 63))
-            bitmap.count -= 1
-            self.count -= 1
-            at = bitmap.next_set(at + 1)
+        self.count -= bitmap.remove_range(first, last)
         if bitmap.count == 0:
             del self.ledgers[ledger_id]
 

@@ -92,8 +92,6 @@ cdef int decode_ack_next(const uint8_t *data, uint32_t size, uint32_t *at,
                          AckedId *out) noexcept nogil
 # Copies up to words_max words of the ack set of one id; returns the words copied or an error.
 cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil
-# Messages of a batch that the ack set of an id leaves unacknowledged; negative when malformed.
-cdef int32_t messages_left(const AckedId *id) noexcept nogil
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil
 
 cdef enum:

@@ -244,24 +244,6 @@ cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) n
     return <int>n
 
 
-cdef int32_t messages_left(const AckedId *id) noexcept nogil:
-    cdef int64_t words[ACK_SET_WORDS_MAX]
-    cdef int n, i
-    cdef int32_t left = 0
-    cdef uint64_t word
-    if id.ack_set_words == 0:
-        return 0
-    if id.ack_set_words > ACK_SET_WORDS_MAX:
-        return -1
-    n = decode_ack_set(id, words, ACK_SET_WORDS_MAX)
-    for i in range(n):
-        word = <uint64_t>words[i]
-        while word:
-            word &= word - 1
-            left += 1
-    return left if n >= 0 else -1
-
-
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t seen = 0

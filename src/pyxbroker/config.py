@@ -291,9 +291,6 @@ class Config:
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
     )
-    acknowledgmentAtBatchIndexLevelEnabled: bool = setting(
-        False, "Whether single messages of a batch can be acknowledged for good."
-    )
 
     # Dispatch
 

@@ -22,7 +22,7 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    acknowledgmentAtBatchIndexLevelEnabled activeConsumerFailoverDelayTimeMillis
+    activeConsumerFailoverDelayTimeMillis
     autoSkipNonRecoverableData brokerDeduplicationEnabled
     defaultNumberOfNamespaceBundles diskUsageThreshold
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
@@ -41,7 +41,8 @@ NOT_YET = frozenset(
 # Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
 WITHOUT_EFFECT = frozenset(
     """
-    allowLoopback bookkeeperClientNumWorkerThreads bookkeeperNumberOfChannelsPerBookie
+    acknowledgmentAtBatchIndexLevelEnabled allowLoopback bookkeeperClientNumWorkerThreads
+    bookkeeperNumberOfChannelsPerBookie
     bookkeeperClientUseV2Protocol bookkeeperUseV2WireProtocol
     dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
     dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel
@@ -53,7 +54,8 @@ WITHOUT_EFFECT = frozenset(
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
     jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
-    managedLedgerMaxUnackedRangesToPersist managedLedgerNumWorkerThreads
+    managedLedgerMaxBatchDeletedIndexToPersist managedLedgerMaxUnackedRangesToPersist
+    managedLedgerNumWorkerThreads managedLedgerPersistIndividualAckAsLongArray
     managedLedgerPrometheusStatsLatencyRolloverSeconds
     managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
     maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis
@@ -63,6 +65,7 @@ WITHOUT_EFFECT = frozenset(
     numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
     numHighPriorityWorkerThreads numHttpServerThreads numIOThreads numJournalCallbackThreads
     numOrderedExecutorThreads numReadWorkerThreads numWorkerThreadsForNonPersistentTopic
+    persistentUnackedRangesWithMultipleEntriesEnabled
     serverNumIOThreads skipBrokerShutdownOnOOM useHostNameAsBookieID zooKeeperCacheExpirySeconds
     """.split()
 )

@@ -4,6 +4,7 @@ from libc.string cimport memcpy, memmove
 
 from pyxbroker.buffers cimport SLAB_BYTES
 from pyxbroker.commands cimport (
+    ACK_SET_WORDS_MAX,
     CMD_ACK,
     CMD_FLOW,
     CMD_SEND,
@@ -16,10 +17,10 @@ from pyxbroker.commands cimport (
     build_receipt,
     decode_ack,
     decode_ack_next,
+    decode_ack_set,
     decode_base,
     decode_flow,
     decode_send,
-    messages_left,
     peek_metadata,
 )
 from pyxbroker.entry cimport AckItem, AckRun
@@ -424,7 +425,8 @@ cdef class Connection:
         cdef AckedId id
         cdef AckItem item
         cdef AckRun run
-        cdef int got
+        cdef int64_t words[ACK_SET_WORDS_MAX]
+        cdef int got, count
         cdef uint32_t at = 0
         if decode_ack(message, size, &ack) != 0:
             return self._malformed("an ACK command could not be decoded")
@@ -433,14 +435,16 @@ cdef class Connection:
             got = decode_ack_next(message, size, &at, &id)
             if got == 0:
                 break
-            item.left = messages_left(&id)
-            if got < 0 or item.left < 0:
+            count = 0
+            if got > 0 and id.ack_set_words:
+                count = decode_ack_set(&id, words, ACK_SET_WORDS_MAX)
+            if got < 0 or count < 0:
                 return self._malformed("a message id of an ACK command could not be decoded")
             item.ledger_id = id.ledger_id
             item.entry_id = id.entry_id
             item.batch_index = id.batch_index
             item.batch_size = id.batch_size
-            run.append(&item)
+            run.append(&item, words, <uint32_t>count)
         consumer = self.consumers.get(ack.consumer_id)
         if consumer is not None:
             consumer.on_ack(run, bool(ack.cumulative),

@@ -22,5 +22,5 @@ cdef class ConsumerState:
     cdef dict pending                       # ledger id -> {entry id: messages in the entry}
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
-    cdef int _send(self, EntryBatch batch, int i, int32_t messages, uint32_t redelivery_count,
-                   bint pin) except -1
+    cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set,
+                   uint32_t redelivery_count, bint pin) except -1

@@ -61,6 +61,8 @@ class ConsumerState:
         """
     def settle(self, run: AckRun) -> int:
         """Forgets the whole entries of an individual ack; the messages that they had."""
+    def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
+        """Of a delivered batch only so many messages are left; how many were settled."""
     def settle_one(self, ledger_id: int, entry_id: int) -> int:
         """Forgets one delivered entry; its messages, 0 when it was not pending here."""
     def settle_up_to(self, ledger_id: int, entry_id: int) -> int:

@@ -2,8 +2,10 @@
 from libc.math cimport ceil
 from libc.stdint cimport uint8_t
 
+from pyxbroker.ackset cimport bits_below
 from pyxbroker.buffers cimport OutVector
 from pyxbroker.commands cimport (
+    ACK_SET_WORD_BYTES_MAX,
     MESSAGE_HEADER_BYTES_MAX,
     MetadataPeek,
     build_message_header,
@@ -70,6 +72,8 @@ cdef class ConsumerState:
         cdef bint pinned = False
         cdef uint32_t offset = batch.data_offset
         cdef uint32_t count = 0
+        cdef int32_t messages
+        cdef bytes words                # of the messages left of a batch, None: all are
         while i < stop and self._can_take():
             ref = &batch.refs[i]
             i += 1
@@ -84,7 +88,14 @@ cdef class ConsumerState:
                 continue
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, ref.entry_id), 0)
-            self._send(batch, i - 1, max(peek.num_messages, 1), count, not pinned)
+            messages = max(peek.num_messages, 1)
+            words = acks.left_of(batch.ledger_id, ref.entry_id)
+            if words is not None:
+                messages = bits_below(words, messages)
+                if messages == 0:
+                    left_out.append((batch.ledger_id, ref.entry_id))
+                    continue
+            self._send(batch, i - 1, messages, words, count, not pinned)
             pinned = True
             sent += 1
         if pinned:
@@ -93,21 +104,24 @@ cdef class ConsumerState:
                                         - self.messages_per_entry) * AVERAGE_WEIGHT
         return i
 
-    cdef int _send(self, EntryBatch batch, int i, int32_t messages, uint32_t redelivery_count,
-                   bint pin) except -1:
+    cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set,
+                   uint32_t redelivery_count, bint pin) except -1:
         cdef OutVector out = self.connection.out
         cdef entry_ref *ref = &batch.refs[i]
         cdef const uint8_t *data = ref.data + batch.data_offset
         cdef uint32_t size = ref.length - batch.data_offset
         # What another broker has put in front is for brokers.
         cdef uint32_t skipped = broker_metadata_size(data, size)
-        cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX)
+        cdef uint32_t words = 0 if ack_set is None else <uint32_t>(len(ack_set) // 8)
+        cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX + words * ACK_SET_WORD_BYTES_MAX)
         cdef dict ledger
         if at == NULL:
             raise MemoryError("no memory for the header of a message")
         out.commit(build_message_header(
             at, self.consumer_id, <uint64_t>batch.ledger_id, <uint64_t>ref.entry_id,
-            self.partition, redelivery_count, NULL, 0, self.consumer_epoch, size - skipped))
+            self.partition, redelivery_count,
+            <const int64_t *><const char *>ack_set if words else NULL, words,
+            self.consumer_epoch, size - skipped))
         out.reference(data + skipped, size - skipped, batch if pin else None)
         ledger = self.pending.get(batch.ledger_id)
         if ledger is None:
@@ -141,6 +155,19 @@ cdef class ConsumerState:
             if run.items[i].left == 0:
                 messages += self._settle(run.items[i].ledger_id, run.items[i].entry_id)
         return messages
+
+    def settle_all_but(self, int64_t ledger_id, int64_t entry_id, int64_t left):
+        """Of a delivered batch only so many messages are left; returns how many were settled."""
+        cdef dict ledger = self.pending.get(ledger_id)
+        cdef int64_t messages
+        if ledger is None or entry_id not in ledger:
+            return 0
+        messages = ledger[entry_id]
+        if left >= messages:
+            return 0
+        ledger[entry_id] = left
+        self.unacked_messages -= messages - left
+        return messages - left
 
     def settle_one(self, int64_t ledger_id, int64_t entry_id):
         """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""

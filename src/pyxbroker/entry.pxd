@@ -45,10 +45,18 @@ cdef struct AckItem:
     int32_t batch_index             # -1: none
     int32_t batch_size
     int32_t left                    # messages of the batch still to be acknowledged, 0: all are
+    uint32_t first_word             # of the run's words: the ack set of the batch,
+    uint32_t word_count             # bit 1: still to be acknowledged; without zeros at the end
 
 # The positions of one ACK command.
 cdef class AckRun:
     cdef AckItem *items
     cdef readonly int count
     cdef int capacity
-    cdef int append(self, AckItem *item) except -1
+    cdef readonly int partial       # items of which messages are left
+    cdef uint64_t *words            # of all ack sets
+    cdef uint32_t words_count
+    cdef uint32_t words_capacity
+    # Takes an item with its ack set; fills in what the item says of it.
+    cdef int append(self, AckItem *item, const int64_t *words, uint32_t count) except -1
+    cdef int _append_words(self, const int64_t *words, uint32_t count) except -1

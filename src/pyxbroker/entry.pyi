@@ -1,7 +1,7 @@
 """What Python sees of entry.pyx: positions, runs of entries, batches read, positions of an ACK."""
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 ENTRY_HEADER_SIZE: int
@@ -76,6 +76,15 @@ class AckRun:
     def __len__(self) -> int: ...
     def position(self, i: int) -> tuple[int, int, int]:
         """(ledger_id, entry_id, messages of the batch that stay unacknowledged). IndexError."""
+    @property
+    def partial(self) -> int:
+        """Positions in the run of which messages of a batch stay unacknowledged."""
+    def ack_set(self, i: int) -> list[int]:
+        """The 64-bit words of the messages that stay unacknowledged, signed. IndexError."""
     @staticmethod
     def of(positions: Iterable[tuple[int, int]]) -> AckRun:
         """A run of whole entries."""
+    def add(
+        self, ledger_id: int, entry_id: int, ack_set: Sequence[int] = (), batch_size: int = 0
+    ) -> None:
+        """Adds a position; ack_set has the words of the messages of a batch that stay."""

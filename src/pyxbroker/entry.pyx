@@ -5,6 +5,7 @@ from libc.string cimport memcpy
 from pyxbroker.frames cimport crc32c
 from pyxbroker.native cimport native_api
 
+from array import array
 from typing import NamedTuple
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -12,6 +13,9 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from pyxbroker.native cimport NATIVE_API_CAPSULE
 
 from pyxbroker import _native
+
+cdef extern from *:
+    int __builtin_popcountll(unsigned long long) nogil
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
@@ -160,10 +164,22 @@ cdef class EntryBatch:
 cdef class AckRun:
     def __dealloc__(self):
         free(self.items)
+        free(self.words)
 
-    cdef int append(self, AckItem *item) except -1:
+    cdef int append(self, AckItem *item, const int64_t *words, uint32_t count) except -1:
         cdef int grown
         cdef void *moved
+        cdef uint32_t i
+        while count and words[count - 1] == 0:
+            count -= 1
+        item.left = 0
+        item.first_word = self.words_count
+        item.word_count = count
+        if count:
+            for i in range(count):
+                item.left += __builtin_popcountll(<uint64_t>words[i])
+            self._append_words(words, count)
+            self.partial += 1
         if self.count == self.capacity:
             grown = self.capacity * 4 if self.capacity else 4
             moved = realloc(self.items, grown * sizeof(AckItem))
@@ -175,6 +191,21 @@ cdef class AckRun:
         self.count += 1
         return 0
 
+    cdef int _append_words(self, const int64_t *words, uint32_t count) except -1:
+        cdef uint32_t grown = self.words_capacity if self.words_capacity else 4
+        cdef void *moved
+        while grown < self.words_count + count:
+            grown *= 2
+        if grown != self.words_capacity:
+            moved = realloc(self.words, <size_t>grown * 8)
+            if moved == NULL:
+                raise MemoryError("no memory for the ack sets of an ack")
+            self.words = <uint64_t *>moved
+            self.words_capacity = grown
+        memcpy(self.words + self.words_count, words, <size_t>count * 8)
+        self.words_count += count
+        return 0
+
     def __len__(self):
         return self.count
 
@@ -184,16 +215,28 @@ cdef class AckRun:
             raise IndexError(i)
         return self.items[i].ledger_id, self.items[i].entry_id, self.items[i].left
 
+    def ack_set(self, int i):
+        """The 64-bit words of the messages of a batch that stay unacknowledged, signed."""
+        if i < 0 or i >= self.count:
+            raise IndexError(i)
+        return [<int64_t>self.words[self.items[i].first_word + n]
+                for n in range(self.items[i].word_count)]
+
     @staticmethod
     def of(positions):
         """A run of whole entries from (ledger_id, entry_id) pairs."""
         cdef AckRun run = AckRun()
-        cdef AckItem item
         for ledger_id, entry_id in positions:
-            item.ledger_id = ledger_id
-            item.entry_id = entry_id
-            item.batch_index = -1
-            item.batch_size = 0
-            item.left = 0
-            run.append(&item)
+            run.add(ledger_id, entry_id)
         return run
+
+    def add(self, int64_t ledger_id, int64_t entry_id, ack_set=(), int32_t batch_size=0):
+        """Adds a position; ack_set has the words of the messages of a batch that stay."""
+        cdef AckItem item
+        words = array("q", ack_set)
+        cdef const int64_t[::1] view = words
+        item.ledger_id = ledger_id
+        item.entry_id = entry_id
+        item.batch_index = -1
+        item.batch_size = batch_size
+        self.append(&item, &view[0] if words else NULL, <uint32_t>len(words))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 Position = tuple[int, int]
 NextLedger = Callable[[int, int], int | None]
 
 
 class SlowAckSet:
-    """A mark-delete position and every single position acknowledged after it."""
+    """A mark-delete position, every single position acknowledged after it, and of each batch that
+    is partly acknowledged the indexes of the messages that are not.
+    """
 
     def __init__(self, ledger_id: int, entry_id: int) -> None:
         self.mark: Position = (ledger_id, entry_id)
         self.single: set[Position] = set()
+        self.left: dict[Position, frozenset[int]] = {}
 
     def contains(self, position: Position) -> bool:
         return position <= self.mark or position in self.single
@@ -22,7 +25,19 @@ class SlowAckSet:
         if self.contains(position):
             return False
         self.single.add(position)
+        self.left.pop(position, None)
         return True
+
+    def keep(self, position: Position, indexes: frozenset[int]) -> bool:
+        """Acknowledges every message of a batch but those."""
+        if self.contains(position):
+            return False
+        before = self.left.get(position)
+        after = indexes if before is None else before & indexes
+        if not after:
+            return self.add(position)
+        self.left[position] = after
+        return after != before
 
     def advance(self, next_ledger: NextLedger) -> None:
         while True:
@@ -41,6 +56,7 @@ class SlowAckSet:
     def mark_delete_to(self, position: Position) -> None:
         self.mark = position
         self.single = {each for each in self.single if each > position}
+        self.left = {each: left for each, left in self.left.items() if each > position}
 
     def ids(self, ledger_id: int) -> list[int]:
         """Entries of one ledger acknowledged one by one."""
@@ -57,10 +73,15 @@ class SlowAckSet:
         return found
 
     def longs(self, ledger_id: int) -> list[int]:
-        """The same as Java's BitSet.toLongArray gives it: signed, no empty words at the end."""
-        bits = sum(1 << entry for entry in self.ids(ledger_id))
-        size = (bits.bit_length() + 63) // 64
-        data = bits.to_bytes(size * 8, "little")
-        return [
-            int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(0, size * 8, 8)
-        ]
+        """The same as Java's BitSet.toLongArray gives it."""
+        return longs_of(self.ids(ledger_id))
+
+
+def longs_of(indexes: Iterable[int]) -> list[int]:
+    """Java's BitSet.toLongArray: signed words, no empty ones at the end."""
+    bits = sum(1 << index for index in indexes)
+    size = (bits.bit_length() + 63) // 64
+    data = bits.to_bytes(size * 8, "little")
+    return [
+        int.from_bytes(data[at : at + 8], "little", signed=True) for at in range(0, size * 8, 8)
+    ]

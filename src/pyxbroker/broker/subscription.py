@@ -116,6 +116,8 @@ class Subscription:
             self.cursor.acknowledge(run)
             if self.kind is not SubscriptionType.EXCLUSIVE:
                 self._settle_elsewhere(consumer, run)
+            if run.partial:
+                self._settle_batches(run)
             if was_blocked and not consumer.is_blocked:
                 self.dispatcher.wake()
             return None
@@ -127,14 +129,32 @@ class Subscription:
         if len(run) != 1:
             return f"A cumulative acknowledgement names one message id, not {len(run)}."
         ledger_id, entry_id, left = run.position(0)
-        if left:
-            # Some messages of this batch are not done: everything before it is, which for the first
-            # entry of a ledger is what earlier ledgers have.
-            entry_id -= 1
-        if entry_id >= -1:
-            self.cursor.acknowledge_up_to((ledger_id, entry_id))
-            consumer.settle_up_to(ledger_id, entry_id)
+        if entry_id >= 0:
+            self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
+            consumer.settle_up_to(ledger_id, entry_id - 1 if left else entry_id)
+            if left:
+                self._settle_batches(run)
         return None
+
+    def _settle_batches(self, run: AckRun) -> None:
+        """Of the batches of which messages are left, the others are settled; who has the batch is
+        sent nothing of it again but those.
+        """
+        acks = self.cursor.acks
+        for i in range(len(run)):
+            ledger_id, entry_id, left = run.position(i)
+            if left == 0:
+                continue
+            if acks.is_acknowledged(ledger_id, entry_id):
+                # Earlier acknowledgements had what this one left out.
+                self.dispatcher.settled((ledger_id, entry_id))
+                for each in self.consumers:
+                    each.settle_one(ledger_id, entry_id)
+                continue
+            known = acks.messages_left(ledger_id, entry_id)
+            if known is not None:
+                for each in self.consumers:
+                    each.settle_all_but(ledger_id, entry_id, known)
 
     def _settle_elsewhere(self, consumer: Consumer, run: AckRun) -> None:
         """An entry may be acknowledged by another consumer than the one that has it now."""

@@ -13,7 +13,7 @@ when they are durable asks for it with persist().
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
@@ -51,7 +51,7 @@ class Cursor:
         self.managed_ledger = managed_ledger
         self.name = name
         self.durable = durable
-        self.acks = AckSet(*mark_delete)
+        self.acks = AckSet(*mark_delete, tracked=durable)
         self.properties: dict[str, str] = {}  # of the subscription
         self.position_properties: dict[str, int] = {}
         self.version = MUST_NOT_EXIST
@@ -69,26 +69,39 @@ class Cursor:
     # --- acknowledging ------------------------------------------------------------------------
 
     def acknowledge(self, run: AckRun) -> int:
-        """Acknowledges single entries; unknown positions are ignored. Returns how many were new."""
+        """Acknowledges single entries, and single messages of batches; unknown positions are
+        ignored. Returns how many entries and batches it changed.
+        """
         before = self.acks.mark_ledger_id
-        added: int = self.acks.add_run(run, self.managed_ledger.last_entry)
-        if added:
+        changed: int = self.acks.add_run(run, self.managed_ledger.last_entry)
+        if changed:
             self._acknowledged(before)
-        return added
+        return changed
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
         """The same for (ledger_id, entry_id) pairs."""
         return self.acknowledge(AckRun.of(positions))
 
-    def acknowledge_up_to(self, position: tuple[int, int]) -> bool:
-        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry."""
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
+        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry.
+
+        With an ack set (words, bit 1: not acknowledged) the entry itself stays, and of the batch in
+        it only those messages are acknowledged that the set leaves out.
+        """
         mark = self.acks.mark_delete
         if position <= mark or position > self.managed_ledger.last_confirmed:
             return False
-        last = self.managed_ledger.last_entry(position[0])
-        if last is None or position[1] > last:
+        ledger_id, entry_id = position
+        last = self.managed_ledger.last_entry(ledger_id)
+        if last is None or entry_id > last:
             return False
-        self.acks.mark_delete_to(*position)
+        if ack_set:
+            # For the first entry of a ledger, everything before it is what earlier ledgers have.
+            if (ledger_id, entry_id - 1) > mark:
+                self.acks.mark_delete_to(ledger_id, entry_id - 1)
+            self.acks.keep(ledger_id, entry_id, ack_set)
+        else:
+            self.acks.mark_delete_to(ledger_id, entry_id)
         self._acknowledged(mark.ledger_id)
         return True
 
@@ -113,9 +126,17 @@ class Cursor:
         )
         return between - int(self.acks.holes)
 
-    def reset(self, mark_delete: Position) -> None:
-        """Moves the cursor (seek): everything after mark_delete is unacknowledged again."""
-        self.acks = AckSet(*mark_delete)
+    def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor (seek): everything after mark_delete is unacknowledged again, except
+        the messages that an ack set leaves out of the batch that comes next.
+        """
+        self.acks = AckSet(*mark_delete, tracked=self.durable)
+        if ack_set:
+            following = self.managed_ledger.normalize(
+                self.managed_ledger.next_position(mark_delete)
+            )
+            if following is not None:
+                self.acks.keep(*following, ack_set)
         if self.durable:
             self._dirty = True
 
@@ -276,7 +297,7 @@ class Cursor:
         await self.finish_writing()
         if not self.durable or self.failure is not None:
             return
-        if positions.ranges_exceed(self.acks, self._ranges_max):
+        if not positions.is_short(self.acks, self._ranges_max):
             # Too much for a node: the cursor ledger keeps it.
             if self._dirty:
                 await self._write_once()
@@ -326,7 +347,8 @@ async def recover_cursor(
     managed_ledger: ManagedLedger, name: str, value: bytes, version: int
 ) -> Cursor:
     """Opens a cursor from its node: the state is there, or in the last entry of its ledger."""
-    record = positions.decode_cursor(value)
+    ends = {each: _end(managed_ledger, each) for each in managed_ledger.ledgers}
+    record = positions.decode_cursor(value, ends)
     cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
     cursor.acks = record.acks
     cursor.version = version
@@ -336,9 +358,14 @@ async def recover_cursor(
     if record.cursors_ledger_id != NO_LEDGER:
         last = await managed_ledger.client.recover_last_entry(record.cursors_ledger_id)
         if last is not None:
-            cursor.acks, cursor.position_properties = positions.restore_position(last)
+            cursor.acks, cursor.position_properties = positions.restore_position(last, ends)
     _clamp(managed_ledger, cursor)
     return cursor
+
+
+def _end(managed_ledger: ManagedLedger, ledger_id: int) -> int:
+    last = managed_ledger.last_entry(ledger_id)
+    return -1 if last is None else last
 
 
 def _clamp(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
