@@ -29,7 +29,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -42,8 +42,6 @@ from pyxbroker.metadata.damage import (
 )
 from pyxbroker.metadata.store import (
     ANY_VERSION,
-    MUST_NOT_EXIST,
-    BadVersion,
     CorruptStore,
     GetResult,
     InvalidPath,
@@ -54,10 +52,13 @@ from pyxbroker.metadata.store import (
     NotFound,
     Notification,
     NotificationKind,
+    Put,
     PutResult,
     StoreClosed,
     Unavailable,
+    check_expected,
     check_path,
+    check_puts,
     parent_of,
     resolve,
 )
@@ -129,7 +130,7 @@ class EmbeddedStore(MetadataStore):
             self._thread.join()
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
-        return self._issue(self._tree.get, path)
+        return self._issue(check_path, self._tree.get, path)
 
     def put(
         self,
@@ -142,29 +143,35 @@ class EmbeddedStore(MetadataStore):
     ) -> asyncio.Future[PutResult]:
         value = bytes(value)
         if sequential:
-            return self._issue(self._tree.put_sequential, path, value, ephemeral)
-        return self._issue(self._tree.put, path, value, expected_version, ephemeral)
+            return self._issue(check_path, self._tree.put_sequential, path, value, ephemeral)
+        return self._issue(check_path, self._tree.put, path, value, expected_version, ephemeral)
+
+    def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
+        return self._issue(check_puts, self._tree.put_all, tuple(puts))
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
-        return self._issue(self._tree.delete, path, expected_version)
+        return self._issue(check_path, self._tree.delete, path, expected_version)
 
     def children(self, path: str) -> asyncio.Future[list[str]]:
-        return self._issue(self._tree.children, path)
+        return self._issue(check_path, self._tree.children, path)
 
     def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._issue(self._tree.exists, path)
+        return self._issue(check_path, self._tree.exists, path)
 
-    def _issue(self, apply: Callable[..., object], path: str, *arguments: Any) -> Any:
+    def _issue(
+        self, check: Callable[[Any], None], apply: Callable[..., object], *arguments: Any
+    ) -> Any:
+        """Hands an operation to the thread; `check` says whether its first argument is valid."""
         loop = self._loop
         if loop is None:
             raise StoreClosed("the metadata store is closed")
         future: asyncio.Future[Any] = loop.create_future()
         try:
-            check_path(path)
+            check(arguments[0])
         except InvalidPath as error:
             future.set_exception(error)
             return future
-        self._queue.put(_Operation(apply, (path, *arguments), future))
+        self._queue.put(_Operation(apply, arguments, future))
         return future
 
     # The thread.
@@ -328,7 +335,12 @@ class _Tree:
     def _roll_back(self) -> None:
         if self._database is not None and self._database.in_transaction:
             self._database.rollback()
-        for path, before in reversed(self._undo):
+        self._undo_since(0)
+
+    def _undo_since(self, count: int) -> None:
+        """Takes back all but the first `count` changes of ephemeral nodes."""
+        while len(self._undo) > count:
+            path, before = self._undo.pop()
             if before is None:
                 self._ephemerals.pop(path, None)
             else:
@@ -367,14 +379,9 @@ class _Tree:
 
     def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
         node = self.get(path)
+        check_expected(path, None if node is None else node.version, expected)
         if node is None:
-            if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
-                raise BadVersion(f"{path} does not exist, version {expected} was expected")
             return self._create(path, value, ephemeral)
-        if expected == MUST_NOT_EXIST:
-            raise BadVersion(f"{path} exists already")
-        if expected is not ANY_VERSION and expected != node.version:
-            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
         version = node.version + 1
         if node.ephemeral:
             self._remember(path)
@@ -403,14 +410,30 @@ class _Tree:
         )
         return self._create(f"{path}{number:010d}", value, ephemeral)
 
+    def put_all(self, puts: Sequence[Put]) -> list[PutResult]:
+        changes, told = len(self._undo), len(self._notifications)
+        results = []
+        self._execute("SAVEPOINT together")
+        for put in puts:
+            try:
+                results.append(self.put(put.path, put.value, put.expected_version, False))
+            except MetadataError as error:
+                self._execute("ROLLBACK TO together")
+                self._execute("RELEASE together")
+                self._undo_since(changes)
+                del self._notifications[told:]
+                error.path = put.path
+                raise
+        self._execute("RELEASE together")
+        return results
+
     def delete(self, path: str, expected: int | None) -> None:
         if path == "/":
             raise InvalidPath("the root of the metadata cannot be deleted")
         node = self.get(path)
         if node is None:
             raise NotFound(f"{path} does not exist")
-        if expected is not ANY_VERSION and expected != node.version:
-            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        check_expected(path, node.version, expected)
         if node.ephemeral:
             self._remember(path)
             del self._ephemerals[path]
