@@ -42,6 +42,8 @@ from pyxbroker.metadata.damage import (
 )
 from pyxbroker.metadata.store import (
     ANY_VERSION,
+    MUST_NOT_EXIST,
+    BadVersion,
     CorruptStore,
     GetResult,
     InvalidPath,
@@ -69,6 +71,7 @@ OPERATIONS_PER_COMMIT_MAX = 1024
 COMMITS_PER_CHECKPOINT = 64
 COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
 CHECKPOINT_IDLE_S = 0.2
+KNOWN_PARENTS_MAX = 10_000
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS node (
@@ -244,6 +247,7 @@ class _Tree:
         self.commits_in_log = 0
         self._database: sqlite3.Connection | None = None
         self._ephemerals: dict[str, GetResult] = {}
+        self._known_parents: set[str] = set()  # persistent nodes that are there
         self._undo: list[tuple[str, GetResult | None]] = []
         self._notifications: list[Notification] = []
 
@@ -300,6 +304,7 @@ class _Tree:
             self._database.close()
             self._database = None
         self._ephemerals.clear()
+        self._known_parents.clear()
 
     def checkpoint(self) -> None:
         """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
@@ -339,6 +344,7 @@ class _Tree:
 
     def _undo_since(self, count: int) -> None:
         """Takes back all but the first `count` changes of ephemeral nodes."""
+        self._known_parents.clear()
         while len(self._undo) > count:
             path, before = self._undo.pop()
             if before is None:
@@ -378,6 +384,9 @@ class _Tree:
         return sorted(names)
 
     def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
+        if expected == MUST_NOT_EXIST and not ephemeral:
+            # The most frequent write; what is there already, creating it tells.
+            return self._create(path, value, ephemeral)
         node = self.get(path)
         check_expected(path, None if node is None else node.version, expected)
         if node is None:
@@ -440,6 +449,7 @@ class _Tree:
         else:
             if self._has_children(path):
                 raise NotEmpty(f"{path} has children")
+            self._known_parents.discard(path)
             self._execute("DELETE FROM node WHERE parent=? AND name=?", *_split(path))
             self._execute("DELETE FROM sequence WHERE parent=?", path)
         self._tell(NotificationKind.DELETED, path)
@@ -473,6 +483,8 @@ class _Tree:
         return any(parent_of(each) == path for each in self._ephemerals)
 
     def _create(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
+        if path in self._ephemerals:
+            raise BadVersion(f"{path} exists already")
         self._make_parents(path)
         now_ms = _now_ms()
         if ephemeral:
@@ -480,20 +492,27 @@ class _Tree:
             self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
         else:
             parent, name = _split(path)
-            self._execute(
-                "INSERT INTO node VALUES (?, ?, 0, ?, ?, ?, ?)",
+            inserted = self._execute(
+                "INSERT OR IGNORE INTO node VALUES (?, ?, 0, ?, ?, ?, ?)",
                 *(parent, name, now_ms, now_ms, row_checksum(parent, name, 0, value), value),
             )
+            if inserted.rowcount == 0:
+                raise BadVersion(f"{path} exists already")
         self._tell(NotificationKind.CREATED, path)
         self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> None:
         above = parent_of(path)
+        if above in self._known_parents:
+            return
         if above in self._ephemerals:
             raise NoChildrenForEphemerals(f"{above} is ephemeral and cannot have children")
         if self._read(above) is None:
             self._create(above, b"", ephemeral=False)
+        if len(self._known_parents) == KNOWN_PARENTS_MAX:
+            self._known_parents.clear()
+        self._known_parents.add(above)
 
     def _remember(self, path: str) -> None:
         self._undo.append((path, self._ephemerals.get(path)))
