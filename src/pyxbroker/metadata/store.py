@@ -133,6 +133,7 @@ class SessionEvent(enum.Enum):
 
 NotificationCallback = Callable[[Notification], None]
 SessionCallback = Callable[[SessionEvent], None]
+FailureCallback = Callable[[MetadataError], None]
 Unsubscribe = Callable[[], None]
 
 
@@ -146,6 +147,7 @@ class MetadataStore(ABC):
     def __init__(self) -> None:
         self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
         self._session_callbacks: dict[object, SessionCallback] = {}
+        self._failure_callbacks: dict[object, FailureCallback] = {}
 
     @abstractmethod
     async def open(self) -> None:
@@ -219,6 +221,15 @@ class MetadataStore(ABC):
         self._session_callbacks[key] = callback
         return lambda: self._forget(self._session_callbacks, key)
 
+    def on_failure(self, callback: FailureCallback) -> Unsubscribe:
+        """Calls back once when the store can do nothing any more: the process has to start again.
+
+        From then on every operation fails. Only a store inside the process ever sends it.
+        """
+        key = object()
+        self._failure_callbacks[key] = callback
+        return lambda: self._forget(self._failure_callbacks, key)
+
     @staticmethod
     def _forget(table: dict[Any, Any], key: object) -> None:
         table.pop(key, None)
@@ -234,6 +245,10 @@ class MetadataStore(ABC):
     def _notify_session(self, event: SessionEvent) -> None:
         for callback in list(self._session_callbacks.values()):
             _call(callback, event)
+
+    def _notify_failure(self, error: MetadataError) -> None:
+        for callback in list(self._failure_callbacks.values()):
+            _call(callback, error)
 
 
 def _call(callback: Callable[[Any], None], argument: object) -> None:
