@@ -309,6 +309,42 @@ def test_the_old_owner_cannot_change_the_list(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_the_list_never_names_a_ledger_whose_id_was_taken(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        for ledger_id in (0, 1, 3):
+            await node.store.put(paths.ledger(ledger_id), b"of somebody else")
+        managed_ledger = await node.open()
+        await append(managed_ledger, b"one")
+        await cursor_at(managed_ledger, "holds everything", managed_ledger.first_position())
+        assert list(managed_ledger.ledgers) == [2]
+        stored = await node.store.get(paths.managed_ledger(NAME))
+        assert stored is not None and stored.version == 0
+        managed_ledger.roll_over()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == [2, 4]
+        stored = await node.store.get(paths.managed_ledger(NAME))
+        assert stored is not None and stored.version == 1
+        for ledger_id in (0, 1, 3):
+            other = await node.store.get(paths.ledger(ledger_id))
+            assert other is not None and (other.value, other.version) == (b"of somebody else", 0)
+
+    run(tmp_path, scenario)
+
+
+def test_a_refused_list_leaves_no_ledger_behind(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        old = await node.open()
+        await append(old, b"one")
+        new = await node.open()
+        before = await node.store.children(f"{paths.LEDGERS}/00/0000")
+        with pytest.raises(ManagedLedgerFenced):
+            await old.begin_ledger()
+        assert await node.store.children(f"{paths.LEDGERS}/00/0000") == before
+        await append(new, b"two")
+
+    run(tmp_path, scenario)
+
+
 def test_runs_that_wait_for_a_ledger_fail_when_another_owner_comes(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         old = await node.open()

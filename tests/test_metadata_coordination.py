@@ -142,6 +142,19 @@ async def test_one_ledger_id_is_fetched_ahead() -> None:
 
 
 @coroutine_test
+async def test_many_who_wait_for_ledger_ids_get_one_each() -> None:
+    store = await _memory()
+    generator = LedgerIdGenerator(store)
+    ids = await asyncio.gather(*(generator.next_id() for _ in range(1000)))
+    assert sorted(ids) == list(range(1000))
+    generator.give_back(ids[5])
+    assert await generator.next_id() == ids[5]
+    assert await generator.next_id() == 1000
+    await generator.close()
+    assert await store.children(paths.LEDGER_IDS) == []
+
+
+@coroutine_test
 async def test_a_failed_fetch_is_tried_again_by_the_next_caller() -> None:
     class Unreachable(MemoryStore):
         is_away = False

@@ -13,16 +13,21 @@ import sqlite3
 import struct
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from metadata_backends import coroutine_test
+from pyxbroker.metadata import embedded_tree
 from pyxbroker.metadata.embedded import EmbeddedStore
+from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
     CorruptStore,
     MetadataError,
     PutResult,
+    StoreClosed,
     Unavailable,
 )
 
@@ -227,6 +232,118 @@ async def test_a_full_disk_fails_the_writes_and_nothing_else(tmp_path: Path) -> 
     assert await store.put("/large", bytes(500_000), MUST_NOT_EXIST) == PutResult("/large", 0)
     await store.close()
     assert await _read_all(tmp_path / "m") == {"/": b"", "/n": b"0", "/large": bytes(500_000)}
+
+
+@coroutine_test
+async def test_a_defect_fails_its_batch_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    await store.put("/e", b"0", ephemeral=True)
+    told: list[MetadataError] = []
+    store.on_failure(told.append)
+
+    def broken(tree: Tree, path: str) -> None:
+        raise ZeroDivisionError(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tree, "children", broken)
+        batch = [
+            store.put("/n", b""),
+            store.put("/e", b"lost"),
+            store.children("/bad"),
+            store.get("/n"),
+        ]
+        outcomes = await asyncio.wait_for(asyncio.gather(*batch, return_exceptions=True), 10)
+    assert [type(outcome) for outcome in outcomes] == [MetadataError] * 4
+    assert len({id(outcome) for outcome in outcomes}) == 4
+    assert "ZeroDivisionError('/bad')" in str(outcomes[0])
+    assert len([each for each in caplog.records if each.exc_info]) == 1
+    assert await store.children("/") == ["e"]
+    ephemeral = await store.get("/e")
+    assert ephemeral is not None and ephemeral.value == b"0"
+    assert await store.put("/n", b"1", MUST_NOT_EXIST) == PutResult("/n", 0)
+    assert told == []
+    await store.close()
+    assert await _read_all(tmp_path / "m") == {"/": b"", "/n": b"1"}
+
+
+@coroutine_test
+async def test_a_store_that_cannot_go_on_says_so_once_and_answers_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    await store.put("/n", b"0")
+    told: list[MetadataError] = []
+    store.on_failure(told.append)
+    read = Tree.get
+    undo = Tree._undo_since
+
+    def broken(tree: Tree, *arguments: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    monkeypatch.setattr(Tree, "get", broken)
+    monkeypatch.setattr(Tree, "_undo_since", broken)
+    with pytest.raises(MetadataError, match="broken"):
+        await asyncio.wait_for(store.put("/n", b"1"), 10)
+    monkeypatch.setattr(Tree, "get", read)
+    monkeypatch.setattr(Tree, "_undo_since", undo)
+    for operation in (store.get("/n"), store.put("/m", b""), store.exists("/n")):
+        with pytest.raises(MetadataError, match="broken"):
+            await asyncio.wait_for(operation, 10)
+    assert len(told) == 1
+    await asyncio.wait_for(store.close(), 10)
+    await store.open()
+    assert await store.put("/n", b"1", 0) == PutResult("/n", 1)
+    await store.close()
+    assert len(told) == 1
+
+
+@coroutine_test
+async def test_a_defect_while_opening_or_closing_is_told_to_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(embedded_tree, "check_content", broken)
+        patch.setattr(Tree, "_make_schema", broken)
+        with pytest.raises(MetadataError, match="broken"):
+            await asyncio.wait_for(store.open(), 10)
+    await store.open()
+    await store.put("/n", b"")
+    database = store._tree._database
+    assert database is not None
+    store._tree._database = cast(Any, SimpleNamespace(close=broken, execute=database.execute))
+    with pytest.raises(MetadataError, match="broken"):
+        await asyncio.wait_for(store.close(), 10)
+    with pytest.raises(StoreClosed):
+        await store.get("/n")
+
+
+@coroutine_test
+async def test_a_log_that_cannot_be_folded_in_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    execute = Tree._execute
+
+    def refuse(tree: Tree, sql: str, *parameters: object) -> sqlite3.Cursor:
+        if "wal_checkpoint" in sql:
+            raise sqlite3.DatabaseError("refused")
+        return execute(tree, sql, *parameters)
+
+    monkeypatch.setattr(Tree, "_execute", refuse)
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    for index in range(300):
+        await asyncio.wait_for(store.put("/n", b"%d" % index), 10)
+    assert [each for each in caplog.records if "could not be folded in" in each.message]
+    await store.close()
+    assert (await _read_all(tmp_path / "m"))["/n"] == b"299"
 
 
 @coroutine_test

@@ -23,6 +23,7 @@ from pyxbroker.metadata.store import (
     NotFound,
     Notification,
     NotificationKind,
+    Put,
     PutResult,
     StoreClosed,
     open_store,
@@ -244,6 +245,70 @@ async def test_a_refused_operation_does_not_disturb_its_neighbours(backend: Back
             *(PutResult, BadVersion, NotFound, PutResult, BadVersion, PutResult),
         ]
         assert (await _read(store, "/n")).value == b"2"
+
+
+@coroutine_test
+async def test_several_writes_go_as_one(backend: Backend) -> None:
+    async with backend.store() as store:
+        await store.put("/n", b"0")
+        first = store.put_all([Put("/n", b"1", 0), Put("/a/b/c", b"new"), Put("/a/d", b"")])
+        second = store.put_all([Put("/a/b/c", b"newer", 0), Put("/n", b"2", 1)])
+        assert await first == [PutResult("/n", 1), PutResult("/a/b/c", 0), PutResult("/a/d", 0)]
+        assert await second == [PutResult("/a/b/c", 1), PutResult("/n", 2)]
+        assert (await _read(store, "/n")).value == b"2"
+        assert (await _read(store, "/a/b/c")).value == b"newer"
+        assert await store.children("/a") == ["b", "d"]
+
+
+@coroutine_test
+async def test_of_several_writes_all_or_none_is_done(backend: Backend) -> None:
+    async with backend.store() as store:
+        await store.put("/n", b"0")
+        await store.put("/e", b"", ephemeral=True)
+        heard: list[Notification] = []
+        store.watch(heard.append, prefix="/n")
+        await store.get("/n")
+        new = Put("/new", b"")
+        over = Put("/n", b"wrong", 0)
+        refusals = [
+            ([over, new, Put("/n2", b"", 0)], BadVersion, "/n2"),
+            ([new, over, Put("/e", b"")], BadVersion, "/e"),
+            ([new, Put("/n", b"wrong", 1), over._replace(path="/n3")], BadVersion, "/n"),
+            ([over, new, Put("/e/child", b"")], NoChildrenForEphemerals, "/e/child"),
+        ]
+        futures = [store.put_all(puts) for puts, _, _ in refusals]
+        other = store.put("/other", b"")
+        for future, (_, kind, path) in zip(futures, refusals, strict=True):
+            with pytest.raises(kind) as caught:
+                await future
+            assert caught.value.path == path
+        assert (await other).version == 0
+        node = await _read(store, "/n")
+        assert (node.value, node.version) == (b"0", 0)
+        assert not await store.exists("/new")
+        assert heard == []
+
+
+@coroutine_test
+async def test_an_ephemeral_node_is_as_before_when_a_write_beside_it_is_refused(
+    backend: Backend,
+) -> None:
+    async with backend.store() as store:
+        await store.put("/e", b"0", ephemeral=True)
+        with pytest.raises(BadVersion):
+            await store.put_all([Put("/e", b"1", 0), Put("/absent", b"", 3)])
+        node = await _read(store, "/e")
+        assert (node.value, node.version, node.ephemeral) == (b"0", 0, True)
+        assert (await store.put_all([Put("/e", b"1", 0)]))[0].version == 1
+
+
+@coroutine_test
+async def test_writes_that_go_as_one_are_of_separate_nodes(backend: Backend) -> None:
+    async with backend.store() as store:
+        for paths in (["/a", "/b", "/a"], ["/a/b/c", "/a"], ["/a", "/a/b"], ["/a", "b"]):
+            with pytest.raises(InvalidPath):
+                await store.put_all([Put(path, b"") for path in paths])
+        assert not await store.exists("/a")
 
 
 @coroutine_test

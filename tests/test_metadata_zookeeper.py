@@ -18,6 +18,7 @@ from pyxbroker.metadata.store import (
     MetadataStore,
     Notification,
     NotificationKind,
+    Put,
     SessionEvent,
     StoreClosed,
     Unavailable,
@@ -81,19 +82,24 @@ async def test_lost_answers_of_conditional_writes_are_found_out(
     """Kills the server under load: no conditional write may be refused because of itself."""
     async with backend.store(session_timeout_ms=20_000) as store:
         await store.put("/n", b"start")
-        for _ in range(3):
+        for number in range(4):
             node = await store.get("/n")
             assert node is not None
             first = node.version
             chain = [store.put("/n", b"%d" % (first + i), first + i) for i in range(400)]
             creates = [store.put(f"/c/{first}-{i}", b"", MUST_NOT_EXIST) for i in range(100)]
+            pairs = [
+                store.put_all([Put(f"/c/{first}-a{i}", b"%d" % i), Put(f"/c/{first}-b{i}", b"")])
+                for i in range(100)
+            ]
             deletes = [store.delete(f"/c/{first}-{i}") for i in range(100)]
-            await chain[20]
+            deletes += [store.delete(f"/c/{first}-{a}{i}") for i in range(100) for a in "ab"]
+            await (chain[20], pairs[20])[number % 2]
             server.kill()
             await asyncio.to_thread(server.start)
             results = await asyncio.gather(*chain)
             assert [result.version for result in results] == list(range(first + 1, first + 401))
-            await asyncio.gather(*creates, *deletes)
+            await asyncio.gather(*creates, *pairs, *deletes)
         assert await store.children("/c") == []
 
 

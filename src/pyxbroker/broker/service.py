@@ -123,6 +123,7 @@ class Service:
         storage_opening = self.loop.run_in_executor(None, self._open_storage)
         try:
             await self.metadata.open()
+            self.metadata.on_failure(self._on_metadata_failed)
             identity = await initialize(self.metadata, self._cluster_settings())
             bookie_id = await check_cookie(
                 self._bookie_directory(),
@@ -260,6 +261,10 @@ class Service:
     async def wait_failed(self) -> str:
         """Waits for a failure that the process cannot go on with."""
         return await asyncio.shield(self._failed)
+
+    def _on_metadata_failed(self, error: MetadataError) -> None:
+        if not self._failed.done():
+            self._failed.set_result(f"the metadata store failed: {error}")
 
     # --- in the background --------------------------------------------------------------------
 

@@ -34,11 +34,12 @@ log = get_logger("pyxbroker.topics")
 
 CACHED_NODES_MAX = 10_000
 TOPICS_PER_LOOK = 256  # before others have their turn
+CACHED_PREFIX = "/admin/"
 
 
 class MetadataCache:
-    """Values of nodes that were read lately; a change of a node drops it (Pulsar's
-    MetadataCache).
+    """Values of nodes below CACHED_PREFIX that were read lately; a change of a node drops it
+    (Pulsar's MetadataCache).
     """
 
     def __init__(self, store: MetadataStore) -> None:
@@ -46,7 +47,7 @@ class MetadataCache:
         self._values: OrderedDict[str, bytes | None] = OrderedDict()
         self._children: dict[str, frozenset[str]] = {}
         self._changes = 0
-        self._unsubscribe = store.watch(self._on_change)
+        self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
 
     async def get(self, path: str) -> bytes | None:
         """The value of a node, None when there is none."""
@@ -78,8 +79,7 @@ class MetadataCache:
         self._children.pop(parent_of(notification.path), None)
         if notification.path in self._values:
             del self._values[notification.path]
-        if notification.path.startswith("/admin/"):
-            self._changes += 1
+        self._changes += 1
 
     def close(self) -> None:
         self._unsubscribe()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyxbroker.bookie.embedded import EmbeddedBookie
@@ -30,12 +31,14 @@ from pyxbroker.ledger.metadata import (
 )
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
-from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound, PutResult
+from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound, Put
 
 log = get_logger("pyxbroker.ledger")
 
 # The entry header's length field: 8 bytes at offset 24 of the packaging.
 _LENGTH_AT = slice(24, 32)
+
+ID_TAKEN = "the ledger id was taken already; trying the next"
 
 
 class NoSuchLedger(LedgerError):
@@ -62,6 +65,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
     ) -> None:
         self.turn = turn
+        self._store = store
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
@@ -81,27 +85,51 @@ class LedgerClient:
         self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
     ) -> LedgerHandle:
         """Creates a ledger with this broker as its writer."""
+        metadata = self._new_metadata(managed_ledger, cursor)
         while True:
-            handle, created = await self.begin_create(listener, managed_ledger, cursor)
-            if await created:
-                return handle
+            ledger_id = await self._ids.next_id()
+            put = self._metadata.creation(ledger_id, metadata)
+            try:
+                (created,) = await self._store.put_all([put])
+            except BadVersion:
+                log.warning(ID_TAKEN, ledger=ledger_id)
+                continue
+            return self._handle(ledger_id, metadata, created.version, listener)
 
-    async def begin_create(
+    async def create_named(
         self,
         listener: LedgerListener,
         managed_ledger: str,
-        cursor: str | None = None,
+        naming: Callable[[int], Put],
         above: int = -1,
-    ) -> tuple[LedgerHandle, asyncio.Future[bool]]:
-        """Issues the creation of a ledger: (its handle, a future that tells whether it was
-        created).
+    ) -> tuple[LedgerHandle, int]:
+        """Creates a ledger together with the write that names it elsewhere: both or neither.
 
-        Writes of metadata that are issued after this are applied after it, so that a caller may
-        name the ledger elsewhere without waiting; nothing may be appended before the future is
-        True. False: the id was taken already. The id is greater than above.
+        `naming` gives that write for a ledger id; the id is greater than `above`. The result is
+        (handle, version of the node that was written). Raises BadVersion when the write of that
+        node is refused.
         """
+        metadata = self._new_metadata(managed_ledger)
+        while True:
+            ledger_id = await self._ids.next_id()
+            if ledger_id <= above:
+                # It was fetched ahead before another broker made the ledgers that come first.
+                continue
+            naming_put = naming(ledger_id)
+            put = self._metadata.creation(ledger_id, metadata)
+            try:
+                named, created = await self._store.put_all([naming_put, put])
+            except BadVersion as error:
+                if error.path != put.path:
+                    self._ids.give_back(ledger_id)
+                    raise
+                log.warning(ID_TAKEN, ledger=ledger_id)
+                continue
+            handle = self._handle(ledger_id, metadata, created.version, listener)
+            return handle, named.version
+
+    def _new_metadata(self, managed_ledger: str, cursor: str | None = None) -> LedgerMetadata:
         quorums = self._quorums
-        ensemble = tuple(sorted(self._bookies))[: quorums.ensemble]
         custom = {
             "application": b"pulsar",
             "component": b"managed-ledger",
@@ -109,38 +137,29 @@ class LedgerClient:
         }
         if cursor is not None:
             custom["pulsar/cursor"] = cursor.encode()
-        metadata = LedgerMetadata(
+        return LedgerMetadata(
             ensemble_size=quorums.ensemble,
             write_quorum_size=quorums.write,
             ack_quorum_size=quorums.ack,
-            ensembles={0: ensemble},
+            ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
             custom_metadata=custom,
             ctime_ms=int(time.time() * 1000),
+            c_token=self._metadata.new_token(),
         )
-        ledger_id = await self._ids.next_id()
-        while ledger_id <= above:
-            # It was fetched ahead before another broker made the ledgers that come first.
-            ledger_id = await self._ids.next_id()
-        write = self._metadata.create(ledger_id, metadata)
-        handle = LedgerHandle(
+
+    def _handle(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int, listener: LedgerListener
+    ) -> LedgerHandle:
+        """The writer of a ledger that has just been created."""
+        self._versions[ledger_id] = (metadata, version)
+        bookies = [self._bookies[bookie_id] for bookie_id in metadata.ensembles[0]]
+        return LedgerHandle(
             ledger_id,
-            [self._bookies[bookie_id] for bookie_id in ensemble],
-            quorums.write,
-            quorums.ack,
+            bookies,
+            metadata.write_quorum_size,
+            metadata.ack_quorum_size,
             listener,
         )
-        return handle, asyncio.ensure_future(self._finish_create(ledger_id, metadata, write))
-
-    async def _finish_create(
-        self, ledger_id: int, metadata: LedgerMetadata, write: asyncio.Future[PutResult]
-    ) -> bool:
-        try:
-            result = await write
-        except BadVersion:
-            log.warning("the ledger id was taken already; trying the next", ledger=ledger_id)
-            return False
-        self._versions[ledger_id] = (metadata, result.version)
-        return True
 
     async def close(self, handle: LedgerHandle) -> None:
         """Writes a drained ledger's end into its metadata. LedgerError when it has another

@@ -30,6 +30,7 @@ from pyxbroker.metadata.store import (
     MetadataError,
     MetadataStore,
     NotFound,
+    Put,
     PutResult,
 )
 from pyxbroker.proto import DataFormats
@@ -246,14 +247,17 @@ class LedgerMetadataStore:
         self._store = store
         self._random = rng or random.Random()
 
-    def create(self, ledger_id: int, metadata: LedgerMetadata) -> asyncio.Future[PutResult]:
-        """Stores a new ledger with a token of its own. Raises BadVersion when the id is taken.
+    def new_token(self) -> int:
+        """The c_token of a new ledger.
 
-        The token makes the value unlike any other, which lets a store that had to repeat the write
+        It makes the stored value unlike any other, which lets a store that had to repeat the write
         over a new connection see that its first attempt went through.
         """
-        named = replace(metadata, c_token=self._random.getrandbits(63))
-        return self._store.put(paths.ledger(ledger_id), encode(named), MUST_NOT_EXIST)
+        return self._random.getrandbits(63)
+
+    def creation(self, ledger_id: int, metadata: LedgerMetadata) -> Put:
+        """The write that stores a new ledger; refused with BadVersion when the id is taken."""
+        return Put(paths.ledger(ledger_id), encode(metadata), MUST_NOT_EXIST)
 
     def read(self, ledger_id: int) -> Awaitable[VersionedLedgerMetadata]:
         """Raises NotFound, or MalformedLedgerMetadata."""

@@ -22,7 +22,8 @@ from pyxbroker.metadata.store import (
 
 REVALIDATE_DELAY_S = 1.0
 IDS_AHEAD_MIN = 4
-IDS_AHEAD_MAX = 16
+IDS_AHEAD_MAX = 32
+IDS_AT_ONCE_MAX = 256
 
 _log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ async def next_counter_value(store: MetadataStore, path: str) -> int:
 class LedgerIdGenerator:
     """Gives out ledger ids, as BookKeeper does: numbers below /ledgers/idgen, then idgen-long.
 
-    Some ids are always fetched ahead, several in one go, so that whoever creates a ledger need not
+    Some ids are always fetched ahead, many in one go, so that whoever creates a ledger need not
     wait for the store. An id that was fetched and not used before the process ended is never used:
     ids only have to be unique.
     """
@@ -163,68 +164,84 @@ class LedgerIdGenerator:
     def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
         self._store = store
         self._random = rng or random.Random()
-        self._ahead: deque[asyncio.Task[int]] = deque()
+        self._ahead: deque[int] = deque()
+        self._fetching: asyncio.Task[None] | None = None
+        self._waiting = 0  # callers of next_id for whom there is none
         self._is_long = False
 
     def prefetch(self) -> None:
         """Asks for the next ids now; without this the first next_id() does."""
-        if len(self._ahead) < IDS_AHEAD_MIN:
-            while len(self._ahead) < IDS_AHEAD_MAX:
-                self._ahead.append(asyncio.ensure_future(self._fetch()))
+        if self._fetching is None and len(self._ahead) < IDS_AHEAD_MIN:
+            count = min(IDS_AHEAD_MAX - len(self._ahead) + self._waiting, IDS_AT_ONCE_MAX)
+            self._fetching = asyncio.ensure_future(self._fetch(count))
+            self._fetching.add_done_callback(self._on_fetched)
+
+    @staticmethod
+    def _on_fetched(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Who waits for it is told; for everybody else the next attempt counts.
+            _log.debug("no ledger ids could be fetched: %s", error)
 
     async def next_id(self) -> int:
         """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
-        while True:
-            self.prefetch()
-            ahead = self._ahead.popleft()
-            failed_before = ahead.done()
+        while not self._ahead:
+            self._waiting += 1
             try:
-                ledger_id = await ahead
-            except MetadataError:
-                if not failed_before:
-                    raise
-                # The store was away when this one was fetched; that says nothing of now.
-                continue
-            self.prefetch()
-            return ledger_id
+                self.prefetch()
+                assert self._fetching is not None, "a fetch is under way when there are no ids"
+                await asyncio.shield(self._fetching)
+            finally:
+                self._waiting -= 1
+        ledger_id = self._ahead.popleft()
+        self.prefetch()
+        return ledger_id
+
+    def give_back(self, ledger_id: int) -> None:
+        """An id was not used after all."""
+        self._ahead.appendleft(ledger_id)
 
     async def close(self) -> None:
         """Stops fetching ahead."""
-        for each in self._ahead:
-            each.cancel()
-        await asyncio.gather(*self._ahead, return_exceptions=True)
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.gather(self._fetching, return_exceptions=True)
+            self._fetching = None
         self._ahead.clear()
 
-    async def _fetch(self) -> int:
-        if not self._is_long:
-            ledger_id = await self._fetch_short()
-            if ledger_id is not None:
-                return ledger_id
-            self._is_long = True
-        return await self._fetch_long()
+    async def _fetch(self, count: int) -> None:
+        try:
+            ledger_ids = [] if self._is_long else await self._fetch_short(count)
+            if not ledger_ids:
+                self._is_long = True
+                ledger_ids = await self._fetch_long(count)
+            self._ahead.extend(ledger_ids)
+        finally:
+            self._fetching = None
 
-    async def _fetch_short(self) -> int | None:
+    async def _fetch_short(self, count: int) -> list[int]:
         """None once the cluster has run out of short ids, which idgen-long is the mark of."""
         if await self._store.exists(paths.LONG_LEDGER_IDS):
-            return None
-        number = await self._sequence(paths.LEDGER_ID_PREFIX)
-        return number if 0 <= number <= paths.SHORT_LEDGER_ID_MAX else None
+            return []
+        return await self._numbers(paths.LEDGER_ID_PREFIX, count)
 
-    async def _fetch_long(self) -> int:
+    async def _fetch_long(self, count: int) -> list[int]:
         """The highest HOB-<n> numbers the low halves; when it overflows the next one is made."""
         names = await self._store.children(paths.LONG_LEDGER_IDS)
         highs = [int(name[4:]) for name in names if name.startswith("HOB-")]
         high = max(highs, default=1)
-        while True:
-            number = await self._sequence(paths.long_ledger_id_prefix(high))
-            if 0 <= number <= paths.SHORT_LEDGER_ID_MAX:
-                return high << 32 | number
+        while not (numbers := await self._numbers(paths.long_ledger_id_prefix(high), count)):
             high += 1
+        return [high << 32 | number for number in numbers]
 
-    async def _sequence(self, prefix: str) -> int:
-        created = await self._store.put(prefix, b"", ephemeral=True, sequential=True)
-        _discard(self._store, created.path)
-        return int(created.path[len(prefix) :])
+    async def _numbers(self, prefix: str, count: int) -> list[int]:
+        """The numbers that sequential nodes get; fewer, or none, where 31 bits do not hold them."""
+        created = await asyncio.gather(
+            *(self._store.put(prefix, b"", ephemeral=True, sequential=True) for _ in range(count))
+        )
+        for each in created:
+            _discard(self._store, each.path)
+        numbers = (int(each.path[len(prefix) :]) for each in created)
+        return [number for number in numbers if 0 <= number <= paths.SHORT_LEDGER_ID_MAX]
 
 
 def _discard(store: MetadataStore, path: str) -> None:

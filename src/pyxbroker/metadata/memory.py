@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyxbroker.metadata.store import (
     ANY_VERSION,
-    MUST_NOT_EXIST,
-    BadVersion,
     GetResult,
     InvalidPath,
     MetadataError,
@@ -25,10 +23,13 @@ from pyxbroker.metadata.store import (
     NotFound,
     Notification,
     NotificationKind,
+    Put,
     PutResult,
     SessionEvent,
     StoreClosed,
+    check_expected,
     check_path,
+    check_puts,
     parent_of,
     resolve,
 )
@@ -87,7 +88,7 @@ class MemoryStore(MetadataStore):
         self._later(self._notify_session, SessionEvent.SESSION_REESTABLISHED)
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
-        return self._apply(self._get, path)
+        return self._apply(check_path, self._get, path)
 
     def put(
         self,
@@ -99,19 +100,24 @@ class MemoryStore(MetadataStore):
         sequential: bool = False,
     ) -> asyncio.Future[PutResult]:
         if sequential:
-            return self._apply(self._put_sequential, path, value, ephemeral)
-        return self._apply(self._put, path, value, expected_version, ephemeral)
+            return self._apply(check_path, self._put_sequential, path, value, ephemeral)
+        return self._apply(check_path, self._put, path, value, expected_version, ephemeral)
+
+    def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
+        return self._apply(check_puts, self._put_all, tuple(puts))
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
-        return self._apply(self._delete, path, expected_version)
+        return self._apply(check_path, self._delete, path, expected_version)
 
     def children(self, path: str) -> asyncio.Future[list[str]]:
-        return self._apply(self._children, path)
+        return self._apply(check_path, self._children, path)
 
     def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._apply(self._exists, path)
+        return self._apply(check_path, self._exists, path)
 
-    def _apply(self, operation: Callable[..., Any], path: str, *arguments: Any) -> Any:
+    def _apply(
+        self, check: Callable[[Any], None], operation: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """Carries an operation out at once; its caller learns of it in the loop's next round."""
         loop = self._loop
         if loop is None:
@@ -119,8 +125,8 @@ class MemoryStore(MetadataStore):
         future: asyncio.Future[Any] = loop.create_future()
         result: object
         try:
-            check_path(path)
-            result = operation(path, *arguments)
+            check(arguments[0])
+            result = operation(*arguments)
         except MetadataError as error:
             result = error
         self._later(resolve, future, result)
@@ -147,19 +153,27 @@ class MemoryStore(MetadataStore):
 
     def _put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
         node = self._tree.nodes.get(path)
+        check_expected(path, None if node is None else node.version, expected)
         if node is None:
-            if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
-                raise BadVersion(f"{path} does not exist, version {expected} was expected")
             return self._create(path, value, ephemeral)
-        if expected == MUST_NOT_EXIST:
-            raise BadVersion(f"{path} exists already")
-        if expected is not ANY_VERSION and expected != node.version:
-            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
         node.value = bytes(value)
         node.version += 1
         node.modified_ms = self._now_ms()
         self._tell(NotificationKind.MODIFIED, path)
         return PutResult(path, node.version)
+
+    def _put_all(self, puts: Sequence[Put]) -> list[PutResult]:
+        for put in puts:
+            node = self._tree.nodes.get(put.path)
+            try:
+                check_expected(
+                    put.path, None if node is None else node.version, put.expected_version
+                )
+                self._check_parents(put.path)
+            except MetadataError as error:
+                error.path = put.path
+                raise
+        return [self._put(put.path, put.value, ANY_VERSION, False) for put in puts]
 
     def _put_sequential(self, path: str, value: bytes, ephemeral: bool) -> PutResult:
         parent = self._make_parents(path)
@@ -181,13 +195,18 @@ class MemoryStore(MetadataStore):
         return PutResult(path, 0)
 
     def _make_parents(self, path: str) -> _Node:
+        self._check_parents(path)
         above = parent_of(path)
         if above not in self._tree.nodes:
             self._create(above, b"", ephemeral=False)
-        parent = self._tree.nodes[above]
-        if parent.owner is not None:
+        return self._tree.nodes[above]
+
+    def _check_parents(self, path: str) -> None:
+        above = parent_of(path)
+        while above not in self._tree.nodes:
+            above = parent_of(above)
+        if self._tree.nodes[above].owner is not None:
             raise NoChildrenForEphemerals(f"{above} is ephemeral and cannot have children")
-        return parent
 
     def _delete(self, path: str, expected: int | None) -> None:
         if path == "/":
@@ -195,8 +214,7 @@ class MemoryStore(MetadataStore):
         node = self._tree.nodes.get(path)
         if node is None:
             raise NotFound(f"{path} does not exist")
-        if expected is not ANY_VERSION and expected != node.version:
-            raise BadVersion(f"{path} has version {node.version}, {expected} was expected")
+        check_expected(path, node.version, expected)
         if node.children:
             raise NotEmpty(f"{path} has children")
         self._remove(path)

@@ -8,8 +8,9 @@ MetadataStore and of ZooKeeper, so that all stores hold the same bytes under the
 Every operation is *issued when it is called* and returns a future at once. The operations of one
 store are applied in the order in which they were issued, so a caller may issue a chain of dependent
 writes without waiting in between; it only has to look at each result in the end, because a write
-that is refused does not stop the ones after it. The future of a write resolves when the write is
-durable. Futures may be cancelled: the operation is carried out all the same.
+that is refused does not stop the ones after it. Writes that must not be done by halves go together
+as one `put_all`. The future of a write resolves when the write is durable. Futures may be
+cancelled: the operation is carried out all the same.
 
 All of this belongs to one event loop: stores are opened, used and closed on it, and every callback
 runs on it.
@@ -21,7 +22,7 @@ import asyncio
 import enum
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +37,12 @@ _log = logging.getLogger(__name__)
 
 
 class MetadataError(Exception):
-    """What a metadata store refuses or fails to do; clients see ServerError MetadataError."""
+    """What a metadata store refuses or fails to do; clients see ServerError MetadataError.
+
+    `path` is the path of the put that was refused, where several were issued as one.
+    """
+
+    path = ""
 
 
 class BadVersion(MetadataError):
@@ -92,6 +98,14 @@ class PutResult(NamedTuple):
     version: int
 
 
+class Put(NamedTuple):
+    """One of the writes of a `put_all`: MUST_NOT_EXIST creates, n >= 0 overwrites version n."""
+
+    path: str
+    value: bytes
+    expected_version: int = MUST_NOT_EXIST
+
+
 class NotificationKind(enum.Enum):
     """What happened to a node; the names are Pulsar's NotificationType."""
 
@@ -119,6 +133,7 @@ class SessionEvent(enum.Enum):
 
 NotificationCallback = Callable[[Notification], None]
 SessionCallback = Callable[[SessionEvent], None]
+FailureCallback = Callable[[MetadataError], None]
 Unsubscribe = Callable[[], None]
 
 
@@ -132,6 +147,7 @@ class MetadataStore(ABC):
     def __init__(self) -> None:
         self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
         self._session_callbacks: dict[object, SessionCallback] = {}
+        self._failure_callbacks: dict[object, FailureCallback] = {}
 
     @abstractmethod
     async def open(self) -> None:
@@ -167,6 +183,15 @@ class MetadataStore(ABC):
         """
 
     @abstractmethod
+    def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
+        """Writes several nodes, all of them or, when one is refused, none.
+
+        The error is that of the first one that is refused, and names its path. Parents that are
+        missing are made as `put` makes them, and may stay when the rest is refused. InvalidPath
+        when a path comes twice or is above another one.
+        """
+
+    @abstractmethod
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
         """Deletes a node without children. Raises NotFound, BadVersion, NotEmpty."""
 
@@ -196,6 +221,15 @@ class MetadataStore(ABC):
         self._session_callbacks[key] = callback
         return lambda: self._forget(self._session_callbacks, key)
 
+    def on_failure(self, callback: FailureCallback) -> Unsubscribe:
+        """Calls back once when the store can do nothing any more: the process has to start again.
+
+        From then on every operation fails. Only a store inside the process ever sends it.
+        """
+        key = object()
+        self._failure_callbacks[key] = callback
+        return lambda: self._forget(self._failure_callbacks, key)
+
     @staticmethod
     def _forget(table: dict[Any, Any], key: object) -> None:
         table.pop(key, None)
@@ -211,6 +245,10 @@ class MetadataStore(ABC):
     def _notify_session(self, event: SessionEvent) -> None:
         for callback in list(self._session_callbacks.values()):
             _call(callback, event)
+
+    def _notify_failure(self, error: MetadataError) -> None:
+        for callback in list(self._failure_callbacks.values()):
+            _call(callback, error)
 
 
 def _call(callback: Callable[[Any], None], argument: object) -> None:
@@ -239,6 +277,31 @@ def check_path(path: str) -> None:
         raise InvalidPath(f"{path!r} is not a metadata path such as /admin/clusters")
     if "/./" in path or "/../" in path or path.endswith(("/.", "/..")):
         raise InvalidPath(f"the metadata path {path!r} must not contain . or .. as a part")
+
+
+def check_puts(puts: Sequence[Put]) -> None:
+    """Raises InvalidPath unless the puts are of different nodes, none of them above another."""
+    paths = {put.path for put in puts}
+    for path in paths:
+        check_path(path)
+        above = path
+        while above != "/":
+            above = parent_of(above)
+            if above in paths:
+                raise InvalidPath(f"{above} cannot be written together with {path} below it")
+    if len(paths) < len(puts):
+        raise InvalidPath("a node cannot be written twice in one go")
+
+
+def check_expected(path: str, version: int | None, expected: int | None) -> None:
+    """Raises BadVersion unless a node of this version (None: there is none) may be written."""
+    if version is None:
+        if expected is not ANY_VERSION and expected != MUST_NOT_EXIST:
+            raise BadVersion(f"{path} does not exist, version {expected} was expected")
+    elif expected == MUST_NOT_EXIST:
+        raise BadVersion(f"{path} exists already")
+    elif expected is not ANY_VERSION and expected != version:
+        raise BadVersion(f"{path} has version {version}, {expected} was expected")
 
 
 def parent_of(path: str) -> str:

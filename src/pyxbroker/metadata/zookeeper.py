@@ -24,49 +24,35 @@ import functools
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooState
-from kazoo.exceptions import (
-    BadVersionError,
-    ConnectionClosedError,
-    ConnectionLoss,
-    KazooException,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    SessionExpiredError,
-)
-from kazoo.protocol.states import WatchedEvent, ZnodeStat
+from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 
 from pyxbroker.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
-    BadVersion,
     GetResult,
     InvalidPath,
     MetadataError,
     MetadataStore,
-    NoChildrenForEphemerals,
-    NotEmpty,
-    NotFound,
+    Put,
     PutResult,
     SessionEvent,
     StoreClosed,
     Unavailable,
     check_path,
-    parent_of,
+    check_puts,
     resolve,
 )
 from pyxbroker.metadata.zookeeper_client import GatedClient, WatchedPaths
+from pyxbroker.metadata.zookeeper_operations import Operations, Request, Steps
 
 REQUESTS_IN_FLIGHT_MAX = 128
 """kazoo wakes its thread through a socket pair that holds one message per request: about 270."""
 ATTEMPTS_MAX = 5
 """A request that makes the server close the connection must not do so for ever."""
-KNOWN_PARENTS_MAX = 10_000
 CLOSE_DRAIN_S = 0.8
 CLOSE_SESSION_S = 1.0
 
@@ -74,27 +60,24 @@ _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
 
 _log = logging.getLogger(__name__)
 
-Request = Callable[[], Any]
-Steps = Generator[list[Request], list[Any], Any]
-
 
 class _Operation:
     """One operation of the store: its steps, and the requests of the step that is under way."""
 
     __slots__ = (
         *("attempts", "deadline", "future", "make_steps", "outcomes", "remaining", "steps"),
-        "written_path",
+        "written_paths",
     )
 
     def __init__(
         self,
         make_steps: Callable[[bool], Steps],
-        written_path: str | None,
+        written_paths: tuple[str, ...],
         future: asyncio.Future[Any],
         deadline: float,
     ) -> None:
         self.make_steps = make_steps
-        self.written_path = written_path
+        self.written_paths = written_paths
         self.future = future
         self.deadline = deadline
         self.attempts = 0
@@ -139,7 +122,7 @@ class ZooKeeperStore(MetadataStore):
         # What kazoo's threads have handed over, and whether the loop knows.
         self._arrived: deque[Callable[[], None]] = deque()
         self._is_wake_up_due = False
-        self._known_parents: set[str] = {"/"}
+        self._operations: Operations
         self._watched = WatchedPaths(self._hand_over, self._notify)
 
     async def open(self) -> None:
@@ -150,12 +133,13 @@ class ZooKeeperStore(MetadataStore):
         self._paths_in_flight.clear()
         self._arrived.clear()
         client = self._client = GatedClient(self.hosts, self._session_timeout_s)
+        self._operations = Operations(client, self._watched, self._is_watched)
         client.add_listener(lambda state: self._hand_over(self._on_state, client, state))
         client.start_async()
         try:
             await asyncio.wait_for(self._connected, self._connect_timeout_s)
             if client.chroot:
-                await self._issue_read("/", lambda repeated: self._make_chroot(client))
+                await self._issue_read("/", lambda repeated: self._operations.make_chroot())
         except BaseException as error:
             await self.close()
             if isinstance(error, asyncio.TimeoutError):
@@ -203,12 +187,10 @@ class ZooKeeperStore(MetadataStore):
                 *(self.hosts, self._session_timeout_s),
             )
 
-    # The operations. Each is a generator of steps: it yields the requests of a step, all to be sent
-    # at once, and gets their outcomes (values or exceptions). `repeated`: an earlier attempt may
-    # have gone through.
+    # The operations; zookeeper_operations.py has what each asks for.
 
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
-        return self._issue_read(path, lambda repeated: self._get(path))
+        return self._issue_read(path, lambda repeated: self._operations.get(path))
 
     def put(
         self,
@@ -223,158 +205,68 @@ class ZooKeeperStore(MetadataStore):
         version = expected_version
         if sequential:
             return self._issue_read(
-                path, lambda repeated: self._put_new(path, value, ephemeral, True)
+                path, lambda repeated: self._operations.put_new(path, value, ephemeral, True)
             )
         if version is ANY_VERSION:
-            return self._issue_write(path, lambda repeated: self._put_any(path, value, ephemeral))
+            return self._issue_write(
+                path, lambda repeated: self._operations.put_any(path, value, ephemeral)
+            )
         if version == MUST_NOT_EXIST:
             return self._issue_write(
-                path, lambda repeated: self._put_new(path, value, ephemeral, False, repeated)
+                path,
+                lambda repeated: self._operations.put_new(path, value, ephemeral, False, repeated),
             )
         return self._issue_write(
-            path, lambda repeated: self._put_next(path, value, version, repeated)
+            path, lambda repeated: self._operations.put_next(path, value, version, repeated)
+        )
+
+    def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
+        puts = tuple(puts)
+        return self._issue(
+            check_puts,
+            puts,
+            tuple(put.path for put in puts),
+            lambda repeated: self._operations.put_all(puts, repeated),
         )
 
     def delete(self, path: str, expected_version: int | None = ANY_VERSION) -> asyncio.Future[None]:
         version = -1 if expected_version is ANY_VERSION else expected_version
-        return self._issue_write(path, lambda repeated: self._delete(path, version, repeated))
+        return self._issue_write(
+            path, lambda repeated: self._operations.delete(path, version, repeated)
+        )
 
     def children(self, path: str) -> asyncio.Future[list[str]]:
-        return self._issue_read(path, lambda repeated: self._children(path))
+        return self._issue_read(path, lambda repeated: self._operations.children(path))
 
     def exists(self, path: str) -> asyncio.Future[bool]:
-        return self._issue_read(path, lambda repeated: self._exists(path))
-
-    def _get(self, path: str) -> Steps:
-        while True:
-            (outcome,) = yield [self._request("get", path, watch=self._watch(path))]
-            if not isinstance(outcome, NoNodeError):
-                value, stat = _checked(outcome, path)
-                return _to_result(value, stat)
-            # ZooKeeper watches for a node to appear only when it is asked whether it exists.
-            if not self._is_watched(path) or not (yield from self._exists(path)):
-                return None
-
-    def _exists(self, path: str) -> Steps:
-        (outcome,) = yield [self._request("exists", path, watch=self._watch(path))]
-        return _checked(outcome, path) is not None
-
-    def _children(self, path: str) -> Steps:
-        watch = self._watched.watch_children(path) if self._is_watched(path) else None
-        (outcome,) = yield [self._request("get_children", path, watch=watch)]
-        if isinstance(outcome, NoNodeError):
-            return []
-        return sorted(_checked(outcome, path))
-
-    def _put_new(
-        self, path: str, value: bytes, ephemeral: bool, sequential: bool, repeated: bool = False
-    ) -> Steps:
-        create = self._request("create", path, value, ephemeral=ephemeral, sequence=sequential)
-        while True:
-            *parents, outcome = yield [*self._parents(path), create]
-            if isinstance(outcome, NoNodeError):
-                self._forget_parents(parents, path)
-                continue
-            if isinstance(outcome, NodeExistsError):
-                if repeated and (yield from self._holds(path, value, 0)):
-                    return PutResult(path, 0)
-                raise BadVersion(f"{path} exists already")
-            return PutResult(_checked(outcome, path), 0)
-
-    def _put_next(self, path: str, value: bytes, version: int, repeated: bool) -> Steps:
-        (outcome,) = yield [self._request("set", path, value, version=version)]
-        if isinstance(outcome, NoNodeError):
-            raise BadVersion(f"{path} does not exist, version {version} was expected")
-        if isinstance(outcome, BadVersionError):
-            if repeated and (yield from self._holds(path, value, version + 1)):
-                return PutResult(path, version + 1)
-            raise BadVersion(f"{path} has another version, {version} was expected")
-        return PutResult(path, _checked(outcome, path).version)
-
-    def _put_any(self, path: str, value: bytes, ephemeral: bool) -> Steps:
-        overwrite = self._request("set", path, value)
-        create = self._request("create", path, value, ephemeral=ephemeral)
-        while True:
-            *parents, overwritten, created = yield [*self._parents(path), overwrite, create]
-            if not isinstance(overwritten, KazooException):
-                return PutResult(path, overwritten.version)
-            if not isinstance(created, (NodeExistsError, NoNodeError)):
-                return PutResult(_checked(created, path), 0)
-            # The node appeared, or its parent disappeared, between the two requests.
-            self._forget_parents(parents, path)
-
-    def _delete(self, path: str, version: int, repeated: bool) -> Steps:
-        if path == "/":
-            raise InvalidPath("the root of the metadata cannot be deleted")
-        self._known_parents.discard(path)
-        (outcome,) = yield [self._request("delete", path, version=version)]
-        if not (repeated and isinstance(outcome, NoNodeError)):
-            _checked(outcome, path)
-
-    def _holds(self, path: str, value: bytes, version: int) -> Steps:
-        """Whether a refused repetition was refused because its first attempt went through."""
-        (outcome,) = yield [self._request("get", path)]
-        if isinstance(outcome, NoNodeError):
-            return False
-        found, stat = _checked(outcome, path)
-        return found == value and stat.version == version
-
-    def _make_chroot(self, client: GatedClient) -> Steps:
-        """Every path of the store is below the chroot, so it has to exist first."""
-        parts = client.chroot.strip("/").split("/")
-        paths = ["/" + "/".join(parts[: depth + 1]) for depth in range(len(parts))]
-        outcomes = yield [functools.partial(client.create_outside_async, each) for each in paths]
-        self._forget_parents(outcomes, client.chroot)
-
-    def _parents(self, path: str) -> list[Request]:
-        """Creates for the parents that have not been seen; those that exist just refuse."""
-        unknown: list[str] = []
-        above = parent_of(path)
-        while above not in self._known_parents:
-            unknown.append(above)
-            above = parent_of(above)
-        if len(self._known_parents) + len(unknown) > KNOWN_PARENTS_MAX:
-            self._known_parents = {"/"}
-        self._known_parents.update(unknown)
-        return [self._request("create", each, b"") for each in reversed(unknown)]
-
-    def _forget_parents(self, outcomes: list[Any], path: str) -> None:
-        """Before another attempt; raises what keeps the parents from being made, if anything."""
-        self._known_parents = {"/"}
-        for outcome in outcomes:
-            if not isinstance(outcome, (NodeExistsError, NoNodeError)):
-                _checked(outcome, path)
-
-    def _watch(self, path: str) -> Callable[[WatchedEvent], None] | None:
-        return self._watched.watch_node(path) if self._is_watched(path) else None
-
-    def _request(self, name: str, path: str, *arguments: Any, **options: Any) -> Request:
-        return functools.partial(
-            getattr(self._client, f"{name}_async"), path, *arguments, **options
-        )
+        return self._issue_read(path, lambda repeated: self._operations.exists(path))
 
     # Sending and answering.
 
     def _issue_read(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
         """Issues what may be repeated at will: a read, or a node with a number of its own."""
-        return self._issue(path, None, make_steps)
+        return self._issue(check_path, path, (), make_steps)
 
     def _issue_write(self, path: str, make_steps: Callable[[bool], Steps]) -> asyncio.Future[Any]:
-        return self._issue(path, path, make_steps)
+        return self._issue(check_path, path, (path,), make_steps)
 
     def _issue(
-        self, path: str, written_path: str | None, make_steps: Callable[[bool], Steps]
+        self,
+        check: Callable[[Any], None],
+        what: str | tuple[Put, ...],
+        written_paths: tuple[str, ...],
+        make_steps: Callable[[bool], Steps],
     ) -> asyncio.Future[Any]:
         if self._client is None or self._loop is None or self._is_closing:
             raise StoreClosed("the metadata store is closed")
         future: asyncio.Future[Any] = self._loop.create_future()
         try:
-            check_path(path)
+            check(what)
         except InvalidPath as error:
             future.set_exception(error)
             return future
         deadline = self._loop.time() + self._operation_timeout_s
-        operation = _Operation(make_steps, written_path, future, deadline)
+        operation = _Operation(make_steps, written_paths, future, deadline)
         self._unanswered[operation] = None
         self._waiting.append(operation)
         if self._timeout_timer is None:
@@ -392,12 +284,11 @@ class ZooKeeperStore(MetadataStore):
             client = self._client
             if client is None or not client.is_gate_open:
                 return
-            if self._waiting[0].written_path in self._paths_in_flight:
+            if not self._paths_in_flight.isdisjoint(self._waiting[0].written_paths):
                 return
             operation = self._waiting.popleft()
             if operation in self._unanswered:
-                if operation.written_path is not None:
-                    self._paths_in_flight.add(operation.written_path)
+                self._paths_in_flight.update(operation.written_paths)
                 operation.steps = operation.make_steps(operation.attempts > 0)
                 operation.attempts += 1
                 self._advance(operation, None)
@@ -418,8 +309,7 @@ class ZooKeeperStore(MetadataStore):
 
     def _leave_path(self, operation: _Operation) -> None:
         """None of the operation's requests is under way any more."""
-        if operation.written_path is not None:
-            self._paths_in_flight.discard(operation.written_path)
+        self._paths_in_flight.difference_update(operation.written_paths)
 
     def _send(self, operation: _Operation, requests: list[Request]) -> None:
         client = self._client
@@ -481,7 +371,7 @@ class ZooKeeperStore(MetadataStore):
             order = {operation: index for index, operation in enumerate(self._unanswered)}
             lost = sorted((each for each in self._lost if each in order), key=order.__getitem__)
             self._lost = []
-            self._known_parents = {"/"}
+            self._operations.forget_parents()
             self._waiting.extendleft(reversed(lost))
         self._pump()
 
@@ -563,22 +453,3 @@ class ZooKeeperStore(MetadataStore):
             self._is_lost = True
             _log.warning("the session with ZooKeeper at %s is lost", self.hosts)
             self._notify_session(SessionEvent.SESSION_LOST)
-
-
-def _checked(outcome: Any, path: str) -> Any:
-    """The value of a request, or the MetadataError for what ZooKeeper answered."""
-    if not isinstance(outcome, BaseException):
-        return outcome
-    if isinstance(outcome, NoNodeError):
-        raise NotFound(f"{path} does not exist")
-    if isinstance(outcome, BadVersionError):
-        raise BadVersion(f"{path} has another version than was expected")
-    if isinstance(outcome, NotEmptyError):
-        raise NotEmpty(f"{path} has children")
-    if isinstance(outcome, NoChildrenForEphemeralsError):
-        raise NoChildrenForEphemerals(f"a node above {path} is ephemeral")
-    raise MetadataError(f"ZooKeeper refused an operation on {path}: {outcome!r}") from outcome
-
-
-def _to_result(value: bytes, stat: ZnodeStat) -> GetResult:
-    return GetResult(value, stat.version, stat.ephemeralOwner != 0, stat.ctime, stat.mtime)

@@ -13,7 +13,7 @@ import enum
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +23,7 @@ from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, Read
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore, Put
 from pyxbroker.mledger import positions
 
 if TYPE_CHECKING:
@@ -145,21 +145,22 @@ class ManagedLedger:
         owner.
         """
         async with self._info_lock:
-            value = positions.encode_ledger_list(
-                (
-                    positions.LedgerRecord(
-                        info.ledger_id, info.entries, info.size, info.timestamp_ms, info.raw
-                    )
-                    for info in self.ledgers.values()
-                ),
-                self.properties,
-                self.terminated_position,
-            )
             try:
-                result = await self.store.put(paths.managed_ledger(self.name), value, self.version)
+                result = await self.store.put(*self._list_put(self.ledgers.values()))
             except BadVersion as error:
                 raise self.fence(str(error)) from error
             self.version = result.version
+
+    def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
+        """The write of a list of ledgers over what the node has now."""
+        records = (
+            positions.LedgerRecord(
+                info.ledger_id, info.entries, info.size, info.timestamp_ms, info.raw
+            )
+            for info in ledgers
+        )
+        value = positions.encode_ledger_list(records, self.properties, self.terminated_position)
+        return Put(paths.managed_ledger(self.name), value, self.version)
 
     def fence(self, reason: str) -> ManagedLedgerFenced:
         """Stops writing, since another broker has changed what only an owner changes."""
@@ -333,24 +334,37 @@ class ManagedLedger:
             return
         self.trim()
 
+    async def create(self) -> bool:
+        """Makes the managed ledger with its first ledger; False when there is one of that name."""
+        try:
+            await self._begin_ledger()
+        except BadVersion:
+            return False
+        self.last_confirmed = self.first_position()
+        return True
+
     async def begin_ledger(self) -> None:
         """Creates the next ledger, adds it to the list, and sends what waited for it.
 
-        Both writes are under way at once; they are applied in this order.
+        Raises ManagedLedgerFenced when the list has another owner.
         """
-        while True:
-            handle, created = await self.client.begin_create(
-                self, self.name, above=max(self.ledgers, default=-1)
+        try:
+            await self._begin_ledger()
+        except BadVersion as error:
+            raise self.fence(str(error)) from error
+
+    async def _begin_ledger(self) -> None:
+        """The ledger and the list that names it are one write: neither is ever without the
+        other.
+        """
+        async with self._info_lock:
+            handle, self.version = await self.client.create_named(
+                self,
+                self.name,
+                lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
+                above=max(self.ledgers, default=-1),
             )
             self.adopt_ledger(handle)
-            outcomes = await asyncio.gather(created, self.write_info(), return_exceptions=True)
-            for outcome in outcomes:
-                if isinstance(outcome, BaseException):
-                    raise outcome
-            if outcomes[0]:
-                break
-            del self.ledgers[handle.ledger_id]
-            self.index_ledgers()
         self.start_ledger(handle)
 
     def adopt_ledger(self, handle: LedgerHandle) -> None:

@@ -34,13 +34,14 @@ async def open_managed_ledger(
 ) -> ManagedLedger | None:
     """Opens a managed ledger, or makes it; None when it does not exist and create is False."""
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
-    found = await store.get(paths.managed_ledger(name))
-    if found is None:
-        if not create:
+    found = None
+    while found is None:
+        # A new one costs a single write: it is not asked for first, creating it tells as well.
+        if create and await managed_ledger.create():
+            return managed_ledger
+        found = await store.get(paths.managed_ledger(name))
+        if found is None and not create:
             return None
-        await managed_ledger.begin_ledger()
-        managed_ledger.last_confirmed = managed_ledger.first_position()
-        return managed_ledger
     managed_ledger.version = found.version
     ledgers_found, properties, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
