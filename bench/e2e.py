@@ -31,11 +31,13 @@ class Scale:
     cached: int = 60_000  # below what every broker keeps in memory by default
     end_to_end: int = 10_000
     topics: int = 500
+    shared: int = 40_000
+    fanout: int = 2_000
 
     @classmethod
     def short(cls) -> Scale:
         """For continuous integration: the machinery works and nothing is grossly slow."""
-        return cls(2.0, 500, 12_000, 40_000, 8_000, 1_500, 60)
+        return cls(2.0, 500, 12_000, 40_000, 8_000, 1_500, 60, 4_000, 200)
 
 
 class LoadFailed(Exception):
@@ -169,6 +171,16 @@ def topics(broker: Broker, scale: Scale) -> Numbers:
     return run_load(broker, "topics", TOPIC + "topic", scale.topics)
 
 
+def shared100(broker: Broker, scale: Scale) -> Numbers:
+    """One producer, a Shared subscription with 100 consumers."""
+    return run_load(broker, "shared100", TOPIC + "shared", scale.shared)
+
+
+def fanout100(broker: Broker, scale: Scale) -> Numbers:
+    """One producer, 100 subscriptions with a consumer each."""
+    return run_load(broker, "fanout100", TOPIC + "fanout", scale.fanout)
+
+
 FIGURES = {
     "start": start,
     "idle": idle,
@@ -179,6 +191,8 @@ FIGURES = {
     "backlog_cache": backlog_cache,
     "backlog_disk": backlog_disk,
     "topics": topics,
+    "shared100": shared100,
+    "fanout100": fanout100,
 }
 # A figure that reads what another one wrote brings it along.
 NEEDS = {"backlog_disk": "batched"}

@@ -189,6 +189,49 @@ def topics(client: pulsar.Client, topic: str, count: int) -> dict[str, float]:
     }
 
 
+def spread(
+    client: pulsar.Client, topic: str, count: int, subscriptions: int, consumers: int
+) -> dict[str, float]:
+    """Unbatched 100-byte messages to subscriptions with so many consumers each; all are acked."""
+    total = count * subscriptions
+    left = threading.Semaphore(0)
+
+    def on_message(consumer: pulsar.Consumer, message: pulsar.Message) -> None:
+        consumer.acknowledge(message)
+        left.release()
+
+    kind = pulsar.ConsumerType.Shared if consumers > 1 else pulsar.ConsumerType.Exclusive
+    for subscription in range(subscriptions):
+        for _ in range(consumers):
+            client.subscribe(
+                topic,
+                f"spread-{subscription}",
+                consumer_type=kind,
+                receiver_queue_size=100,
+                message_listener=on_message,
+            )
+    producer = client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True, max_pending_messages=1000
+    )
+    warm_up = max(count // 20, 1)
+    results: dict[object, object] = {}
+    for amount in (warm_up, count):
+        if amount == count:
+            mark("begin")
+            cpu, began = time.process_time(), time.perf_counter()
+        for _ in range(amount):
+            producer.send_async(bytes(100), results.setdefault)
+        producer.flush()
+        for _ in range(amount * subscriptions):
+            if not left.acquire(timeout=30):
+                raise SystemExit("a message did not arrive within 30 s")
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    mark("end")
+    if set(results) != {pulsar.Result.Ok}:
+        raise SystemExit(f"the load failed: {set(results)}")
+    return {"messages": total, "rate": total / wall, "client_us": cpu / total * 1e6}
+
+
 LOADS: dict[str, Callable[[pulsar.Client, str, int], dict[str, float]]] = {
     "sequential": sequential,
     "unbatched4": lambda client, topic, count: publish(client, topic, count, 4, False),
@@ -197,6 +240,8 @@ LOADS: dict[str, Callable[[pulsar.Client, str, int], dict[str, float]]] = {
     "backlog5": lambda client, topic, count: backlog(client, topic, count, 5),
     "end_to_end": end_to_end,
     "topics": topics,
+    "shared100": lambda client, topic, count: spread(client, topic, count, 1, 100),
+    "fanout100": lambda client, topic, count: spread(client, topic, count, 100, 1),
 }
 
 

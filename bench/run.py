@@ -49,6 +49,10 @@ ROWS = [
     ("end_to_end", "broker_us", "  broker CPU per message", "us", 1, ""),
     ("topics", "mean_ms", "new topic with producer", "ms", 2, "1.5"),
     ("topics", "grown_kib", "  memory of each", "KiB", 1, "8"),
+    ("shared100", "rate", "100 Shared consumers, delivered", "msg/s", 0, ""),
+    ("shared100", "broker_us", "  broker CPU per delivered message", "us", 2, "0.33 x Apache"),
+    ("fanout100", "rate", "100 subscriptions, delivered", "msg/s", 0, ""),
+    ("fanout100", "broker_us", "  broker CPU per delivered message", "us", 2, "0.33 x Apache"),
 ]
 
 FAILURES: list[str] = []
