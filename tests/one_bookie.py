@@ -15,6 +15,7 @@ from typing import Any
 
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
+from pyxbroker.bookie.garbage_collection import stored_ledgers
 from pyxbroker.connection import Connections, Turn
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
@@ -112,6 +113,11 @@ class Node:
         before = self.storage.stats()["flushes"]
         self.storage.flush()
         await until(lambda: self.storage.stats()["flushes"] > before)
+
+
+def ledgers_of(storage: _native.Storage) -> list[int]:
+    """The ids of all ledgers that are stored."""
+    return sorted(each for some in stored_ledgers(storage) for each in some)
 
 
 class Runs:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, NAME, Node, append, until
+from one_bookie import LIMITS, NAME, Node, append, ledgers_of, until
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import paths
@@ -310,7 +310,7 @@ def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
                 used.add(cursor.ledger_id)
                 assert (await stored(node)).cursors_ledger_id == cursor.ledger_id
             assert len(used) == 4
-            assert node.storage.ledgers(-1, 100) == [ledger, cursor.ledger_id]
+            assert ledgers_of(node.storage) == [ledger, cursor.ledger_id]
             successor = node.kill()
         async with successor as node:
             assert (await reopened(node, limits)).acks.mark_delete == (ledger, 9)
@@ -382,11 +382,11 @@ def test_a_deleted_cursor_is_gone(tmp_path: Path) -> None:
         ledger = managed_ledger.last_confirmed.ledger_id
         cursor.acknowledge_positions([(ledger, 3)])
         await cursor.persist()
-        assert len(node.storage.ledgers(-1, 100)) == 2
+        assert len(ledgers_of(node.storage)) == 2
         await cursor.delete()
         assert managed_ledger.cursors == {}
         assert not await node.store.exists(PATH)
-        assert node.storage.ledgers(-1, 100) == [ledger]
+        assert ledgers_of(node.storage) == [ledger]
         await managed_ledger.close()
         assert (await node.open()).cursors == {}
 
@@ -404,7 +404,7 @@ def test_a_cursor_without_a_name_on_disk_writes_nothing(tmp_path: Path) -> None:
         await cursor.close()
         await cursor.delete()
         assert await node.store.children(paths.managed_ledger(NAME)) == []
-        assert len(node.storage.ledgers(-1, 100)) == 1
+        assert len(ledgers_of(node.storage)) == 1
 
     run(tmp_path, scenario)
 

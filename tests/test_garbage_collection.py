@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from one_bookie import NAME, Node, Runs, append, read_all, until
+from one_bookie import NAME, Node, Runs, append, ledgers_of, read_all, until
 from pyxbroker.bookie import garbage_collection
 from pyxbroker.bookie.garbage_collection import collect_garbage
 from pyxbroker.ledger.handle import LedgerHandle
@@ -44,7 +44,7 @@ def test_only_ledgers_without_metadata_go(tmp_path: Path) -> None:
             await node.store.delete(paths.ledger(handle.ledger_id))
         assert await collect_garbage(node.storage, node.store) == 4
         left = [each.ledger_id for n, each in enumerate(handles) if n % 3]
-        assert node.storage.ledgers(-1, 100) == left
+        assert ledgers_of(node.storage) == left
         assert await collect_garbage(node.storage, node.store) == 0
 
     run(tmp_path, scenario)
@@ -60,7 +60,7 @@ def test_every_round_of_a_long_list_is_looked_at(
         for handle in handles[1:]:
             await node.store.delete(paths.ledger(handle.ledger_id))
         assert await collect_garbage(node.storage, node.store) == 10
-        assert node.storage.ledgers(-1, 100) == [handles[0].ledger_id]
+        assert ledgers_of(node.storage) == [handles[0].ledger_id]
 
     run(tmp_path, scenario)
 
@@ -92,7 +92,7 @@ def test_a_ledger_that_its_owner_deletes_meanwhile_is_no_error(tmp_path: Path) -
 
         node.store.exists = delete_meanwhile  # type: ignore[method-assign]
         assert await collect_garbage(node.storage, node.store) == 0
-        assert len(node.storage.ledgers(-1, 100)) == 4
+        assert len(ledgers_of(node.storage)) == 4
 
     run(tmp_path, scenario)
 
@@ -109,7 +109,7 @@ def test_nothing_is_deleted_when_metadata_cannot_be_asked(tmp_path: Path) -> Non
         node.store.exists = refuse  # type: ignore[method-assign]
         with pytest.raises(MetadataError):
             await collect_garbage(node.storage, node.store)
-        assert len(node.storage.ledgers(-1, 100)) == 3
+        assert len(ledgers_of(node.storage)) == 3
 
     run(tmp_path, scenario)
 

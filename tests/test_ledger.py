@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from one_bookie import NAME, Node, Runs, turns, until
+from one_bookie import NAME, Node, Runs, ledgers_of, turns, until
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums, NoSuchLedger
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, LedgerFenced, LedgerHandle
 from pyxbroker.metadata import paths
@@ -223,7 +223,7 @@ def test_a_deleted_ledger_is_gone_from_metadata_and_bookie(tmp_path: Path) -> No
             await add(node, handle, runs, b"one")
             await node.client.delete(handle.ledger_id)
             assert not await node.store.exists(paths.ledger(handle.ledger_id))
-            assert node.storage.ledgers(-1, 100) == []
+            assert ledgers_of(node.storage) == []
             with pytest.raises(NoSuchLedger):
                 await node.client.open_read(handle.ledger_id)
             with pytest.raises(NoSuchLedger):

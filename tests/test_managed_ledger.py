@@ -22,6 +22,7 @@ from one_bookie import (
     cursor_at,
     entries,
     filled,
+    ledgers_of,
     read_all,
     settled,
     turns,
@@ -426,7 +427,7 @@ def test_deleting_leaves_nothing(tmp_path: Path) -> None:
         await turns()
         assert not await node.store.exists(paths.managed_ledger(NAME))
         assert await node.store.children(f"{paths.LEDGERS}/00/0000") == []
-        assert node.storage.ledgers(-1, 100) == []
+        assert ledgers_of(node.storage) == []
         assert await read_all(await node.open()) == []
 
     run(tmp_path, scenario)

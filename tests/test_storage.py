@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from one_bookie import ledgers_of
 from pyxbroker import _native
 
 MIB = 1 << 20
@@ -153,8 +154,56 @@ def test_add_becomes_durable_and_readable(bookie: Bookie) -> None:
     run = storage.read(7, 0, 99, 1000, 1 << 40)
     assert run == [(e, header(7, e) + payload(7, e)) for e in range(100)]
     assert storage.last_entry(7) == 99
-    assert storage.ledgers(-1, 10) == [7]
+    assert ledgers_of(storage) == [7]
     assert storage.stats()["queue_adds"] == 0
+
+
+def test_ledgers_are_listed_in_one_pass_of_small_steps(bookie: Bookie) -> None:
+    storage = bookie.open()
+    stored = {n * n for n in range(1, 3000)}
+    for ledger in stored:
+        bookie.add(ledger, 0, 10)
+    listed: list[int] = []
+    position = steps = 0
+    while steps == 0 or position:
+        some, position = storage.ledgers(position, 50)
+        assert len(some) <= 50
+        listed += some
+        steps += 1
+    assert sorted(listed) == sorted(stored), "each of them once"
+    assert steps <= 2 * len(stored) / 50, "no slot is looked at twice"
+
+
+def test_a_pass_over_the_ledgers_begins_anew_when_their_table_grows(bookie: Bookie) -> None:
+    storage = bookie.open()
+    for ledger in range(100):
+        bookie.add(ledger, 0, 10)
+    seen, position = storage.ledgers(0, 60)
+    assert position
+    for ledger in range(100, 1000):
+        bookie.add(ledger, 0, 10)
+    while position:
+        some, position = storage.ledgers(position, 60)
+        seen += some
+    assert set(seen) == set(range(1000))
+
+
+def test_ledgers_that_go_during_a_pass_hide_hardly_any_other(bookie: Bookie) -> None:
+    storage = bookie.open()
+    stored = set(range(0, 6000, 2))
+    for ledger in stored:
+        bookie.add(ledger, 0, 10)
+    deleted: set[int] = set()
+    position = 0
+    while True:
+        some, position = storage.ledgers(position, 50)
+        for ledger in some:
+            storage.delete_ledger(ledger)
+        deleted |= set(some)
+        if position == 0:
+            break
+    assert len(stored - deleted) < 10
+    assert ledgers_of(storage) == sorted(stored - deleted)
 
 
 def test_read_limits(bookie: Bookie) -> None:
@@ -312,7 +361,7 @@ def test_deleted_ledger_frees_its_space(bookie: Bookie) -> None:
     log = next((bookie.directory / "ledgers").glob("*.log"))
     before = log.stat().st_blocks
     storage.delete_ledger(1)
-    assert storage.ledgers(-1, 10) == [2]
+    assert ledgers_of(storage) == [2]
     assert bookie.read(1, 0) == _native.NO_LEDGER
     bookie.wait(lambda: log.stat().st_blocks < before * 6 // 10)
     bookie.assert_holds(2, range(100), 4000)

@@ -18,6 +18,7 @@ from one_bookie import (
     cursor_at,
     entries,
     filled,
+    ledgers_of,
     read_all,
     settled,
 )
@@ -43,7 +44,7 @@ def test_without_cursors_closed_ledgers_are_deleted(tmp_path: Path) -> None:
         assert list(managed_ledger.ledgers) == [managed_ledger.current.ledger_id]
         assert managed_ledger.entries == 0
         assert managed_ledger.size == 0
-        assert node.storage.ledgers(-1, 100) == []
+        assert ledgers_of(node.storage) == []
         check_positions(managed_ledger)
         await append(managed_ledger, b"next")
         check_positions(managed_ledger)
@@ -131,7 +132,7 @@ def test_ledgers_that_could_not_be_trimmed_are_trimmed_later(tmp_path: Path) -> 
         managed_ledger.trim()
         await settled(managed_ledger)
         assert len(managed_ledger.ledgers) == 1
-        assert node.storage.ledgers(-1, 100) == []
+        assert ledgers_of(node.storage) == []
 
     run(tmp_path, scenario)
 

@@ -341,10 +341,10 @@ static PyObject *storage_py_is_fenced(StorageObject *self, PyObject *args) {
 }
 
 static PyObject *storage_py_ledgers(StorageObject *self, PyObject *args) {
-    long long after;
+    unsigned long long at;
     int max;
     storage *s = opened(self);
-    if (s == NULL || !PyArg_ParseTuple(args, "Li:ledgers", &after, &max))
+    if (s == NULL || !PyArg_ParseTuple(args, "Ki:ledgers", &at, &max))
         return NULL;
     if (max < 1 || max > LEDGERS_MAX) {
         PyErr_Format(PyExc_ValueError, "max is not between 1 and %d", LEDGERS_MAX);
@@ -353,8 +353,9 @@ static PyObject *storage_py_ledgers(StorageObject *self, PyObject *args) {
     int64_t *ids = PyMem_Calloc((size_t)max, sizeof *ids);
     if (ids == NULL)
         return PyErr_NoMemory();
-    int count = storage_ledgers(s, after, ids, max);
-    PyObject *list = count < 0 ? raise_error(count) : PyList_New(count);
+    uint64_t position = at;
+    int count = storage_ledgers(s, &position, ids, max);
+    PyObject *list = PyList_New(count);
     for (int i = 0; i < count && list != NULL; i++) {
         PyObject *id = PyLong_FromLongLong(ids[i]);
         if (id == NULL)
@@ -363,7 +364,9 @@ static PyObject *storage_py_ledgers(StorageObject *self, PyObject *args) {
             PyList_SET_ITEM(list, i, id);
     }
     PyMem_Free(ids);
-    return list;
+    if (list == NULL)
+        return NULL;
+    return Py_BuildValue("NK", list, (unsigned long long)position);
 }
 
 static PyObject *storage_py_delete_ledger(StorageObject *self, PyObject *args) {
@@ -453,7 +456,7 @@ static PyMethodDef storage_methods[] = {
      "Finished reads as (tag, entries or negative error)."},
     {"last_entry", (PyCFunction)storage_py_last_entry, METH_VARARGS, "Highest entry id, or -1."},
     {"is_fenced", (PyCFunction)storage_py_is_fenced, METH_VARARGS, "Whether a ledger is fenced."},
-    {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Ledger ids above a given one."},
+    {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Some ledgers, and where to go on."},
     {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Forgets a ledger."},
     {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Asks for an entry log now."},
     {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},

@@ -150,8 +150,12 @@ int64_t storage_last_entry(storage *s, int64_t ledger_id);
 /* 1 fenced, 0 not, STORAGE_NO_LEDGER. */
 int storage_is_fenced(storage *s, int64_t ledger_id);
 
-/* Ledger ids greater than after, ascending; returns the count. For garbage collection. */
-int storage_ledgers(storage *s, int64_t after, int64_t *out, int max);
+/* Some ledger ids, in no order, for garbage collection: at most max >= 1 go to out; returns how
+ * many, possibly none. *position is 0 at first, then what the call before made it, until it is 0
+ * again. A pass sees every ledger that is there all the while, once or more often; only what the
+ * removal of another one moves from the table's beginning to its end may be left for the next pass.
+ * When the table has grown meanwhile, the pass begins anew. */
+int storage_ledgers(const storage *s, uint64_t *position, int64_t *out, int max);
 
 /* Forgets a ledger and frees its space (punched out of its entry logs; a log with nothing left is
  * removed by the flush thread). Not journaled: after a crash the ledger may be back until it is

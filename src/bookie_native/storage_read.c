@@ -4,6 +4,8 @@
 
 #include "storage_parts.h"
 
+enum { SLOTS_PER_LEDGER_MAX = 16 }; /* looked at in one call, for each id that was asked for */
+
 const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
                                 const generation **in, const cache_ledger **part) {
     const cache_entry *newest = NULL;
@@ -98,26 +100,19 @@ int storage_is_fenced(storage *s, int64_t ledger_id) {
     return ledger == NULL ? STORAGE_NO_LEDGER : ledger->fenced;
 }
 
-static int by_ledger(const void *a, const void *b) {
-    int64_t first = *(const int64_t *)a, second = *(const int64_t *)b;
-    return first < second ? -1 : first > second;
-}
-
-int storage_ledgers(storage *s, int64_t after, int64_t *out, int max) {
-    if (s->ledgers.count == 0 || max < 1)
-        return 0;
-    int64_t *ids = malloc(s->ledgers.count * sizeof *ids);
-    if (ids == NULL)
-        return -ENOMEM;
-    size_t count = 0;
-    for (size_t i = 0; i < s->ledgers.capacity; i++)
-        if (s->ledgers.slots[i].value != NULL && s->ledgers.slots[i].id > after)
-            ids[count++] = s->ledgers.slots[i].id;
-    qsort(ids, count, sizeof *ids, by_ledger);
-    if (count > (size_t)max)
-        count = (size_t)max;
-    for (size_t i = 0; i < count; i++)
-        out[i] = ids[i];
-    free(ids);
-    return (int)count;
+/* A position is the table's capacity, a power of two, plus how many slots have been looked at: so
+ * its highest bit tells whether the table is still the same. Slots are looked at from the last to
+ * the first: a removal moves others towards the first, so they are met again rather than missed. */
+int storage_ledgers(const storage *s, uint64_t *position, int64_t *out, int max) {
+    uint64_t capacity = s->ledgers.capacity;
+    uint64_t seen = *position >= capacity && *position < 2 * capacity ? *position - capacity : 0;
+    uint64_t end = seen + (uint64_t)max * SLOTS_PER_LEDGER_MAX;
+    int count = 0;
+    for (; seen < capacity && seen < end && count < max; seen++) {
+        const id_slot *slot = &s->ledgers.slots[capacity - 1 - seen];
+        if (slot->value != NULL)
+            out[count++] = slot->id;
+    }
+    *position = seen < capacity ? capacity + seen : 0;
+    return count;
 }
