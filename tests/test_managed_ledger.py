@@ -29,6 +29,8 @@ from one_bookie import (
     until,
 )
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import Unavailable
+from pyxbroker.mledger import positions
 from pyxbroker.mledger.managed_ledger import (
     ManagedLedgerError,
     ManagedLedgerFenced,
@@ -123,6 +125,37 @@ def test_ledgers_without_entries_are_dropped(tmp_path: Path, how: str) -> None:
             assert await read_all(await node.open()) == [b"the only one"]
 
     asyncio.run(scenario())
+
+
+def test_what_fails_in_a_close_keeps_nothing_else_from_being_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        names = ["a", "b", "c"]
+        for name in names:
+            await cursor_at(managed_ledger, name, managed_ledger.first_position())
+        await append(managed_ledger, *entries(0, 3))
+
+        async def fail() -> None:
+            raise Unavailable("the store was away")
+
+        async def fail_otherwise() -> None:
+            raise ZeroDivisionError
+
+        managed_ledger.cursors["a"].close = fail  # type: ignore[method-assign]
+        managed_ledger.cursors["b"].close = fail_otherwise  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            await managed_ledger.close()
+        assert [each for each in caplog.records if "not closed either" in each.message]
+        assert managed_ledger.cursors["c"].closed
+        assert managed_ledger.state is State.CLOSED
+        stored = await node.store.get(paths.managed_ledger(NAME))
+        assert stored is not None
+        (ledger,), _, _ = positions.decode_ledger_list(stored.value)
+        assert (ledger.entries, bool(ledger.timestamp_ms)) == (3, True)
+
+    run(tmp_path, scenario)
 
 
 def test_runs_under_way_are_confirmed_before_a_close_ends(tmp_path: Path) -> None:

@@ -27,11 +27,12 @@ from pyxbroker.ledger.metadata import (
     LedgerMetadata,
     LedgerMetadataStore,
     LedgerState,
+    MalformedLedgerMetadata,
     VersionedLedgerMetadata,
 )
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
-from pyxbroker.metadata.store import BadVersion, MetadataStore, NotFound, Put
+from pyxbroker.metadata.store import BadVersion, MetadataError, MetadataStore, NotFound, Put
 
 log = get_logger("pyxbroker.ledger")
 
@@ -41,7 +42,7 @@ _LENGTH_AT = slice(24, 32)
 ID_TAKEN = "the ledger id was taken already; trying the next"
 
 
-class NoSuchLedger(LedgerError):
+class NoSuchLedger(NoSuchEntry):
     """The ledger has no metadata (any more)."""
 
 
@@ -175,8 +176,17 @@ class LedgerClient:
             ) from error
 
     async def open_read(self, ledger_id: int) -> ReadHandle:
-        """Opens a closed ledger for reading."""
-        metadata = (await self._read(ledger_id)).metadata
+        """Opens a closed ledger for reading.
+
+        Metadata that is gone or cannot be decoded loses the ledger for good: NoSuchEntry. Any other
+        LedgerError is a store that is away, and it helps to try again.
+        """
+        try:
+            metadata = (await self._read(ledger_id)).metadata
+        except MalformedLedgerMetadata as error:
+            raise NoSuchEntry(str(error)) from error
+        except MetadataError as error:
+            raise LedgerError(str(error)) from error
         return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id))
 
     async def recover(self, ledger_id: int) -> tuple[int, int]:

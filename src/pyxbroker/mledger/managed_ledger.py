@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
-from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
-from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore, Put
@@ -320,12 +319,7 @@ class ManagedLedger:
         old = self.current
         assert old is not None
         try:
-            await old.drain()
-            await self.client.close(old)
-            info = self.ledgers[old.ledger_id]
-            info.entries = old.last_add_confirmed + 1
-            info.size = old.length
-            info.timestamp_ms = int(time.time() * 1000)
+            await self._close_ledger(old)
             await self.begin_ledger()
         except (LedgerError, MetadataError) as error:
             self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {error}"))
@@ -333,6 +327,16 @@ class ManagedLedger:
         except ManagedLedgerError:
             return
         self.trim()
+
+    async def _close_ledger(self, handle: LedgerHandle) -> LedgerInfo:
+        """Waits for its last entry, then writes its end; the list knows of it in memory only."""
+        await handle.drain()
+        await self.client.close(handle)
+        info = self.ledgers[handle.ledger_id]
+        info.entries = handle.last_add_confirmed + 1
+        info.size = handle.length
+        info.timestamp_ms = int(time.time() * 1000)
+        return info
 
     async def create(self) -> bool:
         """Makes the managed ledger with its first ledger; False when there is one of that name."""
@@ -511,8 +515,8 @@ class ManagedLedger:
             if ledger_id not in self.ledgers:
                 raise NoSuchEntry(f"ledger {ledger_id} is not part of {self.name} any more")
             self._readers[ledger_id] = await self.client.open_read(ledger_id)
-        except (LedgerError, MetadataError) as error:
-            self.client.turn.run(callback, _read_error(error))
+        except LedgerError as error:
+            self.client.turn.run(callback, error)
             return
         self.read(position, count_max, bytes_max, callback, last)
 
@@ -546,17 +550,20 @@ class ManagedLedger:
             self.fail(State.FAILED, ManagedLedgerError(f"{self.name} failed: {error!r}"))
 
     async def close(self) -> None:
-        """Confirms what was appended, folds cursors into metadata, closes the current ledger."""
+        """Confirms what was appended, folds cursors into metadata, closes the current ledger.
+
+        What fails keeps nothing else from being closed; the first error is raised in the end.
+        """
         await self._finish_tasks()
-        for cursor in list(self.cursors.values()):
-            await cursor.close()
+        cursors = [cursor.close() for cursor in self.cursors.values()]
+        outcomes = await asyncio.gather(*cursors, return_exceptions=True)
         await self._finish_tasks()
-        if self.state is State.OPEN and self.current is not None:
-            self.state = State.CLOSED
-            await self.current.drain()
-            await self._close_current(self.current)
-        elif self._failure is None:
-            self.state = State.CLOSED
+        outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
+        errors = [outcome for outcome in outcomes if outcome is not None]
+        for error in errors[1:]:
+            log.error("a part was not closed either", managed_ledger=self.name, error=error)
+        if errors:
+            raise errors[0]
 
     async def settle(self) -> None:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""
@@ -569,26 +576,17 @@ class ManagedLedger:
         while self._tasks:
             await asyncio.wait(list(self._tasks))
 
-    async def _close_current(self, handle: LedgerHandle) -> None:
-        await self.client.close(handle)
-        info = self.ledgers[handle.ledger_id]
-        info.entries = handle.last_add_confirmed + 1
-        info.size = handle.length
-        info.timestamp_ms = int(time.time() * 1000)
+    async def _close_current(self) -> None:
+        handle = self.current
+        if self.state is not State.OPEN or handle is None:
+            if self._failure is None:
+                self.state = State.CLOSED
+            return
+        self.state = State.CLOSED
+        info = await self._close_ledger(handle)
         if info.entries == 0:
             del self.ledgers[handle.ledger_id]
         self.index_ledgers()
         await self.write_info()
         if info.entries == 0:
             await self.client.delete(handle.ledger_id)
-
-
-def _read_error(error: LedgerError | MetadataError) -> LedgerError:
-    """What a reader of a ledger is told that cannot be opened.
-
-    Metadata that is gone or cannot be decoded loses the ledger for good; that is told apart from a
-    store that is away, since only in that case it helps to try again.
-    """
-    if isinstance(error, (NoSuchLedger, MalformedLedgerMetadata)):
-        return NoSuchEntry(str(error))
-    return error if isinstance(error, LedgerError) else LedgerError(str(error))
