@@ -33,7 +33,7 @@ ROAD = ("broker", "mledger", "ledger", "bookie", "_native")
 SIDES = ("auth", "schema", "admin", "cluster")
 # Used by everyone, using nobody of the above.
 GROUND = (
-    *("metadata", "proto", "config", "config_names", "errors", "limits"),
+    *("metadata", "proto", "config", "config_names", "directories", "errors", "limits"),
     *("listening", "log", "topic_name"),
 )
 

@@ -14,6 +14,7 @@ import os
 import re
 from pathlib import Path
 
+from pyxbroker.directories import make_directory, sync_directory
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
@@ -69,8 +70,7 @@ async def check_cookie(
 
 
 def _write_durably(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    _sync_directory(file.parent.parent)
+    make_directory(file.parent)
     temporary = file.with_suffix(".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -79,12 +79,4 @@ def _write_durably(file: Path, text: str) -> None:
     finally:
         os.close(fd)
     temporary.replace(file)
-    _sync_directory(file.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_directory(file.parent)

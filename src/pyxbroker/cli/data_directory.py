@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 from pathlib import Path
+
+from pyxbroker.directories import make_directory
 
 LOCK_NAME = "pyxbroker.lock"
 
@@ -25,7 +26,7 @@ class DataDirectory:
         """Makes what is missing of `path` and locks it. Raises DataDirectoryError."""
         self.path = path.absolute()
         try:
-            _make_durable(self.path)
+            make_directory(self.path)
             self._fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DataDirectoryError(
@@ -48,20 +49,3 @@ class DataDirectory:
     def close(self) -> None:
         """Gives the lock back. The lock file stays: to delete it would let two processes in."""
         os.close(self._fd)
-
-
-def _make_durable(path: Path) -> None:
-    """Creates the directory and its missing parents, and syncs the name of each into its parent."""
-    missing = []
-    while not path.is_dir():
-        if path.exists():
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
-        missing.append(path)
-        path = path.parent
-    for each in reversed(missing):
-        each.mkdir(exist_ok=True)
-        parent = os.open(each.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from pyxbroker.bookie.embedded import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
 from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.metadata.store import resolve
 from pyxbroker.quorum import PendingAdds
 
 
@@ -120,15 +122,7 @@ class ReadHandle:
     def read_future(self, first: int, last: int) -> asyncio.Future[EntryBatch]:
         """The same for coroutines: entries from first on, as many as come in one read."""
         future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            if future.done():
-                return
-            if isinstance(result, LedgerError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
+        on_read = partial(resolve, future)
         self.read(first, last, min(last - first + 1, 1024), 8 << 20, on_read)
         return future
 

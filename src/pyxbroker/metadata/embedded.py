@@ -99,19 +99,15 @@ class EmbeddedStore(MetadataStore):
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         return self._issue(check_path, self._tree.get, path)
 
-    def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int | None = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
+    def _issue_put(
+        self, path: str, value: bytes, expected: int | None, ephemeral: bool
     ) -> asyncio.Future[PutResult]:
-        value = bytes(value)
-        if sequential:
-            return self._issue(check_path, self._tree.put_sequential, path, value, ephemeral)
-        return self._issue(check_path, self._tree.put, path, value, expected_version, ephemeral)
+        return self._issue(check_path, self._tree.put, path, value, expected, ephemeral)
+
+    def _issue_sequential(
+        self, path: str, value: bytes, ephemeral: bool
+    ) -> asyncio.Future[PutResult]:
+        return self._issue(check_path, self._tree.put_sequential, path, value, ephemeral)
 
     def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
         return self._issue(check_puts, self._tree.put_all, tuple(puts))

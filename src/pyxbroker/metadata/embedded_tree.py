@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyxbroker.directories import make_directory, sync_directory
 from pyxbroker.metadata.damage import (
     check_content,
     check_log_frames,
@@ -81,7 +81,7 @@ class Tree:
         """Opens or makes the database. Raises a MetadataError that names the file."""
         self.failure = None
         try:
-            _make_directory(self.path.parent)
+            make_directory(self.path.parent)
             self._database = self._connect()
         except OSError as error:
             raise Unavailable(f"cannot open the metadata in {self.path.parent}: {error}") from error
@@ -112,7 +112,7 @@ class Tree:
             else:
                 check_content(self.path, database)
             if is_new:
-                _sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
         except BaseException:
             database.close()
             raise
@@ -395,20 +395,3 @@ def _split(path: str) -> tuple[str, str]:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _make_directory(directory: Path) -> None:
-    """Makes a directory and its parents so that a power cut cannot take them away again."""
-    if directory.is_dir():
-        return
-    _make_directory(directory.parent)
-    directory.mkdir(exist_ok=True)
-    _sync_directory(directory.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -90,18 +90,15 @@ class MemoryStore(MetadataStore):
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         return self._apply(check_path, self._get, path)
 
-    def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int | None = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
+    def _issue_put(
+        self, path: str, value: bytes, expected: int | None, ephemeral: bool
     ) -> asyncio.Future[PutResult]:
-        if sequential:
-            return self._apply(check_path, self._put_sequential, path, value, ephemeral)
-        return self._apply(check_path, self._put, path, value, expected_version, ephemeral)
+        return self._apply(check_path, self._put, path, value, expected, ephemeral)
+
+    def _issue_sequential(
+        self, path: str, value: bytes, ephemeral: bool
+    ) -> asyncio.Future[PutResult]:
+        return self._apply(check_path, self._put_sequential, path, value, ephemeral)
 
     def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:
         return self._apply(check_puts, self._put_all, tuple(puts))

@@ -164,7 +164,6 @@ class MetadataStore(ABC):
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         """Reads a node; None when there is none."""
 
-    @abstractmethod
     def put(
         self,
         path: str,
@@ -181,6 +180,19 @@ class MetadataStore(ABC):
         existing node keeps its kind. `sequential` always creates: it appends ten digits to the path
         (or more beyond 10^10), from a counter of the parent that never gives a number twice.
         """
+        if sequential:
+            return self._issue_sequential(path, bytes(value), ephemeral)
+        return self._issue_put(path, bytes(value), expected_version, ephemeral)
+
+    @abstractmethod
+    def _issue_put(
+        self, path: str, value: bytes, expected: int | None, ephemeral: bool
+    ) -> asyncio.Future[PutResult]: ...
+
+    @abstractmethod
+    def _issue_sequential(
+        self, path: str, value: bytes, ephemeral: bool
+    ) -> asyncio.Future[PutResult]: ...
 
     @abstractmethod
     def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:

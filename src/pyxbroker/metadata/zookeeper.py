@@ -192,32 +192,27 @@ class ZooKeeperStore(MetadataStore):
     def get(self, path: str) -> asyncio.Future[GetResult | None]:
         return self._issue_read(path, lambda repeated: self._operations.get(path))
 
-    def put(
-        self,
-        path: str,
-        value: bytes,
-        expected_version: int | None = ANY_VERSION,
-        *,
-        ephemeral: bool = False,
-        sequential: bool = False,
+    def _issue_put(
+        self, path: str, value: bytes, expected: int | None, ephemeral: bool
     ) -> asyncio.Future[PutResult]:
-        value = bytes(value)
-        version = expected_version
-        if sequential:
-            return self._issue_read(
-                path, lambda repeated: self._operations.put_new(path, value, ephemeral, True)
-            )
-        if version is ANY_VERSION:
+        if expected is ANY_VERSION:
             return self._issue_write(
                 path, lambda repeated: self._operations.put_any(path, value, ephemeral)
             )
-        if version == MUST_NOT_EXIST:
+        if expected == MUST_NOT_EXIST:
             return self._issue_write(
                 path,
                 lambda repeated: self._operations.put_new(path, value, ephemeral, False, repeated),
             )
         return self._issue_write(
-            path, lambda repeated: self._operations.put_next(path, value, version, repeated)
+            path, lambda repeated: self._operations.put_next(path, value, expected, repeated)
+        )
+
+    def _issue_sequential(
+        self, path: str, value: bytes, ephemeral: bool
+    ) -> asyncio.Future[PutResult]:
+        return self._issue_read(
+            path, lambda repeated: self._operations.put_new(path, value, ephemeral, True)
         )
 
     def put_all(self, puts: Sequence[Put]) -> asyncio.Future[list[PutResult]]:

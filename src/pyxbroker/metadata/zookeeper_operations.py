@@ -211,8 +211,6 @@ def _refusal(outcome: BaseException, path: str, expected: int) -> MetadataError:
         return BadVersion(f"{path} exists already")
     if isinstance(outcome, NoNodeError):
         return BadVersion(f"{path} does not exist, version {expected} was expected")
-    if isinstance(outcome, BadVersionError):
-        return BadVersion(f"{path} has another version, {expected} was expected")
     return _error(outcome, path)
 
 

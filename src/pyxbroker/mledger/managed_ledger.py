@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
@@ -22,7 +23,14 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore, Put
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataError,
+    MetadataStore,
+    Put,
+    resolve,
+)
 from pyxbroker.mledger import positions
 
 if TYPE_CHECKING:
@@ -523,16 +531,7 @@ class ManagedLedger:
     async def read_one(self, position: Position) -> EntryBatch:
         """The entry at a position, as a batch of one. Raises LedgerError."""
         future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            if future.done():
-                return
-            if isinstance(result, LedgerError):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
-
-        self.read(position, 1, 1, on_read, position.entry_id)
+        self.read(position, 1, 1, partial(resolve, future), position.entry_id)
         return await future
 
     # --- the end ------------------------------------------------------------------------------
