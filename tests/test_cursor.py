@@ -12,11 +12,11 @@ import pytest
 
 from one_bookie import LIMITS, NAME, Node, append, ledgers_of, until
 from pyxbroker.entry import AckRun, Position
-from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
-from pyxbroker.mledger import positions
+from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, CursorError
+from pyxbroker.mledger.cursor_ledger import recover_position
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits, State
 
 PATH = paths.cursor(NAME, "c")
@@ -186,7 +186,7 @@ def test_acks_are_written_without_being_asked(tmp_path: Path) -> None:
             cursor.acknowledge_positions([(ledger, 4)])
             cursor_ledger = cursor._ledger
             assert cursor_ledger is not None
-            await until(lambda: cursor_ledger.last_add_confirmed == 1)
+            await until(lambda: cursor_ledger.handle.last_add_confirmed == 1)
             expected = state_of(cursor)
             successor = node.kill()
         async with successor as node:
@@ -206,8 +206,8 @@ def test_acks_that_go_on_are_written_at_the_rate_that_was_set(tmp_path: Path) ->
             cursor.acknowledge_positions([(ledger, entry_id)])
             entry_id += 1
             await asyncio.sleep(0.0005)
-        handle = cursor._ledger
-        assert handle is not None
+        assert cursor._ledger is not None
+        handle = cursor._ledger.handle
         # 20 a second, for the time that it took; one more may be on its way.
         assert 1 <= handle.pending.next <= (loop.time() - started) * 20 + 2
         before = handle.pending.next
@@ -255,13 +255,14 @@ def test_a_million_holes_survive_a_kill(tmp_path: Path) -> None:
             assert cursor.acknowledge_positions(holes) == 1_000_000
             await cursor.persist()
             assert cursor._ledger is not None
-            sizes.append(cursor._ledger.length)
+            sizes.append(cursor._ledger.handle.length)
             successor = node.kill()
         async with successor as node:
             record = await stored(node)
-            data = await node.client.recover_last_entry(record.cursors_ledger_id)
-            assert data is not None
-            acks, _ = positions.restore_position(data, {current.ledger_id: 1_999_999})
+            ends = {current.ledger_id: 1_999_999}
+            found = await recover_position(node.client, record.cursors_ledger_id, ends)
+            assert found is not None
+            acks, _ = found
             assert acks.holes == 1_000_000
             assert acks.mark_delete == (current.ledger_id, -1)
             assert acks.is_acknowledged(current.ledger_id, 1_999_999)
@@ -326,7 +327,7 @@ def test_the_newest_state_that_is_whole_counts(tmp_path: Path) -> None:
             cursor.acknowledge_positions([(ledger, n) for n in range(5)])
             await cursor.persist()
             cursor.acknowledge_positions([(ledger, n) for n in range(5, 10)])
-            newest = positions.encode_position(cursor.acks, {}, 1000)
+            newest = positions.encode_position(cursor.acks, {})
             await cursor.persist()
         [log] = (tmp_path / "bookie" / "ledgers").glob("*.log")
         bytes_of_log = log.read_bytes()
@@ -555,12 +556,14 @@ def test_what_is_written_is_in_the_order_of_the_acks(tmp_path: Path) -> None:
         for entry_id in range(0, 60, 3):
             cursor.acknowledge_positions([(ledger, entry_id)])
             await cursor.persist()
-        handle = cursor._ledger
-        assert isinstance(handle, LedgerHandle)
+        assert cursor._ledger is not None
+        handle = cursor._ledger.handle
         holes = -1
         for entry_id in range(handle.last_add_confirmed + 1):
             batch = await handle.read_future(entry_id, entry_id)
-            acks, _ = positions.restore_position(batch.data(0), {ledger: 59})
+            info = records.decode_position_info(batch.data(0))
+            acks, _ = positions.restore_position(info)
+            positions.merge_position(acks, info, {ledger: 59})
             assert acks.holes > holes
             holes = acks.holes
         assert holes == 19

@@ -18,7 +18,7 @@ cdef class AckSet:
     cdef readonly int64_t holes                 # entries acknowledged after the mark
     cdef dict batches                           # ledger id -> LedgerBatches, after the mark
     cdef readonly int64_t partial               # batches of which some messages are acknowledged
-    cdef readonly int64_t partial_bytes         # memory that they take, about
+    cdef readonly int64_t partial_words         # words of all of them
     cdef bint tracked                           # whether changes are noted, to be encoded
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     # The words of the messages of a batch that are left, None: no single one is acknowledged.

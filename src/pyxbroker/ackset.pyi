@@ -25,8 +25,8 @@ class AckSet:
     def partial(self) -> int:
         """Batches of which some messages are acknowledged."""
     @property
-    def partial_bytes(self) -> int:
-        """Memory that those batches take, about."""
+    def partial_words(self) -> int:
+        """Words of the ack sets of those batches."""
     def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the mark has passed an entry or it was acknowledged alone."""
     def add(self, ledger_id: int, entry_id: int) -> bool:

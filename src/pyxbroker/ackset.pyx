@@ -17,7 +17,7 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    BATCH_BYTES = 200               # memory that a batch takes here, beside its words
+    BATCH_BYTES = 200               # memory that a batch takes here beside its words, about
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
     BATCH_WORDS_MAX = 4096          # 262,144 messages in one batch
 
@@ -160,7 +160,7 @@ cdef class AckSet:
         self.ledgers = {}
         self.holes = 0
         self.batches = {}
-        self.partial = self.partial_bytes = 0
+        self.partial = self.partial_words = 0
 
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1:
         """Forgets entries below an id of one ledger, or (-1) all of it."""
@@ -272,7 +272,9 @@ cdef class AckSet:
         if count == 0:
             return self._add(ledger_id, entry_id)
         after = (<const char *>both)[:count * 8]
-        if after == before or (before is None and self.partial_bytes > BATCHES_BYTES_MAX):
+        if after == before or (
+                before is None
+                and self.partial * BATCH_BYTES + self.partial_words * 8 > BATCHES_BYTES_MAX):
             return 0
         batches = self.batches.get(ledger_id)
         if batches is None:
@@ -282,7 +284,9 @@ cdef class AckSet:
         if batches.changed is not None:
             batches.changed.add(entry_id)
         self.partial += before is None
-        self.partial_bytes += count * 8 + (BATCH_BYTES if before is None else -len(before))
+        self.partial_words += count
+        if before is not None:
+            self.partial_words -= len(before) // 8
         return 1
 
     cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1:
@@ -297,7 +301,7 @@ cdef class AckSet:
         if batches.changed is not None:
             batches.changed.remove_range(entry_id, entry_id)
         self.partial -= 1
-        self.partial_bytes -= BATCH_BYTES + len(words)
+        self.partial_words -= len(words) // 8
         if batches.ids.count == 0:
             del self.batches[ledger_id]
         return 0

@@ -349,6 +349,11 @@ class Config:
     managedLedgerDefaultMarkDeleteRateLimit: float = setting(
         1.0, "Times per second that a cursor stores its position; 0 is no limit.", unit="1/s"
     )
+    managedLedgerMaxUnackedRangesToPersist: int = setting(
+        10_000,
+        "Acknowledged ranges up to which a cursor's state is stored in Pulsar's format. With more,"
+        " it is stored in a format of our own; none is ever dropped.",
+    )
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = setting(
         1000, "Acknowledged ranges up to which a closed cursor is kept in the metadata store."
     )

@@ -54,8 +54,8 @@ WITHOUT_EFFECT = frozenset(
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
     jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
     managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
-    managedLedgerMaxBatchDeletedIndexToPersist managedLedgerMaxUnackedRangesToPersist
-    managedLedgerNumWorkerThreads managedLedgerPersistIndividualAckAsLongArray
+    managedLedgerMaxBatchDeletedIndexToPersist managedLedgerNumWorkerThreads
+    managedLedgerPersistIndividualAckAsLongArray
     managedLedgerPrometheusStatsLatencyRolloverSeconds
     managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
     maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis

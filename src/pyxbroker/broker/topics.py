@@ -99,6 +99,7 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
+        ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
     )
 
 

@@ -1,10 +1,10 @@
 """A cursor: what one subscription has acknowledged of a managed ledger, kept over restarts.
 
-Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger whose last
-entry is the newest state. A new cursor, and one that was closed cleanly, has its state in the node
-alone (cursorsLedgerId -1); the first state after that begins a cursor ledger. The node is switched
-over to a new cursor ledger only when the state in it is durable, so a crash at any moment finds
-one of the two.
+Where the state is (ManagedCursorImpl): a metadata node per cursor, and a cursor ledger at whose end
+is the newest state (cursor_ledger.py). A new cursor, and one that was closed cleanly, has its state
+in the node alone (cursorsLedgerId -1); the first state after that begins a cursor ledger. The node
+is switched over to a new cursor ledger only when the state in it is durable, so a crash at any
+moment finds one of the two.
 
 Acknowledgements are written lazily, at most mark_delete_per_s times a second; who wants an answer
 when they are durable asks for it with persist().
@@ -17,8 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
-from pyxbroker.entry import AckRun, EntryRun, Position
-from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.entry import AckRun, Position
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -29,6 +28,7 @@ from pyxbroker.metadata.store import (
     Unavailable,
 )
 from pyxbroker.mledger import positions
+from pyxbroker.mledger.cursor_ledger import CursorLedger, recover_position
 
 if TYPE_CHECKING:
     from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.mledger")
 
 NO_LEDGER = -1
+NODE_BYTES_MAX = 256 << 10
+"""Batches that take more are not put into the cursor's node."""
 
 
 class CursorError(Exception):
@@ -58,12 +60,11 @@ class Cursor:
         self.ledger_id = NO_LEDGER  # that the node names
         self.closed = False
         self.failure: CursorError | None = None
-        self._ledger: LedgerHandle | None = None  # being written
+        self._ledger: CursorLedger | None = None  # being written
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._confirmed: asyncio.Future[None] | None = None
         self._creating: asyncio.Future[None] | None = None
 
     # --- acknowledging ------------------------------------------------------------------------
@@ -150,8 +151,12 @@ class Cursor:
 
     def _on_timer(self) -> None:
         self._timer = None
-        if self._dirty and not self.closed:
+        if self._has_to_write and not self.closed:
             self._start_writer()
+
+    @property
+    def _has_to_write(self) -> bool:
+        return self._dirty or (self._ledger is not None and self._ledger.wants_whole)
 
     def persist(self) -> asyncio.Future[None]:
         """A future that resolves when everything acknowledged until now is durable."""
@@ -178,7 +183,7 @@ class Cursor:
         elif self._waiters:
             # They came when the writer had nothing more to do and was not gone yet.
             self._start_writer()
-        elif self._dirty and not self.closed:
+        elif self._has_to_write and not self.closed:
             self._schedule_write()
 
     def _on_write_failed(self, error: BaseException) -> None:
@@ -206,7 +211,7 @@ class Cursor:
             self._dirty = False
             waiters, self._waiters = self._waiters, []
             try:
-                await self._write_once()
+                await self._write_once(in_haste=bool(waiters))
             except BaseException:
                 self._waiters = waiters + self._waiters
                 raise
@@ -216,30 +221,24 @@ class Cursor:
             if not self._waiters:
                 return
 
-    async def _write_once(self) -> None:
-        state = positions.encode_position(self.acks, self.position_properties, self._ranges_max)
-        limit = self.managed_ledger.limits.cursor_entries_per_ledger_max
-        if self._ledger is None or self._ledger.pending.next >= limit:
-            await self._write_to_new_ledger(state)
+    async def _write_once(self, in_haste: bool) -> None:
+        if self._ledger is None or self._ledger.is_full:
+            await self._write_to_new_ledger()
         else:
-            await self._append(self._ledger, state)
+            await self._ledger.write(self.acks, self.position_properties, in_haste)
 
-    @property
-    def _ranges_max(self) -> int:
-        return self.managed_ledger.limits.ranges_as_list_max
-
-    async def _append(self, ledger: LedgerHandle, state: bytes) -> None:
-        self._confirmed = asyncio.get_running_loop().create_future()
-        ledger.append(EntryRun.of(state, self))
-        if ledger.failure is not None:
-            raise ledger.failure
-        await self._confirmed
-
-    async def _write_to_new_ledger(self, state: bytes) -> None:
+    async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
+        limits = self.managed_ledger.limits
         previous = self.ledger_id
-        ledger = await client.create(self, self.managed_ledger.name, self.name)
-        await self._append(ledger, state)
+        ledger = await CursorLedger.create(
+            client,
+            self.managed_ledger.name,
+            self.name,
+            limits.cursor_entries_per_ledger_max,
+            limits.ranges_whole_max,
+        )
+        await ledger.write(self.acks, self.position_properties, in_haste=True)
         try:
             await self._write_node(ledger.ledger_id)
         except CursorError:
@@ -249,16 +248,6 @@ class Cursor:
         self._ledger = ledger
         if previous != NO_LEDGER:
             await client.delete(previous)
-
-    def on_run_confirmed(self, run: EntryRun) -> None:
-        """The cursor ledger has the state on its ack quorum."""
-        if self._confirmed is not None and not self._confirmed.done():
-            self._confirmed.set_result(None)
-
-    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
-        """The cursor ledger can take no further state."""
-        if self._confirmed is not None and not self._confirmed.done():
-            self._confirmed.set_exception(error)
 
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
@@ -297,10 +286,10 @@ class Cursor:
         await self.finish_writing()
         if not self.durable or self.failure is not None:
             return
-        if not positions.is_short(self.acks, self._ranges_max):
-            # Too much for a node: the cursor ledger keeps it.
-            if self._dirty:
-                await self._write_once()
+        if not positions.is_short(
+            self.acks, self.managed_ledger.limits.ranges_as_list_max, NODE_BYTES_MAX
+        ):
+            await self._close_in_ledger()
             return
         if self.ledger_id != NO_LEDGER or self._dirty:
             previous = self.ledger_id
@@ -308,6 +297,14 @@ class Cursor:
             self._ledger = None
             if previous != NO_LEDGER:
                 await self.managed_ledger.client.delete(previous)
+
+    async def _close_in_ledger(self) -> None:
+        """There is too much for a node: its ledger keeps it, as Pulsar reads it where it can."""
+        if self._ledger is None:
+            if self._dirty:
+                await self._write_once(in_haste=False)
+        elif self._dirty or not self._ledger.is_whole:
+            await self._ledger.write_for_pulsar(self.acks, self.position_properties)
 
     def abandon(self) -> None:
         """The managed ledger failed: nothing is begun any more, another owner may be at work."""
@@ -346,7 +343,7 @@ class Cursor:
 async def recover_cursor(
     managed_ledger: ManagedLedger, name: str, value: bytes, version: int
 ) -> Cursor:
-    """Opens a cursor from its node: the state is there, or in the last entry of its ledger."""
+    """Opens a cursor from its node: the state is there, or in its ledger."""
     ends = {each: _end(managed_ledger, each) for each in managed_ledger.ledgers}
     record = positions.decode_cursor(value, ends)
     cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
@@ -356,9 +353,9 @@ async def recover_cursor(
     cursor.properties = record.cursor_properties
     cursor.position_properties = record.properties
     if record.cursors_ledger_id != NO_LEDGER:
-        last = await managed_ledger.client.recover_last_entry(record.cursors_ledger_id)
-        if last is not None:
-            cursor.acks, cursor.position_properties = positions.restore_position(last, ends)
+        found = await recover_position(managed_ledger.client, record.cursors_ledger_id, ends)
+        if found is not None:
+            cursor.acks, cursor.position_properties = found
     _clamp(managed_ledger, cursor)
     return cursor
 

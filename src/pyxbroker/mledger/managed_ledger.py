@@ -73,7 +73,8 @@ class ManagedLedgerLimits:
     retention_bytes: int = 0
     cursor_entries_per_ledger_max: int = 50_000
     mark_delete_per_s: float = 1.0
-    ranges_as_list_max: int = 1_000
+    ranges_as_list_max: int = 1_000  # in a cursor's node
+    ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
 
 
 @dataclass(slots=True)

@@ -1,10 +1,9 @@
 """The state of managed ledgers and cursors as the records that Pulsar keeps (see records.py).
 
-A cursor's single acknowledged entries are written as a list of ranges while there are few, else as
-one bit per entry and ledger (PositionInfo.individualDeletedMessageRanges), so that a million holes
-cost some hundred kilobytes and none is ever left out. Ranges and batches are encoded by the ack set
-itself, since there can be many: their bytes are put behind those of the message, which is what
-protobuf makes of a repeated field.
+What a cursor has acknowledged after its mark is written as Pulsar writes it, a list of ranges, or
+in pieces of runs of words, of which a cursor ledger can have any number (cursor_ledger.py). Ranges
+and batches are encoded by the ack set itself, since there can be many: their bytes are put behind
+those of the message, which is what protobuf makes of a repeated field.
 
 What is restored is bounded by what the ledgers really hold: an entry that does not exist cannot be
 acknowledged, whatever the bytes say.
@@ -12,7 +11,7 @@ acknowledged, whatever the bytes say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
@@ -22,6 +21,11 @@ from pyxbroker.proto import MLDataFormats
 
 Ends = Mapping[int, int]
 """Last entry id of each ledger of a managed ledger; -1: it has none yet."""
+
+LONG_BYTES_MAX = 10
+_BATCH_BYTES_MAX = 40  # what an encoded batch takes beside its words
+_RUNS_BYTES = 32  # what the runs of a ledger take beside themselves
+_RUNS_BYTES_MIN = 128  # less room is not worth beginning the runs of a ledger
 
 
 def _number(message: Any, field: str) -> int:
@@ -88,21 +92,94 @@ def decode_ledger_list(
     return ledgers, {each.key: each.value for each in info.properties}, terminated
 
 
-def is_short(acks: AckSet, limit: int) -> bool:
-    """Whether what is acknowledged after the mark is at most limit ranges and limit batches."""
-    return acks.partial <= limit and (acks.holes <= limit or acks.count_ranges() <= limit)
+def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
+    """Whether what is acknowledged after the mark is at most limit ranges and limit batches, and
+    these are not too long.
+    """
+    return (
+        acks.partial <= limit
+        and _batches_bytes_max(acks) <= bytes_max
+        and (acks.holes <= limit or acks.count_ranges() <= limit)
+    )
 
 
-def encode_position(acks: AckSet, properties: Mapping[str, int], ranges_max: int) -> bytes:
-    """The entry of a cursor ledger that has a whole state, as Pulsar writes it."""
+def _batches_bytes_max(acks: AckSet) -> int:
+    return acks.partial * _BATCH_BYTES_MAX + acks.partial_words * (LONG_BYTES_MAX + 1)
+
+
+def encode_position(acks: AckSet, properties: Mapping[str, int]) -> bytes:
+    """A whole state as an entry of a cursor ledger, in Pulsar's format with ranges."""
+    return (
+        records.encode_position_info(_position_info(acks, properties))
+        + acks.encode_ranges(_POSITION_RANGES)
+        + _all_batches(acks, _POSITION_BATCHES)
+    )
+
+
+def encode_position_as_longs(
+    acks: AckSet, properties: Mapping[str, int], bytes_max: int
+) -> bytes | None:
+    """The same with bits (individualDeletedMessageRanges); None: that is longer than bytes_max."""
+    if acks.longs_size() * LONG_BYTES_MAX + _batches_bytes_max(acks) > bytes_max:
+        return None
     info = _position_info(acks, properties)
-    if acks.holes > ranges_max and acks.count_ranges() > ranges_max:
-        for ledger_id in acks.ledger_ids():
-            info.individualDeletedMessageRanges.add(key=ledger_id, values=acks.to_longs(ledger_id))
-        ranges = b""
-    else:
-        ranges = acks.encode_ranges(_POSITION_RANGES)
-    return records.encode_position_info(info) + ranges + _all_batches(acks, _POSITION_BATCHES)
+    for ledger_id in acks.ledger_ids():
+        info.individualDeletedMessageRanges.add(key=ledger_id, values=acks.to_longs(ledger_id))
+    return records.encode_position_info(info) + _all_batches(acks, _POSITION_BATCHES)
+
+
+def encode_changes(
+    acks: AckSet, properties: Mapping[str, int], piece: Piece, **place: int
+) -> bytes:
+    """A piece as an entry of a cursor ledger; place is the `since` or `before` of it."""
+    info = _position_info(acks, properties)
+    info.changes.SetInParent()
+    for name, value in place.items():
+        setattr(info.changes, name, value)
+    for ledger_id, runs in piece.runs:
+        info.changes.runs.add(ledgerId=ledger_id, runs=runs)
+    return records.encode_position_info(info) + piece.batches
+
+
+class Piece(NamedTuple):
+    """Some of what is acknowledged after the mark, encoded."""
+
+    runs: list[tuple[int, bytes]]  # ledger id, acknowledged entries
+    batches: bytes
+
+
+def pieces(acks: AckSet, bytes_max: int, only_changed: bool) -> Iterator[Piece]:
+    """What is acknowledged after the mark, or what of it changed, in pieces of about bytes_max.
+
+    What a piece has is no longer noted as changed. The set may change while the pieces are taken:
+    each of them is right at its time, and what it missed is among the next changes.
+    """
+    runs: list[tuple[int, bytes]] = []
+    size = 0
+    for ledger_id in acks.ledger_ids():
+        word = 0
+        while word != -1:
+            some, word = acks.encode_runs(ledger_id, word, bytes_max - size, only_changed)
+            if some:
+                runs.append((ledger_id, some))
+                size += len(some) + _RUNS_BYTES
+            if word != -1 or bytes_max - size < _RUNS_BYTES_MIN:
+                yield Piece(runs, b"")
+                runs, size = [], 0
+    batches = bytearray()
+    for ledger_id in acks.batch_ledger_ids():
+        entry_id = 0
+        while entry_id != -1:
+            room = max(bytes_max - size - len(batches), 1)
+            some, entry_id = acks.encode_batches(
+                ledger_id, entry_id, _POSITION_BATCHES, room, only_changed
+            )
+            batches += some
+            if size + len(batches) >= bytes_max:
+                yield Piece(runs, bytes(batches))
+                runs, size, batches = [], 0, bytearray()
+    if runs or batches:
+        yield Piece(runs, bytes(batches))
 
 
 def _position_info(acks: AckSet, properties: Mapping[str, int]) -> Any:
@@ -112,15 +189,23 @@ def _position_info(acks: AckSet, properties: Mapping[str, int]) -> Any:
     return info
 
 
-def restore_position(entry: bytes, ends: Ends) -> tuple[AckSet, dict[str, int]]:
-    """The acknowledgements and properties in an entry of a cursor ledger."""
-    info = records.decode_position_info(entry)
+def restore_position(info: Any) -> tuple[AckSet, dict[str, int]]:
+    """The mark and the properties of a decoded entry of a cursor ledger."""
     acks = AckSet(info.ledgerId, info.entryId, tracked=True)
+    return acks, {each.name: each.value for each in info.properties}
+
+
+def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
+    """Adds what a decoded entry of a cursor ledger acknowledges after the mark."""
     _restore_ranges(acks, info.individualDeletedMessages, ends)
     for longs in info.individualDeletedMessageRanges:
         acks.add_longs(longs.key, longs.values, ends.get(longs.key, -1))
     _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
-    return acks, {each.name: each.value for each in info.properties}
+    for each in info.changes.runs:
+        try:
+            acks.add_runs(each.ledgerId, each.runs, ends.get(each.ledgerId, -1))
+        except ValueError as error:
+            raise records.MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
 
 
 class CursorRecord(NamedTuple):
