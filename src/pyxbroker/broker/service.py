@@ -19,7 +19,8 @@ from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
-from pyxbroker.broker.handlers import Handlers, Session
+from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
