@@ -325,7 +325,9 @@ class Handlers:
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
-            count = await self.service.topics.partitions(TopicName.get(message.topic))
+            count = await self.service.topics.partitioned.metadata(
+                TopicName.get(message.topic), message.metadata_auto_creation_enabled
+            )
             return replies.partitions(message.request_id, count)
 
         await self._answer_lookup(

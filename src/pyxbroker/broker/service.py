@@ -243,7 +243,9 @@ class Service:
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has, 0 when it is not partitioned. Raises PulsarError."""
-        return await self.topics.partitions(TopicName.get(topic))
+        name = TopicName.get(topic)
+        await self.topics.policies(name)
+        return await self.topics.partitioned.partitions(name)
 
     def failure(self) -> str | None:
         """Why nothing can be written any more, or None."""

@@ -24,7 +24,7 @@ OPTIONS_MAX = 8  # each one more makes it twice as slow
 # What a pattern is made of, as far as its cost is concerned. A quantifier may be lazy.
 _TOKEN = re.compile(
     r"(?P<escape>\\(?P<escaped>.))|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?|"
-    r"(?P<group>\)[*+{])|(?P<repetition>[*+][?+]?|\{[^}]*\}[?+]?)|(?P<option>\?[?+]?)|.",
+    r"(?P<group>\)[*+{])|(?P<repetition>[*+][?+]?|\{\d*,?\d*\}[?+]?)|(?P<option>\?[?+]?)|.",
     re.DOTALL,
 )
 # Escapes that mean the same in Java, RE2 and Python; with a letter, others do not.
