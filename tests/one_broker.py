@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, cast
 
 from one_bookie import Node, append
 from oracles import wire
-from pyxbroker.broker.handlers import Handlers, Session
+from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.session import Session
 from pyxbroker.broker.topic import Topic
 from pyxbroker.broker.topics import Topics
 from pyxbroker.config import Config
@@ -64,6 +65,8 @@ class Broker:
         self.service: Any = SimpleNamespace(
             config=self.config,
             topics=self.topics,
+            metadata=node.store,
+            connections=node.connections,
             producer_names=ProducerNames(),
             is_ready=True,
             server_version="test",

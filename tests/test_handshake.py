@@ -114,7 +114,7 @@ def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         answer = await client.request(
-            pb.CommandGetTopicsOfNamespace(namespace="public/default", request_id=0), "error"
+            pb.CommandGetSchema(topic="t", request_id=0), "error"
         )
         assert answer.error == pb.NotAllowedError
         assert "not supported" in answer.message

@@ -181,7 +181,7 @@ def test_the_number_of_partitions_goes_with_the_last_partition(
         await client.produce(topic=str(parts[0]))
         await broker.topics.delete_inactive()
         assert list(broker.topics) == [used]
-        assert await broker.topics.partitions(TopicName.get(TOPIC)) == 2
+        assert await broker.topics.partitioned.partitions(TopicName.get(TOPIC)) == 2
         client.connection.close()
         await broker.topics.delete_inactive()
         assert len(broker.topics) == 0

@@ -508,13 +508,13 @@ def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
 def test_partitions_are_read_from_metadata(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         name = TopicName.get(TOPIC)
-        assert await broker.topics.partitions(name) == 0
+        assert await broker.topics.partitioned.partitions(name) == 0
         path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
         await broker.node.store.put(path, b'{"partitions": 4}')
-        assert await broker.topics.partitions(name) == 4
+        assert await broker.topics.partitioned.partitions(name) == 4
         await broker.node.store.put(path, b"nonsense")
         with pytest.raises(Exception, match="does not say how many partitions"):
-            await broker.topics.partitions(name)
+            await broker.topics.partitioned.partitions(name)
 
     run(tmp_path, scenario)
 

@@ -232,6 +232,17 @@ class Config:
     defaultNumPartitions: int = setting(
         1, "Partitions of a partitioned topic that is created automatically.", minimum=1
     )
+    enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
+        True,
+        "Whether a client that subscribes by pattern gets the topics that match it, or all of the"
+        " namespace.",
+    )
+    enableBrokerTopicListWatcher: bool = setting(
+        True, "Whether clients that subscribe by pattern are told of topics that come and go."
+    )
+    subscriptionPatternMaxLength: int = setting(
+        50, "Characters of a topics pattern; with a longer one the client matches by itself."
+    )
     allowAutoSubscriptionCreation: bool = setting(
         True, "Whether a consumer that names a subscription which does not exist creates it."
     )

@@ -30,7 +30,7 @@ NOT_YET = frozenset(
     flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxConcurrentNonPersistentMessagePerConnection maxNumPartitionsPerPartitionedTopic
+    maxConcurrentNonPersistentMessagePerConnection
     maxTopicsPerNamespace maxUnackedMessagesPerSubscription
     messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
     subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes

@@ -193,6 +193,12 @@ class NotAllowed(PulsarError):
     sentence = "The operation is not allowed on this topic."
 
 
+class TopicExists(NotAllowed):
+    """A topic of this name is there already. (REST answers 409.)"""
+
+    sentence = "A topic with this name exists already."
+
+
 class TransactionConflict(PulsarError):
     """Another transaction has acknowledged the message already."""
 

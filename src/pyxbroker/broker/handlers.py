@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
 from pyxbroker.broker import liveness, replies
 from pyxbroker.broker.topic_commands import TopicCommands
+from pyxbroker.broker.topic_list import TopicLists
 from pyxbroker.connection import Connection
 from pyxbroker.errors import (
     MetadataStoreError,
@@ -61,27 +62,26 @@ REFUSED_SENDS = {
 }
 
 
-class Session:
-    """What the broker knows of one connection's client."""
+class LookupLimit:
+    """Bounds the lookups of all clients that are under way (maxConcurrentLookupRequest)."""
 
-    __slots__ = (
-        "alive",
-        "answered",
-        "client_version",
-        "opening",
-        "ping_sent",
-        "tasks",
-    )
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._admitted = 0
 
-    def __init__(self) -> None:
-        self.client_version = ""
-        self.ping_sent = False
-        # While the client is asked whether it is there (liveness.py): the result, and its answer.
-        self.alive: asyncio.Future[bool] | None = None
-        self.answered: asyncio.Future[None] | None = None
-        self.tasks: set[asyncio.Future[None]] = set()
-        # ("producer" or "consumer", id) -> the task that is opening it
-        self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Raises TooManyRequests when there are as many as there may be."""
+        if self._admitted >= self._limit:
+            raise TooManyRequests(
+                f"{self._limit} lookups are under way, which is the limit of this broker"
+                " (maxConcurrentLookupRequest); try again."
+            )
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
 
 
 def as_pulsar_error(error: Exception) -> PulsarError:
@@ -100,8 +100,9 @@ class Handlers:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._lookups = 0
+        self._lookups = LookupLimit(service.config.maxConcurrentLookupRequest)
         commands = TopicCommands(service)
+        lists = TopicLists(service, self._lookups)
         kinds = pb.BaseCommand
         # type -> (field of BaseCommand, handler)
         self._table: dict[int, tuple[str, Handler]] = {
@@ -120,6 +121,9 @@ class Handlers:
             ),
             kinds.SEEK: ("seek", commands.handle_seek),
             kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", commands.handle_get_last_message_id),
+            kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),
+            kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
+            kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),
         }
 
     # --- called by connections ----------------------------------------------------------------
@@ -189,6 +193,9 @@ class Handlers:
         connection.consumers.clear()
         for consumer in consumers:
             consumer.subscription.remove_consumer(consumer)
+        for watcher in connection.session.watchers.values():
+            watcher.forget()
+        connection.session.watchers.clear()
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
 
@@ -279,6 +286,7 @@ class Handlers:
                 self.service.server_version,
                 connection.protocol_version,
                 self.service.config.maxMessageSize,
+                topic_watchers=self.service.config.enableBrokerTopicListWatcher,
             )
         )
         log.info("connected", peer=connection.peer, client=connect.client_version)
@@ -308,15 +316,6 @@ class Handlers:
 
     # --- lookups ------------------------------------------------------------------------------
 
-    def _admit_lookup(self) -> None:
-        limit = self.service.config.maxConcurrentLookupRequest
-        if self._lookups >= limit:
-            raise TooManyRequests(
-                f"{limit} lookups are under way, which is the limit of this broker"
-                " (maxConcurrentLookupRequest); try again."
-            )
-        self._lookups += 1
-
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
             result = await self.service.lookup(message.topic)
@@ -326,7 +325,9 @@ class Handlers:
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
-            count = await self.service.topics.partitions(TopicName.get(message.topic))
+            count = await self.service.topics.partitioned.metadata(
+                TopicName.get(message.topic), message.metadata_auto_creation_enabled
+            )
             return replies.partitions(message.request_id, count)
 
         await self._answer_lookup(
@@ -342,12 +343,8 @@ class Handlers:
     ) -> None:
         """Sends the answer, or the reason why there is none, unless too many are under way."""
         try:
-            with contextlib.closing(answering):
-                self._admit_lookup()
-                try:
-                    answer = await answering
-                finally:
-                    self._lookups -= 1
+            with contextlib.closing(answering), self._lookups.admitted():
+                answer = await answering
         except Exception as error:
             told = as_pulsar_error(error)
             answer = replies.lookup_failed(kind, request_id, told.code, str(told))

@@ -49,13 +49,18 @@ def _command(kind: int) -> Any:
     return command
 
 
-def connected(server_version: str, protocol_version: int, max_message_size: int) -> bytes:
+def connected(
+    server_version: str, protocol_version: int, max_message_size: int, *, topic_watchers: bool
+) -> bytes:
     command = _command(pb.BaseCommand.CONNECTED)
     answer = command.connected
     answer.server_version = server_version
     answer.protocol_version = protocol_version
     answer.max_message_size = max_message_size
-    answer.feature_flags.supports_get_partitioned_metadata_without_auto_creation = True
+    flags = answer.feature_flags
+    flags.supports_get_partitioned_metadata_without_auto_creation = True
+    flags.supports_topic_watchers = topic_watchers
+    flags.supports_topic_watcher_reconcile = topic_watchers
     return frame(command)
 
 
@@ -139,6 +144,43 @@ def _lookup_answer(kind: LookupKind, request_id: int) -> tuple[Any, Any]:
     answer = getattr(command, kind.field)
     answer.request_id = request_id
     return command, answer
+
+
+def topics_of_namespace(
+    request_id: int, topics: list[str], filtered: bool, topics_hash: str, changed: bool
+) -> bytes:
+    """filtered: by the pattern; changed: since the list with the hash that the client has."""
+    command = _command(pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    answer = command.getTopicsOfNamespaceResponse
+    answer.request_id = request_id
+    answer.topics.extend(topics)
+    answer.filtered = filtered
+    answer.topics_hash = topics_hash
+    answer.changed = changed
+    return frame(command)
+
+
+def watch_topic_list_success(
+    request_id: int, watcher_id: int, topics: list[str], topics_hash: str
+) -> bytes:
+    command = _command(pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+    answer = command.watchTopicListSuccess
+    answer.request_id = request_id
+    answer.watcher_id = watcher_id
+    answer.topic.extend(topics)
+    answer.topics_hash = topics_hash
+    return frame(command)
+
+
+def topic_update(watcher_id: int, new: list[str], deleted: list[str], topics_hash: str) -> bytes:
+    """What came and went; the hash is that of the whole list after it."""
+    command = _command(pb.BaseCommand.WATCH_TOPIC_UPDATE)
+    update = command.watchTopicUpdate
+    update.watcher_id = watcher_id
+    update.new_topics.extend(new)
+    update.deleted_topics.extend(deleted)
+    update.topics_hash = topics_hash
+    return frame(command)
 
 
 def last_message_id(

@@ -19,7 +19,8 @@ from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
-from pyxbroker.broker.handlers import Handlers, Session
+from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
@@ -242,7 +243,9 @@ class Service:
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has, 0 when it is not partitioned. Raises PulsarError."""
-        return await self.topics.partitions(TopicName.get(topic))
+        name = TopicName.get(topic)
+        await self.topics.policies(name)
+        return await self.topics.partitioned.partitions(name)
 
     def failure(self) -> str | None:
         """Why nothing can be written any more, or None."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,12 @@ from pyxbroker.broker import replies
 from pyxbroker.broker.consumer import Consumer
 from pyxbroker.broker.liveness import Liveness
 from pyxbroker.broker.producer import Producer
+from pyxbroker.broker.session import Opening, opened
 from pyxbroker.broker.subscription import DISPATCHERS, Subscription, SubscriptionType
 from pyxbroker.broker.topic import Topic
 from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
-from pyxbroker.errors import ConsumerNotFound, NotAllowed, ServiceNotReady
+from pyxbroker.errors import ConsumerNotFound, NotAllowed
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
@@ -43,7 +43,7 @@ class TopicCommands:
         _refuse_unsupported_producer(message)
         _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
         key = ("producer", producer_id)
-        with _Opening(connection, key):
+        with Opening(connection, key):
             topic = await self._service.topics.get(TopicName.get(message.topic), create=True)
             name = message.producer_name
             user_provided = bool(name) and message.user_provided_producer_name
@@ -81,7 +81,7 @@ class TopicCommands:
         connection.send_frame(replies.producer_success(request_id, producer.name))
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
-        await _opened(connection, ("producer", message.producer_id))
+        await opened(connection, ("producer", message.producer_id))
         producer = connection.producers.get(message.producer_id)
         if producer is not None:
             await producer.idle()
@@ -101,7 +101,7 @@ class TopicCommands:
         _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
             raise NotAllowed("A subscription must have a name.")
-        with _Opening(connection, ("consumer", consumer_id)):
+        with Opening(connection, ("consumer", consumer_id)):
             name = TopicName.get(message.topic)
             topic = await self._service.topics.get(name, create=message.force_topic_creation)
             topic.check_consumers()
@@ -150,7 +150,7 @@ class TopicCommands:
         return topic.reader_for(message.subscription, start)
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
-        await _opened(connection, ("consumer", message.consumer_id))
+        await opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.pop(message.consumer_id, None)
         if consumer is not None:
             consumer.subscription.remove_consumer(consumer)
@@ -220,29 +220,6 @@ class TopicCommands:
                 subscription.cursor.acks.mark_delete,
             )
         )
-
-
-class _Opening:
-    """Marks an id as being opened, so that nothing else of the client uses it meanwhile."""
-
-    def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
-        self._opening = connection.session.opening
-        self._key = key
-        if key in self._opening:
-            raise ServiceNotReady(f"The {key[0]} {key[1]} is already being opened; wait for it.")
-
-    def __enter__(self) -> None:
-        self._opening[self._key] = asyncio.current_task()
-
-    def __exit__(self, *_: object) -> None:
-        del self._opening[self._key]
-
-
-async def _opened(connection: Connection, key: tuple[str, int]) -> None:
-    """Waits until an id that is being opened is open, or is not going to be."""
-    task = connection.session.opening.get(key)
-    if task is not None:
-        await asyncio.wait([task])
 
 
 def _consumer(connection: Connection, consumer_id: int) -> Consumer:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
+from pyxbroker.broker.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.policies import NamespacePolicies, namespace_policies
 from pyxbroker.broker.topic import Topic, TopicLimits
 from pyxbroker.config import Config
 from pyxbroker.connection import Turn
-from pyxbroker.errors import (
-    MetadataStoreError,
-    NotAllowed,
-    PulsarError,
-    ServiceNotReady,
-    TopicNotFound,
-)
+from pyxbroker.errors import NotAllowed, PulsarError, ServiceNotReady, TopicNotFound
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.log import get_logger
@@ -69,16 +64,21 @@ class MetadataCache:
         if path in self._children:
             return self._children[path]
         changes = self._changes
-        names = frozenset(await self._store.children(path))
+        # A node that does not exist has no children to watch; that it comes to be is its own news.
+        _, found = await asyncio.gather(self._store.exists(path), self._store.children(path))
+        names = frozenset(found)
         if changes == self._changes:
             self._children[path] = names
         return names
 
     def _on_change(self, notification: Notification) -> None:
-        self._children.pop(notification.path, None)
-        self._children.pop(parent_of(notification.path), None)
-        if notification.path in self._values:
-            del self._values[notification.path]
+        self.forget(notification.path)
+
+    def forget(self, path: str) -> None:
+        """A node is not as it was; who has changed it says so, and need not wait for the news."""
+        self._children.pop(path, None)
+        self._children.pop(parent_of(path), None)
+        self._values.pop(path, None)
         self._changes += 1
 
     def close(self) -> None:
@@ -135,6 +135,7 @@ class Topics:
         self._policies: dict[str, tuple[bytes, NamespacePolicies]] = {}  # and what they are made of
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
+        self.partitioned = PartitionedTopics(config, store, self._cache, self)
 
     def __iter__(self):  # type: ignore[no-untyped-def]
         return iter(list(self._topics.values()))
@@ -152,20 +153,42 @@ class Topics:
                 topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
             ):
                 raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
-            opening, creates = self._opening.get(name) or (self._begin_open(name, create), create)
+            under_way = self._opening.get(name)
+            if under_way is None:
+                under_way = (self._begin(name, self._open(name, create), create), create)
+            opening, creates = under_way
             if creates or not create:
                 return await asyncio.shield(opening)
             # Who asked for it would not make it; a topic is opened once at a time.
             await asyncio.wait([opening])
 
-    def _begin_open(self, name: TopicName, create: bool) -> Future[Topic]:
-        opening = asyncio.ensure_future(self._open(name, create))
-        self._opening[name] = (opening, create)
-        opening.add_done_callback(lambda _: self._opening.pop(name, None))
-        return opening
+    def _begin(
+        self, name: TopicName, opening: Coroutine[Any, Any, Topic], create: bool
+    ) -> Future[Topic]:
+        future = asyncio.ensure_future(opening)
+        self._opening[name] = (future, create)
+        future.add_done_callback(lambda _: self._opening.pop(name, None))
+        return future
+
+    async def make(self, name: TopicName) -> Topic:
+        """The topic, made if need be, whatever the policies say of clients that would do that."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return topic
+        found = self._opening.get(name)
+        if found is not None:
+            await asyncio.wait([found[0]])
+            return await self.make(name)
+        return await asyncio.shield(self._begin(name, self._load(name, create=True), create=True))
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
-        await self.check_name(name)
+        policies = await self.check_name(name)
+        may_create = await self.partitioned.check_name(
+            name, create and policies.auto_topic_creation.allowed
+        )
+        return await self._load(name, create and may_create)
+
+    async def _load(self, name: TopicName, create: bool) -> Topic:
         async with self._loading:
             former = self._topics.get(name)
             if former is not None and not former.fenced:
@@ -179,7 +202,7 @@ class Topics:
                 self._store,
                 self._ledgers,
                 self._ledger_limits,
-                create and self._config.allowAutoTopicCreation,
+                create,
             )
         if managed_ledger is None:
             raise TopicNotFound(
@@ -190,31 +213,22 @@ class Topics:
         self._topics[name] = topic
         return topic
 
-    async def check_name(self, name: TopicName) -> None:
-        """Raises NotAllowed or TopicNotFound when no such topic can be here."""
+    async def check_name(self, name: TopicName) -> NamespacePolicies:
+        """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
         if not name.is_persistent:
             raise NotAllowed(
                 f"Topic {name} is non-persistent; this broker serves persistent topics only."
             )
-        await self.policies(name)
+        return await self.policies(name)
 
-    async def partitions(self, name: TopicName) -> int:
-        """How many partitions a topic has; 0 when it is not partitioned."""
-        await self.check_name(name)
-        # Most topics are not partitioned: one list tells of all of a namespace.
-        names = await self._cache.children(paths.partitioned_topics(name.namespace, name.domain))
-        if paths.encode(name.local_name) not in names:
-            return 0
-        path = paths.partitioned_topic(name.namespace, name.local_name, name.domain)
-        value = await self._cache.get(path)
-        if value is None:
-            return 0
-        try:
-            return int(json.loads(value)["partitions"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error
-
-    # --- deleting -----------------------------------------------------------------------------
+    async def exists(self, name: TopicName) -> bool:
+        """Whether there is a topic that is not partitioned, open or not."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return True
+        if not name.is_persistent:
+            return False
+        return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
 
     async def policies(self, name: TopicName) -> NamespacePolicies:
         """What the topic's namespace says. Raises TopicNotFound when there is no such namespace."""
@@ -229,6 +243,31 @@ class Topics:
             known = (value, namespace_policies(name.namespace, value, self._config))
             self._policies[name.namespace] = known
         return known[1]
+
+    # --- deleting -----------------------------------------------------------------------------
+
+    def check_unused(self, name: TopicName) -> None:
+        """Raises NotAllowed when somebody is connected to a topic."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return
+        producers = len(topic.producers)
+        consumers = sum(len(each.consumers) for each in topic.all_subscriptions())
+        if producers or consumers:
+            raise NotAllowed(
+                f"Topic {name} has {producers + consumers} clients connected, {consumers} consumers"
+                f" and {producers} producers."
+            )
+
+    async def delete_by_name(self, name: TopicName, force: bool = False) -> None:
+        """Deletes a topic, open or not, if it is there; with force, whoever is connected.
+
+        Raises NotAllowed when somebody is, and force is not set.
+        """
+        if not force:
+            self.check_unused(name)
+        if await self.exists(name):
+            await self.delete(await self.make(name))
 
     async def delete(self, topic: Topic) -> None:
         """Deletes an open topic with everything in it; its clients are sent away."""
@@ -262,13 +301,10 @@ class Topics:
         ):
             return
         whole = TopicName.get(name.partitioned_topic_name)
-        parts = [whole.partition(index) for index in range(await self.partitions(whole))]
-        found = await asyncio.gather(
-            *(self._store.exists(paths.managed_ledger(each.managed_ledger_name)) for each in parts)
-        )
-        if parts and not any(found):
-            path = paths.partitioned_topic(whole.namespace, whole.local_name, whole.domain)
-            await self._store.delete(path)
+        count = await self.partitioned.partitions(whole)
+        found = [await self.exists(whole.partition(index)) for index in range(count)]
+        if found and not any(found):
+            await self.partitioned.forget(whole)
             log.info("its last partition was deleted", topic=whole)
 
     def check_ages(self) -> None:

@@ -1,0 +1,251 @@
+"""Partitioned topics: how many partitions, who may make them, and how they grow and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_broker import TOPIC, Broker, Client
+from pyxbroker.errors import NotAllowed, TopicExists, TopicNotFound
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+NAME = TopicName.get(TOPIC)
+PATH = paths.partitioned_topic("public/default", "t")
+DEFAULT_PARTITIONED = {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": 3}
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+async def ask(client: Client, topic: str = TOPIC, auto: bool | None = None) -> Any:
+    """The number of partitions, or the error."""
+    command = pb.CommandPartitionedTopicMetadata(topic=topic, request_id=0)
+    if auto is not None:
+        command.metadata_auto_creation_enabled = auto
+    answer = await client.request(command, "partitionMetadataResponse")
+    if answer.response == pb.CommandPartitionedTopicMetadataResponse.Failed:
+        assert answer.message
+        return answer.error
+    return answer.partitions
+
+
+async def open_error(client: Client, topic: str) -> tuple[Any, Any]:
+    """The errors of a producer and of a consumer of a topic, None for those that are opened."""
+    produced = await client.produce(topic=topic)
+    subscribed = await client.subscribe(topic=topic)
+    client.send(pb.CommandCloseProducer(producer_id=1, request_id=1000))
+    client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=1001))
+    for _ in range(2):
+        await client.receive("success")
+    return getattr(produced, "error", None), getattr(subscribed, "error", None)
+
+
+async def set_override(broker: Broker, **fields: Any) -> None:
+    value = json.dumps({"autoTopicCreationOverride": fields}).encode()
+    await broker.node.store.put(paths.namespace_policies("public/default"), value)
+
+
+async def names(broker: Broker) -> list[str]:
+    return await broker.node.store.children(paths.managed_ledgers("public/default"))
+
+
+def test_topics_that_are_made_by_use_are_not_partitioned_by_default(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        assert await ask(client) == 0
+        assert await ask(client, auto=False) == pb.TopicNotFound
+        assert await open_error(client, TOPIC) == (None, None)
+        assert await ask(client, auto=False) == 0
+        assert await ask(client, "persistent://public/nowhere/t") == pb.TopicNotFound
+        assert await ask(client, "nonsense://t") == pb.InvalidTopicName
+        assert not await broker.node.store.exists(PATH)
+
+    run(tmp_path, scenario)
+
+
+def test_topics_that_are_made_by_use_may_be_partitioned(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await broker.topic(TOPIC + "-old")
+        assert await ask(client, auto=False) == pb.TopicNotFound
+        assert await ask(client) == 3
+        found = await broker.node.store.get(PATH)
+        assert found is not None and found.value == b'{"partitions":3,"deleted":false}'
+        assert await names(broker) == ["t-old"], "partitions are made when they are used"
+        assert await ask(client, auto=False) == 3
+        assert await ask(client, TOPIC + "-old") == 0
+        assert await ask(client, TOPIC + "-partition-0") == 0
+        assert await ask(client, TOPIC + "-partition-3") == pb.TopicNotFound
+        assert await open_error(client, TOPIC + "-partition-2") == (None, None)
+        not_found = (pb.TopicNotFound, pb.TopicNotFound)
+        assert await open_error(client, TOPIC + "-partition-3") == not_found
+        not_allowed = (pb.NotAllowedError, pb.NotAllowedError)
+        assert await open_error(client, TOPIC) == not_allowed
+        assert await open_error(client, TOPIC + "-none-partition-0") == not_allowed
+        # Who does not ask how many partitions there are gets a topic without any.
+        assert await open_error(client, TOPIC + "-direct") == (None, None)
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
+
+
+def test_the_namespace_overrides_the_settings(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await set_override(
+            broker, allowAutoTopicCreation=True, topicType="partitioned", defaultNumPartitions=2
+        )
+        assert await ask(client) == 2
+        await set_override(broker, allowAutoTopicCreation=True, topicType="non-partitioned")
+        assert await ask(client, TOPIC + "-a") == 0
+        await set_override(broker, allowAutoTopicCreation=False)
+        for auto in (True, False):
+            assert await ask(client, TOPIC + "-b", auto=auto) == pb.TopicNotFound
+            assert await ask(client, auto=auto) == 2
+        not_found = (pb.TopicNotFound, pb.TopicNotFound)
+        assert await open_error(client, TOPIC + "-b") == not_found
+        assert await open_error(client, TOPIC + "-b-partition-0") == not_found
+        # It is there, though nobody has used it before.
+        assert await open_error(client, TOPIC + "-partition-1") == (None, None)
+
+    run(tmp_path, scenario, allowAutoTopicCreation=False)
+
+
+def test_many_who_ask_first_make_one_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        clients = [await broker.client() for _ in range(10)]
+        assert await asyncio.gather(*(ask(each) for each in clients)) == [3] * 10
+        found = await broker.node.store.get(PATH)
+        assert found is not None and found.version == 0
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
+
+
+def test_another_brokers_partitions_are_seen_when_they_are_asked_for(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        cache = broker.topics._cache
+        assert await ask(client) == 0
+        cache.close()  # the news are late
+        await broker.node.store.put(PATH, b'{"partitions":1}')
+        assert await ask(client) == 0
+        assert await open_error(client, TOPIC + "-partition-0") == (None, None)
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_is_made_with_its_partitions(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        await partitioned.create(NAME, 3)
+        assert await names(broker) == [f"t-partition-{index}" for index in range(3)]
+        client = await broker.client()
+        assert await ask(client) == 3
+        with pytest.raises(TopicExists):
+            await partitioned.create(NAME, 3)
+        await broker.topics.make(TopicName.get(TOPIC + "-plain"))
+        with pytest.raises(TopicExists):
+            await partitioned.create(TopicName.get(TOPIC + "-plain"), 1)
+        for count in (0, -1, 6):
+            with pytest.raises(NotAllowed, match="Number of partitions should be"):
+                await partitioned.create(TopicName.get(TOPIC + "-x"), count)
+        with pytest.raises(NotAllowed, match="name of a partition"):
+            await partitioned.create(NAME.partition(1), 2)
+        with pytest.raises(TopicNotFound):
+            await partitioned.create(TopicName.get("persistent://public/nowhere/t"), 2)
+
+    run(tmp_path, scenario, allowAutoTopicCreation=False, maxNumPartitionsPerPartitionedTopic=5)
+
+
+def test_partitions_grow_with_the_subscriptions_of_the_others(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        with pytest.raises(TopicNotFound):
+            await partitioned.update(NAME, 2)
+        await partitioned.create(NAME, 1)
+        await broker.node.store.put(PATH, b'{"partitions":1,"deleted":false,"properties":{"a":1}}')
+        client = await broker.client()
+        first = str(NAME.partition(0))
+        await client.subscribe(
+            topic=first, subscription_properties=[pb.KeyValue(key="k", value="v")]
+        )
+        await client.subscribe(2, topic=first, subscription="other")
+        await partitioned.update(NAME, 1)
+        await partitioned.update(NAME, 3)
+        assert await ask(client) == 3
+        for index in (1, 2):
+            topic = await broker.topics.get(NAME.partition(index), create=False)
+            assert sorted(topic.subscriptions) == ["other", "s"]
+            assert topic.subscriptions["s"].cursor.properties == {"k": "v"}
+        found = await broker.node.store.get(PATH)
+        assert found is not None
+        assert json.loads(found.value) == {
+            "partitions": 3,
+            "deleted": False,
+            "properties": {"a": 1},
+        }
+        with pytest.raises(NotAllowed, match="can't be less"):
+            await partitioned.update(NAME, 2)
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_is_deleted_as_a_whole(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        with pytest.raises(TopicNotFound):
+            await partitioned.delete(NAME)
+        await partitioned.create(NAME, 2)
+        client = await broker.client()
+        await client.produce(topic=str(NAME.partition(1)))
+        with pytest.raises(NotAllowed, match="1 clients connected"):
+            await partitioned.delete(NAME)
+        assert len(await names(broker)) == 2
+        await partitioned.delete(NAME, force=True)
+        await client.receive("close_producer")
+        assert await names(broker) == []
+        assert not await broker.node.store.exists(PATH)
+        assert await ask(client, auto=False) == pb.TopicNotFound
+        assert len(broker.topics) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_makes_a_partition_of_a_topic_that_is_being_deleted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(NAME, 2)
+        await broker.topics.delete_by_name(NAME.partition(0))
+        await broker.node.store.put(PATH, b'{"partitions":2,"deleted":true}')
+        client = await broker.client()
+        not_found = (pb.TopicNotFound, pb.TopicNotFound)
+        assert await open_error(client, str(NAME.partition(0))) == not_found
+        # Whoever was interrupted begins again.
+        await broker.topics.partitioned.delete(NAME)
+        assert await names(broker) == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_single_topic_is_deleted_by_its_name(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.delete_by_name(NAME)
+        client = await broker.client()
+        await client.produce()
+        with pytest.raises(NotAllowed, match="clients connected"):
+            await broker.topics.delete_by_name(NAME)
+        await broker.topics.delete_by_name(NAME, force=True)
+        await client.receive("close_producer")
+        assert await names(broker) == []
+
+    run(tmp_path, scenario)

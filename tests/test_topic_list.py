@@ -1,0 +1,316 @@
+"""Patterns of topics, lists of a namespace's topics, and the news of them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from one_broker import Broker, Client
+from oracles import wire
+from pyxbroker.broker.topics_pattern import compile_pattern, matches, topics_hash, without_domain
+from pyxbroker.errors import MetadataStoreError
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+NAMESPACE = "public/default"
+PREFIX = f"persistent://{NAMESPACE}/"
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+# --- patterns -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matching"),
+    [
+        (PREFIX + "a.*", PREFIX + "abc", True),
+        (PREFIX + "a.*", PREFIX + "b", False),
+        (PREFIX + "a", PREFIX + "ab", False),
+        (PREFIX + "a.*", "non-persistent://public/default/abc", True),
+        ("public/default/a", PREFIX + "a", True),
+        (".*/a", PREFIX + "a-partition-7", True),
+        (PREFIX + "a-partition-.*", PREFIX + "a-partition-7", False),
+        ("non-persistent://public/default/x?", PREFIX + "x", True),
+        (r".*/\Qa.b\E.*", PREFIX + "a.bc", True),
+        (r".*/\Qa.b\E.*", PREFIX + "axbc", False),
+        (r"(?<ns>.*)/a", PREFIX + "a", True),
+        (r".*/\w", PREFIX + "ü", False),
+        (r"(?!public/default/x).*", PREFIX + "x1", False),
+        (r"(?!public/default/x).*", PREFIX + "y1", True),
+        (r".*/[^a\]]", PREFIX + "b", True),
+    ],
+)
+def test_what_a_pattern_names(pattern: str, topic: str, matching: bool) -> None:
+    compiled = compile_pattern(pattern)
+    assert compiled is not None
+    assert matches(compiled, TopicName.get(topic)) is matching
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+b", "(a|a)*b", ".*.*.*x", "(a?){9}", "a?" * 9 + "a" * 9, r"\p{L}+", "[[:alpha:]]",
+     "[a-z&&[^b]]", r".*\R"],
+)  # fmt: skip
+def test_patterns_that_are_costly_or_strange_are_left_to_the_client(pattern: str) -> None:
+    assert compile_pattern(pattern) is None
+
+
+@pytest.mark.parametrize("pattern", ["(", "a{3,1}", "*", "[a", "x://y", "http://public/default/a"])
+def test_what_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(MetadataStoreError, match="topics pattern"):
+        compile_pattern(pattern)
+
+
+def test_the_domain_of_a_pattern_is_cut_off() -> None:
+    assert without_domain("persistent://a/b/c://d") == "a/b/c"
+    assert without_domain("(persistent|non-persistent://a/b/c)") == "(persistent|a/b/c)"
+    assert without_domain("a/b/.*") == "a/b/.*"
+
+
+@pytest.mark.filterwarnings("error::FutureWarning")
+@given(st.text(alphabet=r"ab.*+?{}2,()[]|\^$", max_size=50))
+def test_no_pattern_takes_long(pattern: str) -> None:
+    try:
+        compiled = compile_pattern(pattern)
+    except MetadataStoreError:
+        return
+    if compiled is not None:
+        began = time.process_time()
+        for name in ("a" * 80, "ab" * 40, "a" * 79 + "!"):
+            compiled.fullmatch(name)
+        assert time.process_time() - began < 0.5
+
+
+def test_the_hash_of_a_list_is_guavas() -> None:
+    # Said by Apache Pulsar 4.2.4 of these names.
+    namespace = "persistent://public/p1-1795273957/"
+    assert topics_hash([]) == "00000000"
+    assert topics_hash([namespace + "a"]) == "4490b3b4"
+    parts = [f"parted-partition-{index}" for index in range(3)]
+    names = [namespace + name for name in ("x y", "b", "ü", "a", *parts)]
+    assert topics_hash(names) == topics_hash(reversed(names)) == "26877a8c"
+
+
+def test_names_are_sorted_as_java_does() -> None:
+    high, higher = "\ufb00", "\U0001f600"
+    text = f"{higher},{high}".encode()
+    assert topics_hash([high, higher]) == wire.crc32c(text).to_bytes(4, "little").hex()
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+async def topics(client: Client, **fields: Any) -> Any:
+    fields.setdefault("namespace", NAMESPACE)
+    command = pb.CommandGetTopicsOfNamespace(request_id=0, **fields)
+    return await client.request(command, "getTopicsOfNamespaceResponse")
+
+
+def test_a_list_has_the_topics_of_its_namespace(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await topics(client)
+        assert (list(answer.topics), answer.topics_hash) == ([], "00000000")
+        for name in ("b", "a b", "ü", "__change_events"):
+            await broker.topic(PREFIX + name)
+        await broker.topics.partitioned.create(TopicName.get(PREFIX + "__transaction_log_0"), 1)
+        await broker.node.store.put(paths.namespace_policies("public/other"), b"{}")
+        await broker.topic("persistent://public/other/x")
+        await broker.node.store.put(paths.managed_ledgers(NAMESPACE) + "/%2F", b"")
+        answer = await topics(client)
+        assert sorted(answer.topics) == [PREFIX + "a b", PREFIX + "b", PREFIX + "ü"]
+        assert (answer.filtered, answer.changed) == (False, True)
+        assert answer.topics_hash == topics_hash(answer.topics)
+        assert list((await topics(client, mode=pb.CommandGetTopicsOfNamespace.ALL)).topics) == list(
+            answer.topics
+        )
+        same = await topics(client, topics_hash=answer.topics_hash)
+        assert (list(same.topics), same.changed) == ([], False)
+        other = await topics(client, namespace="public/nowhere")
+        assert list(other.topics) == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_list_is_filtered_by_a_pattern(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for name in ("a1", "b"):
+            await broker.topic(PREFIX + name)
+        await broker.topics.partitioned.create(TopicName.get(PREFIX + "a2"), 1)
+        answer = await topics(client, topics_pattern=PREFIX + "a.")
+        assert list(answer.topics) == [PREFIX + "a1", PREFIX + "a2-partition-0"]
+        assert answer.filtered
+        same = await topics(client, topics_pattern=".*/a.", topics_hash=answer.topics_hash)
+        assert (list(same.topics), same.changed, same.filtered) == ([], False, True)
+        for pattern in (".*/a" + "|x" * 25, "(.*)*"):
+            answer = await topics(client, topics_pattern=pattern)
+            assert (len(answer.topics), answer.filtered) == (3, False)
+        assert (await topics(client, topics_pattern="(")).error == pb.MetadataError
+        assert (await topics(client, namespace="nonsense")).error == pb.InvalidTopicName
+
+    run(tmp_path, scenario)
+
+
+def test_a_broker_may_leave_all_patterns_to_clients(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await broker.topic(PREFIX + "b")
+        answer = await topics(client, topics_pattern=PREFIX + "a")
+        assert (list(answer.topics), answer.filtered) == ([PREFIX + "b"], False)
+
+    run(tmp_path, scenario, enableBrokerSideSubscriptionPatternEvaluation=False)
+
+
+def test_lists_count_as_lookups(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        commands = [
+            pb.CommandGetTopicsOfNamespace(namespace=NAMESPACE, request_id=number)
+            for number in range(2)
+        ]
+        for command in commands:
+            client.send(command)
+        assert (await client.receive("error")).error == pb.TooManyRequests
+        assert (await client.receive("getTopicsOfNamespaceResponse")).request_id == 0
+
+    run(tmp_path, scenario, maxConcurrentLookupRequest=1)
+
+
+# --- watching ------------------------------------------------------------------------------------
+
+
+async def watch(client: Client, pattern: str = PREFIX + "a.*", **fields: Any) -> Any:
+    settings: dict[str, Any] = {"watcher_id": 1, "namespace": NAMESPACE} | fields
+    command = pb.CommandWatchTopicList(request_id=0, topics_pattern=pattern, **settings)
+    return await client.request(command, "watchTopicListSuccess")
+
+
+async def told(client: Client, watcher_id: int = 1) -> tuple[list[str], list[str], str]:
+    update = await client.receive("watchTopicUpdate")
+    assert update.watcher_id == watcher_id
+    return list(update.new_topics), list(update.deleted_topics), update.topics_hash
+
+
+def test_a_watcher_hears_of_topics_that_come_and_go(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        assert list((await watch(client)).topic) == []
+        await broker.topic(PREFIX + "a1")
+        assert await told(client) == ([PREFIX + "a1"], [], topics_hash([PREFIX + "a1"]))
+        await broker.topic(PREFIX + "b")
+        assert await client.quiet() == []
+        topic = await broker.topic(PREFIX + "a2")
+        both = [PREFIX + "a1", PREFIX + "a2"]
+        assert await told(client) == ([PREFIX + "a2"], [], topics_hash(both))
+        again = await watch(client)
+        assert (list(again.topic), again.topics_hash) == (both, topics_hash(both))
+        assert list((await watch(client, topics_hash=topics_hash(both))).topic) == []
+        await broker.topics.delete(topic)
+        assert await told(client) == ([], [PREFIX + "a2"], topics_hash([PREFIX + "a1"]))
+        close = pb.CommandWatchTopicListClose(request_id=0, watcher_id=1)
+        for _ in range(2):
+            assert not hasattr(await client.request(close, "success"), "error")
+        await broker.topic(PREFIX + "a3")
+        assert await client.quiet() == []
+
+    run(tmp_path, scenario)
+
+
+def test_many_changes_add_up(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        clients = [await broker.client() for _ in range(2)]
+        for client in clients:
+            await watch(client, watcher_id=7)
+        names = [f"{PREFIX}a{number}" for number in range(50)]
+        await asyncio.gather(*(broker.topic(name) for name in names))
+        for client in clients:
+            known: set[str] = set()
+            while len(known) < 50:
+                new, gone, found = await told(client, 7)
+                assert gone == []
+                known.update(new)
+                assert found == topics_hash(known)
+            assert known == set(names)
+
+    run(tmp_path, scenario)
+
+
+def test_a_watcher_goes_with_its_connection(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        watching = len(broker.node.store._watchers)
+        await watch(client)
+        assert len(broker.node.store._watchers) == watching + 1
+        client.connection.close()
+        assert len(broker.node.store._watchers) == watching
+        await broker.topic(PREFIX + "a1")
+
+    run(tmp_path, scenario)
+
+
+def test_watchers_that_cannot_be(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for pattern in ("a" * 51, "(a+)+b"):
+            assert (await watch(client, pattern)).error == pb.NotAllowedError
+        assert (await watch(client, "(")).error == pb.MetadataError
+        assert (await watch(client, namespace="nonsense")).error == pb.InvalidTopicName
+        assert len(client.connection.session.watchers) == 0
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_watching_is_announced_where_it_works(tmp_path: Path, enabled: bool) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = Client(broker)
+        client.send(pb.CommandConnect(client_version="test", protocol_version=21))
+        flags = (await client.receive("connected")).feature_flags
+        assert flags.supports_topic_watchers is enabled
+        assert flags.supports_topic_watcher_reconcile is enabled
+        assert hasattr(await watch(client), "error") is not enabled
+
+    run(tmp_path, scenario, enableBrokerTopicListWatcher=enabled)
+
+
+def test_a_list_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await watch(client)
+        store = broker.node.store
+        children = store.children
+
+        def fail(path: str) -> Any:
+            if path != paths.managed_ledgers(NAMESPACE):
+                return children(path)
+            store.children = children  # type: ignore[method-assign]
+            raise MetadataError("away")
+
+        store.children = fail  # type: ignore[method-assign]
+        await broker.topic(PREFIX + "a1")
+        assert (await told(client))[0] == [PREFIX + "a1"]
+
+    run(tmp_path, scenario)
+
+
+def test_the_python_syntax_of_named_groups_is_taken_too() -> None:
+    compiled = compile_pattern("(?P<n>a)")
+    assert compiled is not None and compiled.pattern == re.compile("(?P<n>a)").pattern
