@@ -22,7 +22,6 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    activeConsumerFailoverDelayTimeMillis
     autoSkipNonRecoverableData brokerDeduplicationEnabled
     defaultNumberOfNamespaceBundles diskUsageThreshold
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
@@ -31,7 +30,7 @@ NOT_YET = frozenset(
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     maxConcurrentNonPersistentMessagePerConnection maxNumPartitionsPerPartitionedTopic
-    maxTopicsPerNamespace maxUnackedMessagesPerSubscription
+    maxTopicsPerNamespace
     messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
     subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds

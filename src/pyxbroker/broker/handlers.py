@@ -118,6 +118,7 @@ class Handlers:
                 "redeliverUnacknowledgedMessages",
                 commands.handle_redeliver,
             ),
+            kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
             kinds.SEEK: ("seek", commands.handle_seek),
             kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", commands.handle_get_last_message_id),
         }
