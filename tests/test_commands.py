@@ -265,7 +265,7 @@ def test_a_receipt_is_built_as_protobuf_builds_it(
     st.integers(-1, 2**31 - 1),
     uint32,
     st.lists(int64, max_size=8),
-    uint64,
+    st.integers(-1, 2**63 - 1),
     st.integers(0, 5000),
 )
 def test_a_message_header_is_built_as_protobuf_builds_it(
@@ -298,7 +298,7 @@ LARGEST_HEADER = """
 from pyxbroker import commands
 huge, words = 2**64 - 1, {words}
 frame = commands.build_message_header_py(
-    huge, huge, huge, 2**31 - 1, 2**32 - 1, [-1] * words, huge, 1
+    huge, huge, huge, 2**31 - 1, 2**32 - 1, [-1] * words, 2**63 - 1, 1
 )
 print(frame.hex())
 """
@@ -308,7 +308,7 @@ print(frame.hex())
 def test_the_largest_message_header_fits_its_buffer(words: int) -> None:
     # A word of an ack set takes a byte for its key and up to ten for its value. The header is built
     # in a process of its own: one that runs over its buffer ends the process.
-    arguments = (HUGE, HUGE, HUGE, 2**31 - 1, 2**32 - 1, [-1] * words, HUGE, 1)
+    arguments = (HUGE, HUGE, HUGE, 2**31 - 1, 2**32 - 1, [-1] * words, 2**63 - 1, 1)
     script = LARGEST_HEADER.format(words=words)
     run = subprocess.run(
         [sys.executable, "-c", script], check=False, capture_output=True, text=True

@@ -132,11 +132,11 @@ def test_acks_and_permits_reach_the_consumer() -> None:
             pb.MessageIdData(ledgerId=3, entryId=5, ack_set=[0b1011, 1], batch_size=70),
             pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1, ack_set=[0]),
         ]
-        await side.write(ack(*ids, request_id=9) + flow(2**32 - 1))
+        await side.write(ack(*ids, request_id=9) + flow(2**31 - 1))
         await side.write(ack(ids[0], ack_type=1, txnid_least_bits=0))
         assert side.told == [
             ("ack", [(3, 4, 0), (3, 5, 4), (-1, -1, 0)], False, 9, False),
-            ("flow", 2**32 - 1),
+            ("flow", 2**31 - 1),
             ("ack", [(3, 4, 0)], True, None, True),
         ]
 
@@ -165,6 +165,8 @@ def test_acks_and_permits_for_nobody_are_dropped() -> None:
         send(1, section(b""), producer_id=99),
         wire.frame(b"\x08\x0a\x52\x02\x08\x02"),  # ACK without type
         wire.frame(b"\x08\x0b\x5a\x02\x08\x02"),  # FLOW without permits
+        flow(0),
+        flow(2**31),
         ack(pb.MessageIdData(ledgerId=1, entryId=1, ack_set=[1] * 4097)),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from one_bookie import LIMITS, Node, append, until
+from one_bookie import LIMITS, Node, append, ledgers_of, until
 from oracles.ackset import longs_of
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import EntryRun, Position
@@ -399,7 +399,7 @@ def test_a_long_ledger_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 assert cursor._ledger.handle.length < 2100
                 used.add(cursor.ledger_id)
             assert len(used) == 3, "about 50 bytes each"
-            assert node.storage.ledgers(-1, 100) == [cursor.ledger_id]
+            assert ledgers_of(node.storage) == [cursor.ledger_id]
             assert state_of(await found_by(node, cursor, 1000)) == state_of(cursor.acks)
 
     asyncio.run(scenario())

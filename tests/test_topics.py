@@ -311,7 +311,7 @@ def test_unsubscribing_forgets_everything(tmp_path: Path) -> None:
         refused = await client.request(
             pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success"
         )
-        assert refused.error == pb.NotAllowedError
+        assert refused.error == pb.MetadataError
         await client.request(
             pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True), "success"
         )

@@ -106,9 +106,9 @@ cdef uint32_t build_receipt(uint8_t *out, uint64_t producer_id, uint64_t sequenc
 
 # Build the start of a MESSAGE frame at out, so that payload_size stored bytes complete the frame;
 # returns its size, at most MESSAGE_HEADER_BYTES_MAX + ACK_SET_WORD_BYTES_MAX * ack_set_words.
-# partition -1 and consumer_epoch 0 are left out.
+# partition -1 and consumer_epoch -1 are left out.
 cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t ledger_id,
                                    uint64_t entry_id, int32_t partition,
                                    uint32_t redelivery_count, const int64_t *ack_set,
-                                   uint32_t ack_set_words, uint64_t consumer_epoch,
+                                   uint32_t ack_set_words, int64_t consumer_epoch,
                                    uint32_t payload_size) noexcept nogil

@@ -343,7 +343,7 @@ cdef uint32_t _build_message_body(uint8_t *body, uint64_t consumer_id, uint64_t 
 cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t ledger_id,
                                    uint64_t entry_id, int32_t partition,
                                    uint32_t redelivery_count, const int64_t *ack_set,
-                                   uint32_t ack_set_words, uint64_t consumer_epoch,
+                                   uint32_t ack_set_words, int64_t consumer_epoch,
                                    uint32_t payload_size) noexcept nogil:
     cdef uint8_t body[96]
     cdef uint8_t word[12]
@@ -354,8 +354,8 @@ cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t 
     cdef uint8_t *p
     for i in range(ack_set_words):
         size += 1 + <uint32_t>(_build_varint(word, <uint64_t>ack_set[i]) - word)
-    if consumer_epoch:
-        size += 1 + <uint32_t>(_build_varint(word, consumer_epoch) - word)
+    if consumer_epoch >= 0:
+        size += 1 + <uint32_t>(_build_varint(word, <uint64_t>consumer_epoch) - word)
     p = _build_uint(out + 8, 1, CMD_MESSAGE)
     p = _build_varint(p, (CMD_MESSAGE << 3) | WIRE_BYTES)
     p = _build_varint(p, size)
@@ -363,8 +363,8 @@ cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t 
     p += fixed
     for i in range(ack_set_words):
         p = _build_uint(p, 4, <uint64_t>ack_set[i])
-    if consumer_epoch:
-        p = _build_uint(p, 5, consumer_epoch)
+    if consumer_epoch >= 0:
+        p = _build_uint(p, 5, <uint64_t>consumer_epoch)
     write_u32(out, <uint32_t>(p - out) - 4 + payload_size)
     write_u32(out + 4, <uint32_t>(p - out) - 8)
     return <uint32_t>(p - out)

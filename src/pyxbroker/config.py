@@ -218,6 +218,18 @@ class Config:
         "Messages that all consumers of a shared subscription may hold unacknowledged; 0 is no"
         " limit.",
     )
+    maxUnackedMessagesPerBroker: int = setting(
+        0,
+        "Messages that all consumers of shared subscriptions may hold unacknowledged; 0 is no"
+        " limit. At the limit only subscriptions that hold little go on, until half of it is left.",
+    )
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = setting(
+        0.16,
+        "The part of maxUnackedMessagesPerBroker that one subscription may hold while the broker"
+        " is at that limit.",
+        minimum=0,
+        maximum=1,
+    )
 
     # Topics and subscriptions
 
@@ -301,6 +313,27 @@ class Config:
     )
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
+    )
+    activeConsumerFailoverConsistentHashing: bool = setting(
+        False,
+        "Whether the active consumer of a failover subscription on a partition is chosen by hashes"
+        " of the names, as on other topics, and not by the number of the partition.",
+    )
+    subscriptionKeySharedUseConsistentHashing: bool = setting(
+        True,
+        "Whether keys of a Key_Shared subscription are spread by points on a ring; otherwise each"
+        " consumer has one range of hashes.",
+    )
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
+        100, "Points on the ring for each consumer of a Key_Shared subscription.", minimum=1
+    )
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
+        2000,
+        "Entries of a Key_Shared subscription that may wait for their consumer, for each consumer,"
+        " before no new ones are read; 0 is no limit.",
+    )
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
+        20_000, "The same for the whole subscription; 0 is no limit."
     )
 
     # Dispatch

@@ -22,7 +22,6 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    activeConsumerFailoverDelayTimeMillis
     autoSkipNonRecoverableData brokerDeduplicationEnabled
     defaultNumberOfNamespaceBundles diskUsageThreshold
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
@@ -30,8 +29,7 @@ NOT_YET = frozenset(
     flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxConcurrentNonPersistentMessagePerConnection
-    maxTopicsPerNamespace maxUnackedMessagesPerSubscription
+    maxConcurrentNonPersistentMessagePerConnection maxTopicsPerNamespace
     messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
     subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds

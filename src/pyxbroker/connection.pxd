@@ -16,6 +16,7 @@ cdef enum:
     HANDSHAKE_FRAME_BYTES_MAX = 131072      # frames before CONNECTED
     OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the peer
     OUT_PENDING_DISPATCH = 2 * 1024 * 1024  # unsent bytes that pause delivery to the peer
+    PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
     CLOSED_PRODUCERS_KEPT = 64      # SENDs for producers closed this recently are dropped
 
     PAUSED_SENDS = 1                # too many sends pending on this connection

@@ -457,6 +457,8 @@ cdef class Connection:
             return self._malformed("a FLOW command could not be decoded")
         consumer = self.consumers.get(flow.consumer_id)
         if consumer is not None:
+            if not 0 < flow.permits <= PERMITS_MAX:
+                return self._malformed("a FLOW command gives no permits")
             consumer.on_flow(flow.permits)
         return 0
 

@@ -1,10 +1,37 @@
 """What Python sees of dispatch.pyx: one consumer's deliveries, and a look into an entry."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.connection import Connection
 from pyxbroker.entry import AckRun, EntryBatch
+from pyxbroker.key_shared import KeyShared
+
+class UnackedCount:
+    """Messages sent and not acknowledged, of a subscription or of the whole broker.
+
+    At its limit (0: none) it blocks until less than half of that is left. Of a whole that blocks,
+    each part may still have its share.
+    """
+
+    def __init__(
+        self, limit: int = 0, whole: UnackedCount | None = None, share: int = 0
+    ) -> None: ...
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+    @property
+    def limit(self) -> int:
+        """How many there may be."""
+    @property
+    def blocked(self) -> bool:
+        """Its limit was reached."""
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing more may be sent until something is acknowledged."""
+    def set_limit(self, limit: int) -> None:
+        """A policy changed."""
 
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
@@ -15,8 +42,15 @@ class ConsumerState:
     """Messages delivered and not acknowledged."""
     unacked_max: int
     """Messages that may be unacknowledged before it gets no more; 0: no limit."""
+    unacked_total: UnackedCount | None
+    """Of its subscription; None: not limited."""
     consumer_epoch: int
+    """What the client counts its redeliveries with; -1: it does not."""
     closed: bool
+    keys: KeyShared | None
+    """Of a Key_Shared subscription."""
+    slot: int
+    """The consumer's number there."""
 
     def __init__(self, connection: Connection, consumer_id: int, partition: int = -1) -> None: ...
     @property
@@ -41,8 +75,14 @@ class ConsumerState:
     def can_deliver(self) -> bool:
         """True when it has permits and its connection takes more bytes."""
     @property
+    def acked(self) -> int:
+        """Messages acknowledged by it."""
+    @property
+    def is_at_limit(self) -> bool:
+        """It has reached unacked_max, and has still more than half of that unacknowledged."""
+    @property
     def is_blocked(self) -> bool:
-        """It must acknowledge something before it gets more."""
+        """It, or another of its subscription, must acknowledge something before it gets more."""
     def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
         """(entries, bytes) to read for it: no more than its permits and its connection take now."""
     def deliver(
@@ -59,20 +99,58 @@ class ConsumerState:
         Acknowledged entries are passed over; so are those that no client may see, which are
         appended to left_out.
         """
-    def settle(self, run: AckRun) -> int:
-        """Forgets the whole entries of an individual ack; the messages that they had."""
     def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
         """Of a delivered batch only so many messages are left; how many were settled."""
+    def settle(self, run: AckRun, strangers: list[tuple[int, int]] | None = None) -> int:
+        """Forgets the whole entries of an individual ack; the messages that they had.
+
+        Positions of whole entries that are not pending here are appended to strangers.
+        """
     def settle_one(self, ledger_id: int, entry_id: int) -> int:
         """Forgets one delivered entry; its messages, 0 when it was not pending here."""
     def settle_up_to(self, ledger_id: int, entry_id: int) -> int:
-        """Forgets every delivered entry up to a position; the messages that they had."""
+        """Forgets every delivered entry up to a position; the messages that they had.
+
+        Only for who gets entries in order, as all do that may acknowledge cumulatively.
+        """
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry is delivered and not acknowledged here."""
+    def key_hash_of(self, ledger_id: int, entry_id: int) -> int:
+        """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
     def pending_positions(self) -> list[tuple[int, int]]:
         """Every delivered, unacknowledged position, in order."""
     def clear_pending(self) -> None:
         """Forgets all deliveries: they will be sent again."""
+
+def deal(
+    batch: EntryBatch,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+    acks: AckSet,
+    redelivery_counts: dict[tuple[int, int], int],
+    left_out: list[tuple[int, int]],
+    waiting_max: int,
+) -> int:
+    """Sends new entries to the owners of their keys; those that cannot take them wait in keys.
+
+    consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
+    stopped. Acknowledged entries are passed over, as are those that no client may see, which are
+    appended to left_out.
+    """
+
+def deal_waiting(
+    batch: EntryBatch,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+    acks: AckSet,
+    redelivery_counts: dict[tuple[int, int], int],
+    left_out: list[tuple[int, int]],
+) -> int:
+    """Sends entries of a batch that wait in keys and have their turn; returns how many went.
+
+    Those that are acknowledged meanwhile wait no longer, and those of which nothing is left are
+    appended to left_out. Entries that do not wait are passed over.
+    """
 
 class Peeked(NamedTuple):
     """What peek_entry tells of an entry."""

@@ -257,7 +257,7 @@ def build_message_header(
     if redelivery_count:
         message.redelivery_count = redelivery_count
     message.ack_set.extend(ack_set)
-    if consumer_epoch:
+    if consumer_epoch >= 0:
         message.consumer_epoch = consumer_epoch
     whole = frame(command.SerializeToString(), bytes(payload_size))
     return whole[: len(whole) - payload_size]

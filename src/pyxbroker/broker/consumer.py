@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.broker import replies
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.connection import Connection
 from pyxbroker.dispatch import ConsumerState
 from pyxbroker.entry import AckRun
@@ -13,7 +15,41 @@ from pyxbroker.entry import AckRun
 if TYPE_CHECKING:
     from pyxbroker.broker.subscription import Subscription
 
+RATE_WINDOW_S = 60.0
 PERMITS_MAX = 2**31 - 1
+AUTO_SPLIT = KeySharedPolicy()
+
+
+class ConsumerRates(NamedTuple):
+    """What a consumer got and did, per second."""
+
+    msg_out: float = 0.0
+    bytes_out: float = 0.0
+    redelivered: float = 0.0
+    acked: float = 0.0
+
+
+class RateWindow:
+    """Rates of counters that only grow, over the last window that has ended.
+
+    It is asked now and then: a window ends when it is asked at least window_s after its begin.
+    """
+
+    def __init__(self, window_s: float, now: float) -> None:
+        self._window_s = window_s
+        self._began = now
+        self._counters = (0, 0, 0, 0)
+        self._rates = ConsumerRates()
+
+    def rates(self, now: float, counters: tuple[int, int, int, int]) -> ConsumerRates:
+        """The rates at a time, in seconds, at which the counters are these."""
+        seconds = now - self._began
+        if seconds >= self._window_s:
+            grown = (new - old for new, old in zip(counters, self._counters, strict=True))
+            self._rates = ConsumerRates(*(each / seconds for each in grown))
+            self._began = now
+            self._counters = counters
+        return self._rates
 
 
 class Consumer(ConsumerState):
@@ -27,16 +63,32 @@ class Consumer(ConsumerState):
         name: str,
         priority_level: int,
         metadata: dict[str, str],
+        key_shared: KeySharedPolicy = AUTO_SPLIT,
     ) -> None:
         super().__init__(connection, consumer_id, subscription.topic.partition)
         self.subscription = subscription
         self.name = name
         self.priority_level = priority_level
         self.metadata = metadata
+        self.key_shared = key_shared
+        self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+        self._rates = RateWindow(RATE_WINDOW_S, subscription.topic.loop.time())
+
+    def __str__(self) -> str:
+        """As Pulsar names a consumer in its errors."""
+        return (
+            f"Consumer{{subscription={self.subscription.name}, consumerId={self.consumer_id},"
+            f" consumerName={self.name}, address=/{self.connection.peer}}}"
+        )
+
+    def rates(self) -> ConsumerRates:
+        """What it got and did, per second, lately."""
+        counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked)
+        return self._rates.rates(self.subscription.topic.loop.time(), counters)
 
     def on_flow(self, permits: int) -> None:
         """FLOW: the client has room for that many messages more."""
-        if permits <= 0 or self.closed:
+        if self.closed:
             return
         self.permits = min(self.permits + permits, PERMITS_MAX)
         self.subscription.dispatcher.wake()

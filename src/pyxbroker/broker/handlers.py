@@ -119,6 +119,7 @@ class Handlers:
                 "redeliverUnacknowledgedMessages",
                 commands.handle_redeliver,
             ),
+            kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
             kinds.SEEK: ("seek", commands.handle_seek),
             kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", commands.handle_get_last_message_id),
             kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),

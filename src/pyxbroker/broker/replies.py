@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.consumer import Consumer
 
 _SIZES = struct.Struct(">II")
 
@@ -225,6 +228,45 @@ def close_consumer(consumer_id: int) -> bytes:
     command = _command(pb.BaseCommand.CLOSE_CONSUMER)
     command.close_consumer.consumer_id = consumer_id
     command.close_consumer.request_id = NO_REQUEST
+    return frame(command)
+
+
+def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
+    """What a client may know of its consumer; rates are those of the last minute or so."""
+    command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    answer = command.consumerStatsResponse
+    answer.request_id = request_id
+    rates = consumer.rates()
+    answer.msgRateOut = rates.msg_out
+    answer.msgThroughputOut = rates.bytes_out
+    answer.msgRateRedeliver = rates.redelivered
+    answer.messageAckRate = rates.acked
+    answer.msgRateExpired = 0.0
+    answer.consumerName = consumer.name
+    answer.availablePermits = max(consumer.permits, 0)
+    answer.unackedMessages = consumer.unacked_messages
+    answer.blockedConsumerOnUnackedMsgs = consumer.is_at_limit
+    answer.address = f"/{consumer.connection.peer}"
+    answer.connectedSince = consumer.connected_since
+    answer.type = str(consumer.subscription.kind)
+    answer.msgBacklog = consumer.subscription.cursor.backlog
+    return frame(command)
+
+
+def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    answer = command.consumerStatsResponse
+    answer.request_id = request_id
+    answer.error_code = code
+    answer.error_message = message
+    return frame(command)
+
+
+def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
+    """Whether a consumer of a Failover subscription is the one that gets messages."""
+    command = _command(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+    command.active_consumer_change.consumer_id = consumer_id
+    command.active_consumer_change.is_active = is_active
     return frame(command)
 
 

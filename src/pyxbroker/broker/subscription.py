@@ -5,9 +5,12 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING
 
-from pyxbroker.broker.dispatchers import Dispatcher, ExclusiveDispatcher, SharedDispatcher
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
+from pyxbroker.broker.dispatch.shared import SharedDispatcher
+from pyxbroker.broker.dispatch.single_active import ExclusiveDispatcher, FailoverDispatcher
 from pyxbroker.entry import AckRun, Position
-from pyxbroker.errors import ConsumerBusy, NotAllowed
+from pyxbroker.errors import ConsumerBusy, MetadataStoreError, ServiceNotReady, SubscriptionBusy
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor
 
@@ -24,11 +27,12 @@ class SubscriptionType(enum.IntEnum):
     FAILOVER = 2
     KEY_SHARED = 3
 
+    def __str__(self) -> str:
+        return TYPE_NAMES[self]
 
-DISPATCHERS: dict[SubscriptionType, type[Dispatcher]] = {
-    SubscriptionType.EXCLUSIVE: ExclusiveDispatcher,
-    SubscriptionType.SHARED: SharedDispatcher,
-}
+
+TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
 
 
 class Subscription:
@@ -48,40 +52,69 @@ class Subscription:
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers
 
-    def holder(self, kind: SubscriptionType) -> Consumer | None:
-        """Who keeps a consumer of a type from joining, and would not if its client were gone."""
-        if kind is SubscriptionType.EXCLUSIVE and self.kind is kind and self.consumers:
+    def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
+        """Who keeps a consumer from joining, and would not if its client were gone."""
+        if kind is not self.kind or not self.consumers:
+            return None
+        if kind is SubscriptionType.EXCLUSIVE:
             return self.consumers[0]
+        if isinstance(self.dispatcher, KeySharedDispatcher):
+            return self.dispatcher.holder(key_shared.ranges)
         return None
 
     def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
-        """Attaches a consumer. Raises ConsumerBusy when the subscription cannot take it."""
+        """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
         if self.closing:
-            raise ConsumerBusy(
-                f"Subscription {self.name} of {self.topic.name} is being closed; try again."
-            )
-        if self.consumers and kind is not self.kind:
-            raise ConsumerBusy(
-                f"Subscription {self.name} is of type {self.kind.name.title()} while it has"
-                f" consumers; a {kind.name.title()} consumer cannot join it."
-            )
-        if self.consumers and kind is SubscriptionType.EXCLUSIVE:
-            raise ConsumerBusy(
-                f"Exclusive consumer is already connected to subscription {self.name}"
-                f" of {self.topic.name}."
-            )
-        limit = self.topic.limits.consumers_per_subscription_max
-        if limit and len(self.consumers) >= limit:
-            raise ConsumerBusy(
-                f"Subscription {self.name} has {limit} consumers, which is its limit"
-                " (maxConsumersPerSubscription)."
-            )
+            raise ServiceNotReady("Subscription is fenced")
+        if self.consumers:
+            self._check_compatible(consumer, kind)
+            limit = self.topic.limits.consumers_per_subscription_max
+            if limit and kind is not SubscriptionType.EXCLUSIVE and len(self.consumers) >= limit:
+                raise ConsumerBusy(
+                    "Subscription reached max consumers limit (maxConsumersPerSubscription)"
+                )
+            self.dispatcher.add_consumer(consumer)
+            return
+        dispatcher = self._make_dispatcher(consumer, kind)
+        dispatcher.add_consumer(consumer)
+        self.kind = kind
+        self.dispatcher = dispatcher
+
+    def _make_dispatcher(self, consumer: Consumer, kind: SubscriptionType) -> Dispatcher:
+        if kind is SubscriptionType.KEY_SHARED:
+            return KeySharedDispatcher(self, consumer.key_shared)
         if kind is SubscriptionType.SHARED:
-            consumer.unacked_max = self.topic.limits.unacked_per_consumer_max
-        if kind is not self.kind or not self.consumers:
-            self.kind = kind
-            self.dispatcher = DISPATCHERS[kind](self)
-        self.dispatcher.add_consumer(consumer)
+            return SharedDispatcher(self)
+        if kind is SubscriptionType.FAILOVER:
+            return FailoverDispatcher(self)
+        return ExclusiveDispatcher(self)
+
+    def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
+        different = "Subscription is of different type. "
+        if kind is not self.kind:
+            raise SubscriptionBusy(
+                f"{different}Active subscription type of '{self.kind}' is different than the"
+                f" connecting consumer's type '{kind}'."
+            )
+        if not isinstance(self.dispatcher, KeySharedDispatcher):
+            return
+        here, wanted = self.dispatcher.policy, consumer.key_shared
+        if here.mode is not wanted.mode:
+            raise SubscriptionBusy(
+                f"{different}Active subscription key_shared mode of '{here.mode.name}' is different"
+                f" than the connecting consumer's key_shared mode '{wanted.mode.name}'."
+            )
+        if here.out_of_order and not wanted.out_of_order:
+            raise SubscriptionBusy(
+                f"{different}Active subscription allows out of order delivery while the connecting"
+                " consumer does not allow it."
+            )
+        if wanted.out_of_order and not here.out_of_order:
+            raise SubscriptionBusy(
+                f"{different}Active subscription does not allow out of order delivery while the"
+                " connecting consumer allows it."
+            )
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
@@ -111,21 +144,11 @@ class Subscription:
         if has_txn:
             return "Acknowledging within a transaction is not supported by this broker."
         if not cumulative:
-            was_blocked = consumer.is_blocked
-            consumer.settle(run)
             self.cursor.acknowledge(run)
-            if self.kind is not SubscriptionType.EXCLUSIVE:
-                self._settle_elsewhere(consumer, run)
-            if run.partial:
-                self._settle_batches(run)
-            if was_blocked and not consumer.is_blocked:
-                self.dispatcher.wake()
+            self.dispatcher.on_acknowledged(consumer, run)
             return None
-        if self.kind in (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED):
-            return (
-                f"A consumer of a {self.kind.name.title()} subscription cannot acknowledge"
-                " cumulatively."
-            )
+        if self.kind in INDIVIDUAL:
+            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
         if len(run) != 1:
             return f"A cumulative acknowledgement names one message id, not {len(run)}."
         ledger_id, entry_id, left = run.position(0)
@@ -133,39 +156,8 @@ class Subscription:
             self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
             consumer.settle_up_to(ledger_id, entry_id - 1 if left else entry_id)
             if left:
-                self._settle_batches(run)
+                self.dispatcher.settle_batches(run)
         return None
-
-    def _settle_batches(self, run: AckRun) -> None:
-        """Of the batches of which messages are left, the others are settled; who has the batch is
-        sent nothing of it again but those.
-        """
-        acks = self.cursor.acks
-        for i in range(len(run)):
-            ledger_id, entry_id, left = run.position(i)
-            if left == 0:
-                continue
-            if acks.is_acknowledged(ledger_id, entry_id):
-                # Earlier acknowledgements had what this one left out.
-                self.dispatcher.settled((ledger_id, entry_id))
-                for each in self.consumers:
-                    each.settle_one(ledger_id, entry_id)
-                continue
-            known = acks.messages_left(ledger_id, entry_id)
-            if known is not None:
-                for each in self.consumers:
-                    each.settle_all_but(ledger_id, entry_id, known)
-
-    def _settle_elsewhere(self, consumer: Consumer, run: AckRun) -> None:
-        """An entry may be acknowledged by another consumer than the one that has it now."""
-        for i in range(len(run)):
-            ledger_id, entry_id, left = run.position(i)
-            if left:
-                continue
-            self.dispatcher.settled((ledger_id, entry_id))
-            for other in self.consumers:
-                if other is not consumer:
-                    other.settle_one(ledger_id, entry_id)
 
     async def seek(self, mark_delete: Position) -> None:
         """Moves the cursor; consumers get everything after mark_delete. Durable when it returns."""
@@ -186,10 +178,6 @@ class Subscription:
             raise
 
     def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
-        """Raises NotAllowed while others use the subscription."""
-        others = [each for each in self.consumers if each is not consumer]
-        if others and not force:
-            raise NotAllowed(
-                f"Subscription {self.name} of {self.topic.name} has {len(others)} other"
-                " consumers; close them first, or unsubscribe with force."
-            )
+        """Raises MetadataStoreError, as Pulsar does, while others use the subscription."""
+        if not force and any(each is not consumer for each in self.consumers):
+            raise MetadataStoreError("Unconnected or shared consumer attempting to unsubscribe")

@@ -6,11 +6,12 @@ import asyncio
 from dataclasses import dataclass
 
 from pyxbroker.broker import replies
+from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.policies import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import Subscription
 from pyxbroker.connection import Turn
-from pyxbroker.dispatch import Peeked, peek_entry
+from pyxbroker.dispatch import Peeked, UnackedCount, peek_entry
 from pyxbroker.entry import Position
 from pyxbroker.errors import (
     ConsumerBusy,
@@ -38,9 +39,24 @@ class TopicLimits:
     consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
     subscriptions_max: int = 0  # maxSubscriptionsPerTopic
     unacked_per_consumer_max: int = 0  # messages; maxUnackedMessagesPerConsumer
+    unacked_per_subscription_max: int = 0  # messages; maxUnackedMessagesPerSubscription
+    unacked_in_broker: BrokerUnacked | None = None  # maxUnackedMessagesPerBroker
+    unacked_share: int = 0  # messages; what a subscription may have while the broker has too many
     read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
     read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
     round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
+    failover_delay_s: float = 0.0  # activeConsumerFailoverDelayTimeMillis
+    failover_by_hash: bool = False  # activeConsumerFailoverConsistentHashing
+    key_shared_by_ring: bool = True  # subscriptionKeySharedUseConsistentHashing
+    key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
+    look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
+    look_ahead_per_subscription_max: int = 20000
+
+    def unacked_of_subscription(self) -> UnackedCount:
+        """A count of what the consumers of one subscription have unacknowledged."""
+        return UnackedCount(
+            self.unacked_per_subscription_max, self.unacked_in_broker, self.unacked_share
+        )
 
 
 class Topic:

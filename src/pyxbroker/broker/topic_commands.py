@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker import replies
 from pyxbroker.broker.consumer import Consumer
+from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.liveness import Liveness
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.session import Opening, opened
-from pyxbroker.broker.subscription import DISPATCHERS, Subscription, SubscriptionType
+from pyxbroker.broker.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topic import Topic
 from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
-from pyxbroker.errors import ConsumerNotFound, NotAllowed
+from pyxbroker.errors import ConsumerNotFound, MetadataStoreError, NotAllowed, ProducerBusy
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
@@ -49,6 +50,10 @@ class TopicCommands:
             user_provided = bool(name) and message.user_provided_producer_name
             if not name:
                 name = await self._service.producer_names.next()
+            if message.initial_subscription_name:
+                await self._create_initial_subscription(topic, message.initial_subscription_name)
+            if connection.closed:
+                return
             producer = Producer(
                 connection,
                 producer_id,
@@ -63,18 +68,23 @@ class TopicCommands:
                 return
             topic.add_producer(producer)
             connection.producers[producer_id] = producer
-        if message.initial_subscription_name:
-            await topic.subscription_for(
-                message.initial_subscription_name, topic.managed_ledger.last_confirmed, {}, True
-            )
         self._answer_producer(connection, message.request_id, producer)
 
-    async def _make_room(
-        self, connection: Connection, holder: Producer | Consumer | None
-    ) -> None:
+    async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
         """Sends away a producer or consumer that is in the way and whose client is gone."""
         if holder is not None and holder.connection is not connection:
             await self._liveness.is_alive(holder.connection)
+
+    async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
+        """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
+        if name in topic.subscriptions:
+            return
+        if not self._service.config.allowAutoSubscriptionCreation:
+            raise NotAllowed(
+                "Could not create the initial subscription due to the auto subscription creation"
+                " is not allowed."
+            )
+        await topic.subscription_for(name, topic.managed_ledger.first_position(), {}, True)
 
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
@@ -97,16 +107,18 @@ class TopicCommands:
             connection.send_frame(replies.success(message.request_id))
             return
         kind = SubscriptionType(message.subType)
-        _refuse_unsupported_consumer(message, kind)
+        _refuse_unsupported_consumer(message)
         _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
-            raise NotAllowed("A subscription must have a name.")
+            raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
         with Opening(connection, ("consumer", consumer_id)):
             name = TopicName.get(message.topic)
             topic = await self._service.topics.get(name, create=message.force_topic_creation)
             topic.check_consumers()
+            _check_durability(topic, message)
             subscription = await self._subscription(topic, message)
-            await self._make_room(connection, subscription.holder(kind))
+            key_shared = _key_shared_policy(message)
+            await self._make_room(connection, subscription.holder(kind, key_shared))
             if connection.closed:
                 _drop_unused(subscription)
                 return
@@ -117,9 +129,10 @@ class TopicCommands:
                 message.consumer_name,
                 message.priority_level,
                 {each.key: each.value for each in message.metadata},
+                key_shared,
             )
-            if message.HasField("consumer_epoch"):
-                consumer.consumer_epoch = message.consumer_epoch
+            if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
+                consumer.consumer_epoch = _signed(message.consumer_epoch)
             try:
                 subscription.add_consumer(consumer, kind)
             except BaseException:
@@ -157,7 +170,9 @@ class TopicCommands:
         connection.send_frame(replies.success(message.request_id))
 
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
-        consumer = _consumer(connection, message.consumer_id)
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)
         subscription.closing = True
@@ -173,16 +188,32 @@ class TopicCommands:
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None:
             return
-        if message.HasField("consumer_epoch"):
-            consumer.consumer_epoch = message.consumer_epoch
-        dispatcher = consumer.subscription.dispatcher
-        if message.message_ids:
-            dispatcher.redeliver(
+        subscription: Subscription = consumer.subscription
+        if message.message_ids and subscription.kind in INDIVIDUAL:
+            subscription.dispatcher.redeliver(
                 consumer,
                 [(_signed(each.ledgerId), _signed(each.entryId)) for each in message.message_ids],
             )
-        else:
-            dispatcher.redeliver_all(consumer)
+            return
+        if message.HasField("consumer_epoch") and subscription.kind not in INDIVIDUAL:
+            # What the client discards has an older epoch; it never goes back.
+            epoch = _signed(message.consumer_epoch)
+            consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
+        # Of one consumer in order everything comes again, also when the client names positions.
+        subscription.dispatcher.redeliver_all(consumer)
+
+    def handle_consumer_stats(self, connection: Connection, message: Any) -> None:
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            connection.send_frame(
+                replies.consumer_stats_failed(
+                    message.request_id,
+                    ConsumerNotFound.code,
+                    f"Consumer {message.consumer_id} not found",
+                )
+            )
+            return
+        connection.send_frame(replies.consumer_stats(message.request_id, consumer))
 
     async def handle_seek(self, connection: Connection, message: Any) -> None:
         consumer = _consumer(connection, message.consumer_id)
@@ -254,12 +285,25 @@ def _refuse_unsupported_producer(message: Any) -> None:
         raise NotAllowed(_NO_SCHEMAS)
 
 
-def _refuse_unsupported_consumer(message: Any, kind: SubscriptionType) -> None:
-    if kind not in DISPATCHERS:
-        raise NotAllowed(
-            f"{kind.name.title()} subscriptions are not supported by this broker; use Exclusive"
-            " or Shared."
-        )
+def _check_durability(topic: Topic, message: Any) -> None:
+    """A name is either that of a subscription or that of a reader."""
+    for subscription in topic.all_subscriptions():
+        durable = subscription.cursor.durable
+        if subscription.name == message.subscription and durable != message.durable:
+            kind = "Durable" if durable else "NonDurable"
+            raise NotAllowed(f"{kind} subscription with the same name already exists.")
+
+
+def _key_shared_policy(message: Any) -> KeySharedPolicy:
+    meta = message.keySharedMeta
+    return KeySharedPolicy(
+        KeySharedMode(meta.keySharedMode),
+        tuple((each.start, each.end) for each in meta.hashRanges),
+        meta.allowOutOfOrderDelivery,
+    )
+
+
+def _refuse_unsupported_consumer(message: Any) -> None:
     if message.read_compacted:
         raise NotAllowed("Reading compacted topics is not supported by this broker.")
     if message.HasField("schema") and message.schema.type not in (0,):

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.policies import NamespacePolicies, namespace_policies
 from pyxbroker.broker.topic import Topic, TopicLimits
@@ -105,15 +106,32 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
 
 def topic_limits_of(config: Config) -> TopicLimits:
     """The settings of topics."""
+    unacked_in_broker = None
+    if config.maxUnackedMessagesPerBroker:
+        unacked_in_broker = BrokerUnacked(config.maxUnackedMessagesPerBroker)
     return TopicLimits(
         producers_max=config.maxProducersPerTopic,
         consumers_max=config.maxConsumersPerTopic,
         consumers_per_subscription_max=config.maxConsumersPerSubscription,
         subscriptions_max=config.maxSubscriptionsPerTopic,
         unacked_per_consumer_max=config.maxUnackedMessagesPerConsumer,
+        unacked_per_subscription_max=config.maxUnackedMessagesPerSubscription,
+        unacked_in_broker=unacked_in_broker,
+        unacked_share=int(
+            config.maxUnackedMessagesPerBroker
+            * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked
+        ),
         read_batch_max=config.dispatcherMaxReadBatchSize,
         read_bytes_max=config.dispatcherMaxReadSizeBytes,
         round_robin_max=config.dispatcherMaxRoundRobinBatchSize,
+        failover_delay_s=config.activeConsumerFailoverDelayTimeMillis / 1000,
+        failover_by_hash=config.activeConsumerFailoverConsistentHashing,
+        key_shared_by_ring=config.subscriptionKeySharedUseConsistentHashing,
+        key_shared_points=config.subscriptionKeySharedConsistentHashingReplicaPoints,
+        look_ahead_per_consumer_max=config.keySharedLookAheadMsgInReplayThresholdPerConsumer,
+        look_ahead_per_subscription_max=(
+            config.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        ),
     )
 
 

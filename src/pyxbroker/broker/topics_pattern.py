@@ -29,6 +29,8 @@ _TOKEN = re.compile(
 )
 # Escapes that mean the same in Java, RE2 and Python; with a letter, others do not.
 _COMMON_ESCAPES = frozenset("dDsSwWbBtnrfv0")
+# Between brackets Java reads the first two as arithmetic of sets; Python warns that it may, of all.
+_SET_ARITHMETIC = ("&&", "[[", "||", "--", "~~")
 _QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
 _NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
 
@@ -63,11 +65,13 @@ def compile_pattern(pattern: str) -> re.Pattern[str] | None:
 
 def _is_common_syntax(text: str) -> bool:
     """Whether it means the same to every engine."""
+    if "[" in text and any(each in text for each in _SET_ARITHMETIC):
+        return False
     for token in _TOKEN.finditer(text):
         escaped = token["escaped"]
         if escaped and escaped.isalpha() and escaped not in _COMMON_ESCAPES:
             return False
-        if token["set"] and ("[" in token["set"][1:] or "&&" in token["set"]):
+        if token["set"] and "[" in token["set"][1:]:
             return False
     return True
 

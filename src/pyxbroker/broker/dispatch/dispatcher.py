@@ -1,4 +1,4 @@
-"""Dispatchers: which consumer gets which entry, and when the next ones are read.
+"""What every dispatcher does: reads on from a position, and sends what it has read.
 
 A dispatcher is woken when there may be something to do (new entries, permits, room in a socket,
 redeliveries) and goes on until an entry, permits or room is missing. What is in memory is read and
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyxbroker.ackset import PositionSet
-from pyxbroker.entry import EntryBatch, Position
+from pyxbroker.dispatch import UnackedCount
+from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.log import get_logger
 
@@ -24,7 +24,7 @@ RETRY_READ_S = 1.0
 
 
 class Dispatcher:
-    """What every way of dispatching shares: reading on from a position."""
+    """The consumers of a subscription, and what they share."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
@@ -35,6 +35,11 @@ class Dispatcher:
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
         self._redelivery_counts: dict[tuple[int, int], int] = {}
+        # What consumers may have unacknowledged together, and whether that kept somebody from
+        # getting more when it was last asked for.
+        self.unacked = UnackedCount()
+        self._limited = False
+        self._stopped = False
 
     def _after_mark(self) -> Position:
         return self.managed_ledger.next_position(self.subscription.cursor.acks.mark_delete)
@@ -57,15 +62,16 @@ class Dispatcher:
         """Reads and sends as long as that is possible."""
         while not self._reading:
             consumer = self.next_consumer()
-            if consumer is None or not self._read_some(consumer):
+            if consumer is None or not self._read_some(*self._worth_reading(consumer)):
                 return
 
-    def _read_some(self, consumer: Consumer) -> bool:
-        """Reads entries for a consumer; True when they were sent and the loop should go on."""
+    def _read_some(self, count: int, size: int) -> bool:
+        """Reads entries, at most so many bytes of them; True when they were sent and the loop
+        should go on.
+        """
         position = self.managed_ledger.normalize(self.read_position)
         if position is None:
             return False
-        count, size = self._worth_reading(consumer)
         batch = self.managed_ledger.read_cached(position, count, size)
         if batch is not None:
             self.read_position = self._send(batch)
@@ -141,12 +147,18 @@ class Dispatcher:
         """The consumer has had its share."""
 
     def _can_take(self, consumer: Consumer) -> bool:
-        """Whether a consumer can get entries now; if only its socket is full, it wakes us later."""
+        """Whether a consumer can get entries now; if not for its permits, it wakes us later."""
         if consumer.can_deliver:
             return True
-        if consumer.is_blocked or consumer.permits <= 0 or consumer.closed:
+        if consumer.permits <= 0 or consumer.closed:
             return False
-        if not consumer.connection.closed:
+        if consumer.is_blocked:
+            self._limited = True
+            self._stopped = self.unacked.is_stopped
+            in_broker = self.topic.limits.unacked_in_broker
+            if in_broker is not None and in_broker.blocked:
+                in_broker.when_it_goes_on(self.wake)
+        elif not consumer.connection.closed:
             consumer.connection.when_writable(self.wake)
         return False
 
@@ -172,143 +184,38 @@ class Dispatcher:
         """The client wants these positions again."""
         raise NotImplementedError
 
-    def settled(self, position: tuple[int, int]) -> None:
-        """A position was acknowledged: nothing about its redelivery is kept."""
-        self._redelivery_counts.pop(position, None)
+    # --- acknowledgements ---------------------------------------------------------------------
 
+    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
+        """A consumer has acknowledged entries one by one; the cursor knows it already."""
+        consumer.settle(run)
+        if run.partial:
+            self.settle_batches(run)
 
-class ExclusiveDispatcher(Dispatcher):
-    """One consumer gets everything, in order (PersistentDispatcherSingleActiveConsumer)."""
-
-    def add_consumer(self, consumer: Consumer) -> None:
-        super().add_consumer(consumer)
-        self.rewind()
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self.rewind()
-
-    def next_consumer(self) -> Consumer | None:
-        for consumer in self.consumers:
-            return consumer if self._can_take(consumer) else None
-        return None
-
-    def redeliver_all(self, consumer: Consumer) -> None:
-        consumer.clear_pending()
-        self.rewind()
-        self.wake()
-
-    def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
-        # Order is kept: everything from the mark on comes again, as Pulsar does.
-        self.redeliver_all(consumer)
-
-
-class SharedDispatcher(Dispatcher):
-    """Entries go round between consumers with permits; redeliveries first.
-
-    Mirrors PersistentDispatcherMultipleConsumers.
-    """
-
-    def __init__(self, subscription: Subscription) -> None:
-        super().__init__(subscription)
-        self._replay = PositionSet()
-        self._turn_of = 0
-
-    def remove_consumer(self, consumer: Consumer) -> None:
-        super().remove_consumer(consumer)
-        self._take_back(consumer, consumer.pending_positions())
-        consumer.clear_pending()
-        if not self.consumers:
-            self._replay.clear()
-            self._redelivery_counts.clear()
-            self.rewind()
-
-    def next_consumer(self) -> Consumer | None:
-        """The next one in turn among those of the best priority level that can take entries."""
-        best: Consumer | None = None
-        count = len(self.consumers)
-        for step in range(count):
-            consumer = self.consumers[(self._turn_of + step) % count]
-            if (best is None or consumer.priority_level < best.priority_level) and (
-                self._can_take(consumer)
-            ):
-                best = consumer
-        return best
-
-    def _served(self, consumer: Consumer) -> None:
-        # Only who got something has had its turn: choosing one to read for is not enough.
-        self._turn_of = self.consumers.index(consumer) + 1
-
-    def _share(self, consumer: Consumer) -> int:
-        if len(self.consumers) == 1:
-            return self.topic.limits.read_batch_max
-        return self.topic.limits.round_robin_max
-
-    def _read_some(self, consumer: Consumer) -> bool:
-        if len(self._replay) == 0:
-            return super()._read_some(consumer)
-        count, size = self._worth_reading(consumer)
-        ledger_id, first, last = self._replay.first_range(count)
-        position = self.managed_ledger.normalize((ledger_id, first))
-        if position != (ledger_id, first):
-            # The ledger was trimmed meanwhile: everything in it is acknowledged.
-            self._replay.discard_range(ledger_id, first, last)
-            return True
-        batch = self.managed_ledger.read_cached(position, count, size, last)
-        if batch is not None:
-            self._send_replay(batch)
-            return True
-        self._read_replay_from_disk(position, last, count, size)
-        return False
-
-    def _read_replay_from_disk(
-        self, position: Position, last: int, count: int, size: int
-    ) -> None:
-        self._reading = True
-        started_in = self._round
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            self._reading = False
-            if self._round == started_in:
-                if isinstance(result, EntryBatch):
-                    self._send_replay(result)
-                elif self._on_read_failed(position, result):
-                    self._replay.discard_range(*position, position.entry_id)
-                else:
-                    return
-            self.wake()
-
-        self.managed_ledger.read(position, count, size, on_read, last)
-
-    def _send_replay(self, batch: EntryBatch) -> None:
-        reached = self._send(batch)
-        self._replay.discard_range(batch.ledger_id, batch.entry_id(0), reached.entry_id - 1)
-
-    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
-        before = self.read_position
-        go_on = super()._on_read_failed(position, error)
-        if position < before:
-            self.read_position = before
-        return go_on
-
-    def redeliver_all(self, consumer: Consumer) -> None:
-        positions = consumer.pending_positions()
-        self._take_back(consumer, positions)
-        consumer.clear_pending()
-        self.wake()
-
-    def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
-        mine = [each for each in positions if consumer.settle_one(*each)]
-        self._take_back(consumer, mine)
-        self.wake()
-
-    def _take_back(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
+    def settle_batches(self, run: AckRun) -> None:
+        """Of the batches of which messages are left, the others are settled; who has the batch is
+        sent nothing of it again but those.
+        """
         acks = self.subscription.cursor.acks
-        for position in positions:
-            if not acks.is_acknowledged(*position):
-                self._replay.add(*position)
-                self._redelivery_counts[position] = self._redelivery_counts.get(position, 0) + 1
+        for i in range(len(run)):
+            ledger_id, entry_id, left = run.position(i)
+            if left == 0:
+                continue
+            if acks.is_acknowledged(ledger_id, entry_id):
+                # Earlier acknowledgements had what this one left out.
+                self._redelivery_counts.pop((ledger_id, entry_id), None)
+                for each in self.consumers:
+                    each.settle_one(ledger_id, entry_id)
+                continue
+            known = acks.messages_left(ledger_id, entry_id)
+            if known is not None:
+                for each in self.consumers:
+                    each.settle_all_but(ledger_id, entry_id, known)
 
-    def reset(self) -> None:
-        self._replay.clear()
-        super().reset()
+    def _go_on(self, consumer: Consumer) -> None:
+        """A consumer has less unacknowledged: sends what waited for that."""
+        if not self._limited:
+            return
+        if not consumer.is_blocked or (self._stopped and not self.unacked.is_stopped):
+            self._limited = False
+            self.wake()

@@ -1,0 +1,263 @@
+"""Key_Shared: every key goes to one consumer at a time, in order.
+
+Mirrors PersistentStickyKeyDispatcherMultipleConsumers. Which entry may go to whom is decided in
+key_shared.pyx; here is when entries are read: first those that wait and have their turn, then new
+ones, as long as not too many wait.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyxbroker.broker.dispatch.selectors import (
+    ConsistentHashing,
+    HashRangeAutoSplit,
+    HashRangeExclusive,
+    Selector,
+)
+from pyxbroker.broker.dispatch.shared import SharingDispatcher
+from pyxbroker.dispatch import deal, deal_waiting
+from pyxbroker.entry import AckRun, EntryBatch, Position
+from pyxbroker.errors import ConsumerAssignError
+from pyxbroker.key_shared import KeyShared
+from pyxbroker.ledger.handle import LedgerError
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.consumer import Consumer
+    from pyxbroker.broker.subscription import Subscription
+    from pyxbroker.broker.topic import TopicLimits
+
+GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
+ENTRY_ID_MAX = 2**63 - 1
+
+
+class KeySharedMode(enum.IntEnum):
+    """KeySharedMeta.keySharedMode."""
+
+    AUTO_SPLIT = 0
+    STICKY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class KeySharedPolicy:
+    """What a Key_Shared consumer asks for (KeySharedMeta)."""
+
+    mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
+    ranges: tuple[tuple[int, int], ...] = ()
+    out_of_order: bool = False
+
+
+def look_ahead(limits: TopicLimits, consumers: int) -> int:
+    """How many entries may wait before no new ones are read."""
+    per_consumer = limits.look_ahead_per_consumer_max
+    limit = limits.look_ahead_per_subscription_max
+    if per_consumer > 0:
+        of_all = per_consumer * consumers
+        limit = min(limit, of_all) if limit > 0 else of_all
+    if limit <= 0:
+        # Without limits of their own, as many as may be unacknowledged.
+        candidates = (
+            limits.unacked_per_subscription_max,
+            limits.unacked_per_consumer_max * consumers,
+        )
+        limit = min((each for each in candidates if each > 0), default=ENTRY_ID_MAX)
+    return limit
+
+
+class KeySharedDispatcher(SharingDispatcher):
+    """Every key goes to one consumer at a time, in order."""
+
+    def __init__(self, subscription: Subscription, policy: KeySharedPolicy) -> None:
+        super().__init__(subscription)
+        self.policy = policy
+        self.selector: Selector = self._make_selector()
+        self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
+        self._slots: list[Consumer | None] = [None]
+        self._look_ahead = 0
+        self._turn_of = 0
+
+    def _make_selector(self) -> Selector:
+        limits = self.topic.limits
+        if self.policy.mode is KeySharedMode.STICKY:
+            return HashRangeExclusive()
+        if limits.key_shared_by_ring:
+            return ConsistentHashing(limits.key_shared_points)
+        return HashRangeAutoSplit()
+
+    # --- consumers ----------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Raises ConsumerAssignError when the consumer cannot have the hashes it asks for."""
+        slot = self._slots.index(None, 1) if None in self._slots[1:] else len(self._slots)
+        ranges = consumer.key_shared.ranges
+        if isinstance(self.selector, HashRangeExclusive):
+            self.selector.check(ranges)
+            other = self.holder(ranges)
+            if other is not None:
+                raise ConsumerAssignError(f"Range conflict with consumer {other}")
+        self.selector.add(slot, consumer.name, ranges)
+        super().add_consumer(consumer)
+        if slot == len(self._slots):
+            self._slots.append(None)
+        self._slots[slot] = consumer
+        consumer.slot = slot
+        consumer.keys = self.keys
+        self._owners_changed()
+
+    def holder(self, ranges: Sequence[tuple[int, int]]) -> Consumer | None:
+        """Who has asked for a part of these ranges."""
+        if not isinstance(self.selector, HashRangeExclusive):
+            return None
+        return self._slots[self.selector.conflict(ranges)]
+
+    def give_back(self, consumer: Consumer) -> None:
+        if self.consumers:
+            self._take_back(consumer, consumer.pending_positions())
+        else:
+            consumer.clear_pending()
+            self.keys.clear()
+            self._redelivery_counts.clear()
+            self.rewind()
+        consumer.keys = None
+        self._slots[consumer.slot] = None
+        self.selector.remove(consumer.slot)
+        self._owners_changed()
+
+    def _owners_changed(self) -> None:
+        self.keys.set_owners(self.selector.owners())
+        self._look_ahead = look_ahead(self.topic.limits, len(self.consumers))
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        self.keys.news = False
+        while not self._reading and (self._serve_waiting() or self._read_new()):
+            pass
+
+    def _read_new(self) -> bool:
+        if self.keys.waiting >= self._look_ahead:
+            return False
+        limits = self.topic.limits
+        count = size = 0
+        for consumer in self.consumers:
+            if self._can_take(consumer):
+                entries, room = self._worth_reading(consumer)
+                count += entries
+                size += room
+        if count == 0:
+            return False
+        return self._read_some(min(count, limits.read_batch_max), min(size, limits.read_bytes_max))
+
+    def _send(self, batch: EntryBatch) -> Position:
+        left_out: list[tuple[int, int]] = []
+        acks = self.subscription.cursor.acks
+        sent = deal(
+            batch,
+            self._slots,
+            self.keys,
+            acks,
+            self._redelivery_counts,
+            left_out,
+            self._look_ahead,
+        )
+        if left_out:
+            self.subscription.cursor.acknowledge_positions(left_out)
+        if sent < batch.count:
+            return Position(batch.ledger_id, batch.entry_id(sent))
+        return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
+
+    def _serve_waiting(self) -> bool:
+        """Sends what waits to the next consumer that can have some of it; False: nobody can."""
+        keys = self.keys
+        if keys.queued == 0:
+            return False
+        count = len(self.consumers)
+        for step in range(count):
+            at = (self._turn_of + step) % count
+            consumer = self.consumers[at]
+            if keys.has_ready(consumer.slot) and self._can_take(consumer):
+                self._turn_of = at + 1
+                return self._serve(consumer)
+        return False
+
+    def _serve(self, consumer: Consumer) -> bool:
+        """False when what the consumer gets is being read from disk."""
+        count, _ = self._worth_reading(consumer)
+        for ledger_id, first, last in self.keys.plan(consumer.slot, count, GAP_MAX):
+            at = first
+            while at <= last and consumer.can_deliver:
+                if self.managed_ledger.normalize((ledger_id, at)) != (ledger_id, at):
+                    # The ledger was trimmed meanwhile: everything in it is acknowledged.
+                    self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
+                    break
+                position = Position(ledger_id, at)
+                limits = self.topic.limits
+                batch = self.managed_ledger.read_cached(
+                    position, limits.read_batch_max, limits.read_bytes_max, last
+                )
+                if batch is None:
+                    self._read_waiting_from_disk(position, last)
+                    return False
+                self._deal_waiting(batch)
+                at = batch.entry_id(batch.count - 1) + 1
+        return True
+
+    def _deal_waiting(self, batch: EntryBatch) -> None:
+        left_out: list[tuple[int, int]] = []
+        acks = self.subscription.cursor.acks
+        deal_waiting(batch, self._slots, self.keys, acks, self._redelivery_counts, left_out)
+        if left_out:
+            self.subscription.cursor.acknowledge_positions(left_out)
+
+    def _read_waiting_from_disk(self, position: Position, last: int) -> None:
+        self._reading = True
+        started_in = self._round
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            self._reading = False
+            if self._round == started_in:
+                if isinstance(result, EntryBatch):
+                    self._deal_waiting(result)
+                elif self._on_read_failed(position, result):
+                    self.keys.drop(position.ledger_id, position.entry_id, position.entry_id)
+                else:
+                    return
+            self.wake()
+
+        limits = self.topic.limits
+        self.managed_ledger.read(
+            position, limits.read_batch_max, limits.read_bytes_max, on_read, last
+        )
+
+    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
+        before = self.read_position
+        go_on = super()._on_read_failed(position, error)
+        if position < before:
+            self.read_position = before
+        return go_on
+
+    # --- going back ---------------------------------------------------------------------------
+
+    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
+        super().on_acknowledged(consumer, run)
+        if self.keys.news:
+            self.wake()
+
+    def _take_back(
+        self, consumer: Consumer, positions: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        acks = self.subscription.cursor.acks
+        taken = []
+        for position in positions:
+            key_hash = consumer.key_hash_of(*position)
+            if consumer.settle_one(*position) and not acks.is_acknowledged(*position):
+                self.keys.put_back(key_hash, *position)
+                taken.append(position)
+        return taken
+
+    def reset(self) -> None:
+        super().reset()
+        self.keys.clear()

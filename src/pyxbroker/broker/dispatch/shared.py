@@ -1,0 +1,186 @@
+"""Shared: entries go round between consumers with permits; redeliveries first.
+
+Mirrors PersistentDispatcherMultipleConsumers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.ackset import PositionSet
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.entry import EntryBatch, Position
+from pyxbroker.ledger.handle import LedgerError
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.consumer import Consumer
+    from pyxbroker.broker.subscription import Subscription
+    from pyxbroker.entry import AckRun
+
+
+class SharingDispatcher(Dispatcher):
+    """What Shared and Key_Shared have in common: limits, and redelivery one by one."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription)
+        limits = self.topic.limits
+        self.unacked = limits.unacked_of_subscription()
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        super().add_consumer(consumer)
+        consumer.unacked_max = self.topic.limits.unacked_per_consumer_max
+        consumer.unacked_total = self.unacked
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        super().remove_consumer(consumer)
+        self.give_back(consumer)
+        self._let_others_go_on()
+
+    def give_back(self, consumer: Consumer) -> None:
+        """Takes back what a consumer that is gone has; it goes to others, or waits for one."""
+        raise NotImplementedError
+
+    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
+        strangers: list[tuple[int, int]] = []
+        consumer.settle(run, strangers)
+        for position in strangers:
+            # An entry may be acknowledged by another consumer than the one that has it now.
+            for other in self.consumers:
+                if other.settle_one(*position):
+                    self._go_on(other)
+                    break
+        if self._redelivery_counts:
+            for i in range(len(run)):
+                ledger_id, entry_id, left = run.position(i)
+                if not left:
+                    self._redelivery_counts.pop((ledger_id, entry_id), None)
+        if run.partial:
+            self.settle_batches(run)
+        self._go_on(consumer)
+        self._let_others_go_on()
+
+    def _let_others_go_on(self) -> None:
+        """Less is unacknowledged: other subscriptions may have waited for that."""
+        in_broker = self.topic.limits.unacked_in_broker
+        if in_broker is not None:
+            in_broker.go_on()
+
+    def redeliver_all(self, consumer: Consumer) -> None:
+        self._redeliver(consumer, consumer.pending_positions())
+
+    def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
+        self._redeliver(consumer, sorted(positions))
+
+    def _redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
+        counts = self._redelivery_counts
+        for position in self._take_back(consumer, positions):
+            counts[position] = counts.get(position, 0) + 1
+        self.wake()
+        self._let_others_go_on()
+
+    def _take_back(
+        self, consumer: Consumer, positions: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        """Takes deliveries back, to send them again; returns those that a consumer had, in order.
+
+        A consumer that goes away does not count as a redelivery: nobody said that it failed.
+        """
+        raise NotImplementedError
+
+
+class SharedDispatcher(SharingDispatcher):
+    """Entries go round between consumers with permits; redeliveries first."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        super().__init__(subscription)
+        self._replay = PositionSet()
+        self._turn_of = 0
+
+    def give_back(self, consumer: Consumer) -> None:
+        if self.consumers:
+            self._take_back(consumer, consumer.pending_positions())
+            return
+        consumer.clear_pending()
+        self._replay.clear()
+        self._redelivery_counts.clear()
+        self.rewind()
+
+    def next_consumer(self) -> Consumer | None:
+        """The next one in turn among those of the best priority level that can take entries."""
+        best: Consumer | None = None
+        count = len(self.consumers)
+        for step in range(count):
+            consumer = self.consumers[(self._turn_of + step) % count]
+            if (best is None or consumer.priority_level < best.priority_level) and (
+                self._can_take(consumer)
+            ):
+                best = consumer
+        return best
+
+    def _served(self, consumer: Consumer) -> None:
+        # Only who got something has had its turn: choosing one to read for is not enough.
+        self._turn_of = self.consumers.index(consumer) + 1
+
+    def _share(self, consumer: Consumer) -> int:
+        if len(self.consumers) == 1:
+            return self.topic.limits.read_batch_max
+        return self.topic.limits.round_robin_max
+
+    def _read_some(self, count: int, size: int) -> bool:
+        if len(self._replay) == 0:
+            return super()._read_some(count, size)
+        ledger_id, first, last = self._replay.first_range(count)
+        position = self.managed_ledger.normalize((ledger_id, first))
+        if position != (ledger_id, first):
+            # The ledger was trimmed meanwhile: everything in it is acknowledged.
+            self._replay.discard_range(ledger_id, first, last)
+            return True
+        batch = self.managed_ledger.read_cached(position, count, size, last)
+        if batch is not None:
+            self._send_replay(batch)
+            return True
+        self._read_replay_from_disk(position, last, count, size)
+        return False
+
+    def _read_replay_from_disk(self, position: Position, last: int, count: int, size: int) -> None:
+        self._reading = True
+        started_in = self._round
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            self._reading = False
+            if self._round == started_in:
+                if isinstance(result, EntryBatch):
+                    self._send_replay(result)
+                elif self._on_read_failed(position, result):
+                    self._replay.discard_range(*position, position.entry_id)
+                else:
+                    return
+            self.wake()
+
+        self.managed_ledger.read(position, count, size, on_read, last)
+
+    def _send_replay(self, batch: EntryBatch) -> None:
+        reached = self._send(batch)
+        self._replay.discard_range(batch.ledger_id, batch.entry_id(0), reached.entry_id - 1)
+
+    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
+        before = self.read_position
+        go_on = super()._on_read_failed(position, error)
+        if position < before:
+            self.read_position = before
+        return go_on
+
+    def _take_back(
+        self, consumer: Consumer, positions: list[tuple[int, int]]
+    ) -> list[tuple[int, int]]:
+        acks = self.subscription.cursor.acks
+        taken = []
+        for position in positions:
+            if consumer.settle_one(*position) and not acks.is_acknowledged(*position):
+                self._replay.add(*position)
+                taken.append(position)
+        return taken
+
+    def reset(self) -> None:
+        self._replay.clear()
+        super().reset()

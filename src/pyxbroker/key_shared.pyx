@@ -1,0 +1,587 @@
+"""Key_Shared: hashes of keys, and which message of which key may go to whom; see key_shared.pxd."""
+from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
+from libc.stdlib cimport calloc, free, malloc, qsort, realloc
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    STATES_PER_PAGE = 64
+    PAGES = KEY_HASHES // STATES_PER_PAGE
+    KEY_BYTES = 1024                # a decoded key up to this size needs no memory of its own
+    PRODUCER_NAME_BYTES = 512       # what of a producer's name counts for messages without a key
+
+
+cdef inline uint32_t _rotate(uint32_t value, int bits) noexcept nogil:
+    return (value << bits) | (value >> (32 - bits))
+
+
+cdef uint32_t murmur3(const uint8_t *data, uint32_t size) noexcept nogil:
+    cdef uint32_t hash = 0
+    cdef uint32_t block
+    cdef uint32_t i = 0
+    while size - i >= 4:
+        memcpy(&block, data + i, 4)
+        hash ^= _rotate(block * <uint32_t>0xcc9e2d51, 15) * <uint32_t>0x1b873593
+        hash = _rotate(hash, 13) * 5 + <uint32_t>0xe6546b64
+        i += 4
+    if i < size:
+        block = data[i]
+        if size - i > 1:
+            block |= <uint32_t>data[i + 1] << 8
+        if size - i > 2:
+            block |= <uint32_t>data[i + 2] << 16
+        hash ^= _rotate(block * <uint32_t>0xcc9e2d51, 15) * <uint32_t>0x1b873593
+    hash ^= size
+    hash = (hash ^ (hash >> 16)) * <uint32_t>0x85ebca6b
+    hash = (hash ^ (hash >> 13)) * <uint32_t>0xc2b2ae35
+    return (hash ^ (hash >> 16)) & 0x7fffffff
+
+
+cdef inline int _base64_digit(uint8_t char) noexcept nogil:
+    if 65 <= char <= 90:
+        return char - 65
+    if 97 <= char <= 122:
+        return char - 71
+    if 48 <= char <= 57:
+        return char + 4
+    if char == 43:
+        return 62
+    return 63 if char == 47 else -1
+
+
+# Decodes size characters to out (3 bytes for each 4 of them); the bytes, or -1 when malformed.
+cdef int64_t _decode_base64(const uint8_t *data, uint32_t size, uint8_t *out) noexcept nogil:
+    cdef uint32_t bits = 0
+    cdef uint32_t n = 0
+    cdef uint32_t i
+    cdef int digit
+    cdef int64_t written = 0
+    if size and size % 4 == 0 and data[size - 1] == 61:
+        size -= 2 if data[size - 2] == 61 else 1
+    for i in range(size):
+        digit = _base64_digit(data[i])
+        if digit < 0:
+            return -1
+        bits = (bits << 6) | <uint32_t>digit
+        n += 6
+        if n >= 8:
+            n -= 8
+            out[written] = <uint8_t>(bits >> n)
+            written += 1
+    return -1 if n == 6 else written
+
+
+cdef uint32_t _hash_of_base64(const uint8_t *data, uint32_t size) noexcept nogil:
+    cdef uint8_t small[KEY_BYTES]
+    cdef uint8_t *decoded = small
+    cdef int64_t n = -1
+    cdef uint32_t hash
+    if size > KEY_BYTES:
+        decoded = <uint8_t *>malloc(size)
+    if decoded != NULL:
+        n = _decode_base64(data, size, decoded)
+    # Pulsar's name for the key of an entry whose key cannot be read.
+    hash = murmur3(decoded, <uint32_t>n) if n >= 0 else murmur3(b"NONE_KEY", 8)
+    if decoded != small:
+        free(decoded)
+    return hash
+
+
+cdef uint32_t _hash_of_no_key(const MetadataPeek *peek) noexcept nogil:
+    cdef char name[PRODUCER_NAME_BYTES + 24]
+    cdef uint32_t size = min(peek.producer_name_size, <uint32_t>PRODUCER_NAME_BYTES)
+    memcpy(name, peek.producer_name, size)
+    size += <uint32_t>snprintf(name + size, 24, "-%lld", <long long>peek.sequence_id)
+    return murmur3(<uint8_t *>name, size)
+
+
+cdef int32_t key_hash(const MetadataPeek *peek, uint32_t hashes) noexcept nogil:
+    cdef uint32_t hash
+    if peek.ordering_key != NULL:
+        hash = murmur3(peek.ordering_key, peek.ordering_key_size)
+    elif peek.partition_key == NULL:
+        hash = _hash_of_no_key(peek)
+    elif peek.partition_key_b64:
+        hash = _hash_of_base64(peek.partition_key, peek.partition_key_size)
+    else:
+        hash = murmur3(peek.partition_key, peek.partition_key_size)
+    hash = hash % hashes + (KEY_HASHES - hashes)
+    return <int32_t>hash if hash else 1
+
+
+cdef int _compare(const void *a, const void *b) noexcept nogil:
+    cdef const Waiting *x = <const Waiting *>a
+    cdef const Waiting *y = <const Waiting *>b
+    if x.ledger_id != y.ledger_id:
+        return -1 if x.ledger_id < y.ledger_id else 1
+    return (x.entry_id > y.entry_id) - (x.entry_id < y.entry_id)
+
+
+cdef class KeyShared:
+    """Which entries of which key may go to whom; see key_shared.pxd."""
+
+    def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
+        if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:
+            raise ValueError("%d is no number of hashes" % hashes)
+        self.ordered = ordered
+        self.hashes = hashes
+        self.pages = <KeyState **>calloc(PAGES, sizeof(void *))
+        self.in_use = <uint16_t *>calloc(PAGES, sizeof(uint16_t))
+        if self.pages == NULL or self.in_use == NULL:
+            raise MemoryError("no memory for a Key_Shared subscription")
+
+    def __dealloc__(self):
+        self._free()
+        free(self.pages)
+        free(self.in_use)
+        free(self.range_ends)
+        free(self.range_owners)
+
+    cdef int _free(self) noexcept:
+        cdef int i
+        for i in range(PAGES):
+            free(self.pages[i])
+            self.pages[i] = NULL
+            self.in_use[i] = 0
+        for i in range(self.slots):
+            free(self.queues[i].hashes)
+        free(self.queues)
+        free(self.entries)
+        self.queues = NULL
+        self.entries = NULL
+        return 0
+
+    def clear(self):
+        """Forgets everything but the owners of hashes."""
+        self._free()
+        self.slots = 0
+        self.entries_size = self.entries_used = self.free_entry = 0
+        self.waiting = self.queued = 0
+        self.news = False
+
+    # --- owners -------------------------------------------------------------------------------
+
+    def set_owners(self, ranges):
+        """Who owns which hashes: [(last hash of the range, slot)], ascending; slot 0 is nobody."""
+        cdef int32_t count = len(ranges)
+        cdef int32_t i
+        cdef uint16_t *ends = <uint16_t *>malloc(max(count, 1) * sizeof(uint16_t))
+        cdef int32_t *owners = <int32_t *>malloc(max(count, 1) * sizeof(int32_t))
+        if ends == NULL or owners == NULL:
+            free(ends)
+            free(owners)
+            raise MemoryError("no memory for %d ranges of hashes" % count)
+        for i in range(count):
+            ends[i], owners[i] = ranges[i]
+        free(self.range_ends)
+        free(self.range_owners)
+        self.range_ends = ends
+        self.range_owners = owners
+        self.ranges = count
+        self._queue_again()
+
+    def _queue_again(self):
+        """Every hash that can be served is queued for its present owner."""
+        cdef int32_t page, i
+        cdef KeyState *state
+        cdef bint was_queued
+        for i in range(self.slots):
+            self.queues[i].count = 0
+        self.queued = 0
+        for page in range(PAGES):
+            if self.pages[page] == NULL:
+                continue
+            for i in range(STATES_PER_PAGE):
+                state = &self.pages[page][i]
+                was_queued = state.queued != 0
+                state.queued = 0
+                if state.first:
+                    self._check_ready(page * STATES_PER_PAGE + i, state)
+                elif was_queued:
+                    self._check_unused(page * STATES_PER_PAGE + i, state)
+                    if self.pages[page] == NULL:
+                        break
+
+    cdef int32_t owner(self, int32_t hash) noexcept:
+        cdef int32_t low = 0
+        cdef int32_t high = self.ranges
+        cdef int32_t middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.range_ends[middle] < hash:
+                low = middle + 1
+            else:
+                high = middle
+        return self.range_owners[low] if low < self.ranges else 0
+
+    # --- states of hashes ---------------------------------------------------------------------
+
+    cdef KeyState *_find(self, int32_t hash) noexcept:
+        cdef KeyState *page = self.pages[hash // STATES_PER_PAGE]
+        return NULL if page == NULL else &page[hash % STATES_PER_PAGE]
+
+    cdef KeyState *_use(self, int32_t hash) except NULL:
+        cdef int32_t at = hash // STATES_PER_PAGE
+        cdef KeyState *state
+        if self.pages[at] == NULL:
+            self.pages[at] = <KeyState *>calloc(STATES_PER_PAGE, sizeof(KeyState))
+            if self.pages[at] == NULL:
+                raise MemoryError("no memory for the keys of a subscription")
+        state = &self.pages[at][hash % STATES_PER_PAGE]
+        if not (state.held or state.first or state.queued):
+            self.in_use[at] += 1
+        return state
+
+    cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept:
+        cdef int32_t at = hash // STATES_PER_PAGE
+        if state.held or state.first or state.queued:
+            return 0
+        self.in_use[at] -= 1
+        if self.in_use[at] == 0:
+            free(self.pages[at])
+            self.pages[at] = NULL
+        return 0
+
+    cdef bint _is_ready(self, KeyState *state, int32_t slot) noexcept:
+        return not self.ordered or state.held == 0 or state.holder == slot
+
+    cdef bint may_send(self, int32_t hash, int32_t slot) noexcept:
+        cdef KeyState *state
+        if not self.ordered:
+            return True
+        state = self._find(hash)
+        return state == NULL or (state.first == 0 and self._is_ready(state, slot))
+
+    cdef bint may_go_on(self, int32_t hash, int32_t slot) noexcept:
+        return self._is_ready(self._find(hash), slot)
+
+    cdef int hold(self, int32_t hash, int32_t slot) except -1:
+        cdef KeyState *state
+        if self.ordered:
+            state = self._use(hash)
+            state.held += 1
+            state.holder = slot
+        return 0
+
+    cdef int release(self, int32_t hash, int32_t slot) except -1:
+        cdef KeyState *state
+        if not self.ordered:
+            return 0
+        state = self._find(hash)
+        if state == NULL or state.held == 0 or state.holder != slot:
+            raise AssertionError("slot %d does not hold hash %d" % (slot, hash))
+        state.held -= 1
+        if state.held == 0:
+            state.holder = 0
+            if state.first:
+                self._check_ready(hash, state)
+            self._check_unused(hash, state)
+        return 0
+
+    # --- entries that wait --------------------------------------------------------------------
+
+    cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0:
+        cdef uint32_t at = self.free_entry
+        cdef uint32_t grown
+        cdef void *moved
+        if at:
+            self.free_entry = self.entries[at].next
+        else:
+            if self.entries_used + 1 >= self.entries_size:
+                grown = self.entries_size * 2 if self.entries_size else 64
+                moved = realloc(self.entries, grown * sizeof(Waiting))
+                if moved == NULL:
+                    raise MemoryError("no memory for entries that wait for their consumer")
+                self.entries = <Waiting *>moved
+                self.entries_size = grown
+            self.entries_used += 1
+            at = self.entries_used
+        self.entries[at].ledger_id = ledger_id
+        self.entries[at].entry_id = entry_id
+        self.entries[at].next = 0
+        self.waiting += 1
+        return at
+
+    cdef int wait(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
+        cdef uint32_t at = self._new_entry(ledger_id, entry_id)
+        cdef KeyState *state = self._use(hash)
+        if state.first:
+            self.entries[state.last].next = at
+            state.last = at
+            return 0
+        state.first = state.last = at
+        state.returned = 0
+        return self._check_ready(hash, state)
+
+    cdef int wait_again(self, int32_t hash, int64_t ledger_id, int64_t entry_id) except -1:
+        cdef uint32_t at = self._new_entry(ledger_id, entry_id)
+        cdef Waiting *new = &self.entries[at]
+        cdef KeyState *state = self._use(hash)
+        cdef uint32_t before = 0
+        cdef uint32_t after = state.first
+        # Those that come back do so in runs, up or down; so the search is short.
+        if state.returned and _compare(&self.entries[state.returned], new) < 0:
+            before = state.returned
+            after = self.entries[before].next
+        while after and _compare(&self.entries[after], new) < 0:
+            before = after
+            after = self.entries[after].next
+        new.next = after
+        state.returned = at
+        if after == 0:
+            state.last = at
+        if before:
+            self.entries[before].next = at
+            return 0
+        state.first = at
+        return self._check_ready(hash, state)
+
+    cdef bint is_first(self, int32_t hash, int64_t ledger_id, int64_t entry_id) noexcept:
+        cdef KeyState *state = self._find(hash)
+        if state == NULL or state.first == 0:
+            return False
+        return (self.entries[state.first].entry_id == entry_id
+                and self.entries[state.first].ledger_id == ledger_id)
+
+    cdef int drop_first(self, int32_t hash) except -1:
+        cdef KeyState *state = self._find(hash)
+        cdef uint32_t at = state.first
+        if state.returned == at:
+            state.returned = 0
+        state.first = self.entries[at].next
+        self.entries[at].next = self.free_entry
+        self.free_entry = at
+        self.waiting -= 1
+        if state.first == 0:
+            state.last = 0
+            self._check_unused(hash, state)
+        return 0
+
+    def drop(self, int64_t ledger_id, int64_t first, int64_t last):
+        """Entries first..last of a ledger, which turned out to be gone, wait no longer.
+
+        Looks through everything that waits; returns how many of them did.
+        """
+        cdef int32_t page, i
+        cdef int64_t before = self.waiting
+        cdef KeyState *state
+        for page in range(PAGES):
+            for i in range(STATES_PER_PAGE):
+                if self.pages[page] == NULL:
+                    break
+                state = &self.pages[page][i]
+                if state.first:
+                    self._drop_of(page * STATES_PER_PAGE + i, state, ledger_id, first, last)
+        return before - self.waiting
+
+    cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t ledger_id, int64_t first,
+                      int64_t last) except -1:
+        cdef uint32_t kept = 0
+        cdef uint32_t at = state.first
+        cdef uint32_t following
+        state.first = state.last = state.returned = 0
+        while at:
+            following = self.entries[at].next
+            if (self.entries[at].ledger_id == ledger_id
+                    and first <= self.entries[at].entry_id <= last):
+                self.entries[at].next = self.free_entry
+                self.free_entry = at
+                self.waiting -= 1
+            else:
+                self.entries[at].next = 0
+                if kept:
+                    self.entries[kept].next = at
+                else:
+                    state.first = at
+                kept = at
+            at = following
+        state.last = kept
+        if kept == 0:
+            self._check_unused(hash, state)
+        return 0
+
+    # --- ready queues -------------------------------------------------------------------------
+
+    cdef int _check_ready(self, int32_t hash, KeyState *state) except -1:
+        cdef int32_t slot = self.owner(hash)
+        if slot == 0 or state.queued or not self._is_ready(state, slot):
+            return 0
+        self._push(slot, hash)
+        state.queued = slot
+        self.news = True
+        return 0
+
+    cdef int _push(self, int32_t slot, int32_t hash) except -1:
+        cdef ReadyQueue *queue
+        cdef void *moved
+        cdef uint16_t *hashes
+        cdef uint32_t i
+        if slot >= self.slots:
+            moved = realloc(self.queues, (slot + 1) * sizeof(ReadyQueue))
+            if moved == NULL:
+                raise MemoryError("no memory for the consumers of a subscription")
+            self.queues = <ReadyQueue *>moved
+            memset(&self.queues[self.slots], 0, (slot + 1 - self.slots) * sizeof(ReadyQueue))
+            self.slots = slot + 1
+        queue = &self.queues[slot]
+        if queue.count == queue.capacity:
+            hashes = <uint16_t *>malloc(max(queue.capacity * 2, 16) * sizeof(uint16_t))
+            if hashes == NULL:
+                raise MemoryError("no memory for the keys of a consumer")
+            for i in range(queue.count):
+                hashes[i] = queue.hashes[(queue.first + i) % queue.capacity]
+            free(queue.hashes)
+            queue.hashes = hashes
+            queue.capacity = max(queue.capacity * 2, 16)
+            queue.first = 0
+        queue.hashes[(queue.first + queue.count) % queue.capacity] = <uint16_t>hash
+        queue.count += 1
+        self.queued += 1
+        return 0
+
+    cdef int32_t _pop(self, int32_t slot) noexcept:
+        cdef ReadyQueue *queue = &self.queues[slot]
+        cdef int32_t hash = queue.hashes[queue.first]
+        queue.first = (queue.first + 1) % queue.capacity
+        queue.count -= 1
+        self.queued -= 1
+        return hash
+
+    def has_ready(self, int32_t slot):
+        """Whether something waits that may be sent to a consumer now."""
+        cdef KeyState *state
+        cdef int32_t hash
+        while slot < self.slots and self.queues[slot].count:
+            hash = self.queues[slot].hashes[self.queues[slot].first]
+            state = self._find(hash)
+            if state.first:
+                return True
+            self._pop(slot)
+            state.queued = 0
+            self._check_unused(hash, state)
+        return False
+
+    def plan(self, int32_t slot, int64_t count_max, int64_t gap_max):
+        """What to read for a consumer: [(ledger_id, first, last)], ascending.
+
+        They hold up to count_max entries that may be sent to it, and between those at most gap_max
+        others in a row. Hashes take turns: what is planned last is planned first the next time.
+        """
+        cdef uint32_t turns = self.queues[slot].count if slot < self.slots else 0
+        cdef int64_t n = 0
+        cdef uint32_t at
+        cdef int32_t hash
+        cdef KeyState *state
+        cdef Waiting *planned
+        if turns == 0 or count_max <= 0:
+            return []
+        planned = <Waiting *>malloc(count_max * sizeof(Waiting))
+        if planned == NULL:
+            raise MemoryError("no memory for a plan of %d entries" % count_max)
+        try:
+            while turns and n < count_max:
+                turns -= 1
+                hash = self._pop(slot)
+                state = self._find(hash)
+                at = state.first
+                if at == 0:
+                    state.queued = 0
+                    self._check_unused(hash, state)
+                    continue
+                self._push(slot, hash)
+                while at and n < count_max:
+                    planned[n] = self.entries[at]
+                    n += 1
+                    at = self.entries[at].next
+            qsort(planned, n, sizeof(Waiting), _compare)
+            return _stretches(planned, n, gap_max)
+        finally:
+            free(planned)
+
+    # What Python sees: tests hold these against an obvious model, and consumers leave with them.
+
+    def owner_of(self, int32_t hash):
+        """The slot that owns a hash, 0: nobody."""
+        return self.owner(hash)
+
+    def may_be_sent(self, int32_t hash, int32_t slot):
+        """Whether a new entry of a hash may go to its owner now."""
+        return self.may_send(hash, slot)
+
+    def sent(self, int32_t hash, int32_t slot):
+        """An entry was sent to a consumer."""
+        self.hold(hash, slot)
+
+    def settled(self, int32_t hash, int32_t slot):
+        """An entry is acknowledged, or taken back from a consumer."""
+        self.release(hash, slot)
+
+    def put(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
+        """A new entry waits behind those of its hash."""
+        self.wait(hash, ledger_id, entry_id)
+
+    def put_back(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
+        """An entry that was sent waits again, among those of its hash."""
+        self.wait_again(hash, ledger_id, entry_id)
+
+    def take(self, int32_t hash, int64_t ledger_id, int64_t entry_id):
+        """Removes an entry when it is the first that waits of its hash; True when it was."""
+        if not self.is_first(hash, ledger_id, entry_id):
+            return False
+        self.drop_first(hash)
+        return True
+
+    def holder_of(self, int32_t hash):
+        """(slot, entries) of who has entries of a hash that are not settled."""
+        cdef KeyState *state = self._find(hash)
+        if state == NULL:
+            return 0, 0
+        return state.holder, state.held
+
+    @property
+    def states_in_use(self):
+        """Hashes that anything is known of."""
+        cdef int i
+        cdef int64_t n = 0
+        for i in range(PAGES):
+            n += self.in_use[i]
+        return n
+
+
+cdef list _stretches(const Waiting *planned, int64_t count, int64_t gap_max):
+    cdef list found = []
+    cdef int64_t i
+    cdef int64_t first = 0
+    for i in range(1, count + 1):
+        if (i < count and planned[i].ledger_id == planned[i - 1].ledger_id
+                and planned[i].entry_id - planned[i - 1].entry_id <= gap_max + 1):
+            continue
+        found.append((planned[first].ledger_id, planned[first].entry_id, planned[i - 1].entry_id))
+        first = i
+    return found
+
+
+def murmur3_of(const uint8_t[::1] data not None):
+    """Murmur3 of bytes, 32 bits, seed 0, without the sign bit."""
+    return murmur3(&data[0] if data.shape[0] else <const uint8_t *>b"", <uint32_t>data.shape[0])
+
+
+def key_hash_of(producer_name, uint64_t sequence_id, ordering_key=None, partition_key=None,
+                bint is_base64=False, uint32_t hashes=KEY_HASHES):
+    """The hash of an entry's key from the bytes of its metadata's fields; None: not there."""
+    cdef MetadataPeek peek
+    cdef bytes name = producer_name
+    cdef bytes ordering = ordering_key
+    cdef bytes partition = partition_key
+    memset(&peek, 0, sizeof(peek))
+    peek.sequence_id = sequence_id
+    peek.producer_name = name
+    peek.producer_name_size = <uint32_t>len(name)
+    if ordering is not None:
+        peek.ordering_key = ordering
+        peek.ordering_key_size = <uint32_t>len(ordering)
+    if partition is not None:
+        peek.partition_key = partition
+        peek.partition_key_size = <uint32_t>len(partition)
+        peek.partition_key_b64 = is_base64
+    return key_hash(&peek, hashes)

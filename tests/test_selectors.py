@@ -1,0 +1,184 @@
+"""Who is active, and who owns which hashes: Pulsar's choices, and what holds for all of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyxbroker.broker.dispatch.selectors import (
+    ConsistentHashing,
+    HashRangeAutoSplit,
+    HashRangeExclusive,
+    Selector,
+    choose_active,
+)
+from pyxbroker.errors import ConsumerAssignError
+
+ABCD = [(0, name) for name in "abcd"]
+
+# --- Failover -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("fo-fixed-0-x1795273368", "d"),
+        ("fo-fixed-1-x1795273371", "d"),
+        ("fo-fixed-2-x1795273373", "b"),
+        ("fo-fixed-5-x1795273380", "d"),
+    ],
+)
+def test_the_active_consumer_is_the_one_that_pulsar_chooses(topic: str, expected: str) -> None:
+    chosen = choose_active(ABCD, f"persistent://public/default/{topic}", -1, False)
+    assert ABCD[chosen][1] == expected
+
+
+def test_partitions_go_round() -> None:
+    assert [choose_active(ABCD, "t", n, False) for n in range(6)] == [0, 1, 2, 3, 0, 1]
+    by_hash = [choose_active(ABCD, f"t-partition-{n}", n, True) for n in range(20)]
+    assert len(set(by_hash)) > 1
+    assert by_hash != [n % 4 for n in range(20)]
+
+
+def test_only_the_best_priority_level_counts() -> None:
+    candidates = [(0, "c"), (0, "d"), (1, "a"), (1, "b")]
+    assert [choose_active(candidates, "t", n, False) for n in range(4)] == [0, 1, 0, 1]
+    assert {choose_active(candidates, f"t{n}", -1, False) for n in range(30)} == {0, 1}
+
+
+def test_of_equal_names_the_last_one_is_active() -> None:
+    assert choose_active([(0, "")] * 3, "persistent://public/default/t", -1, False) == 2
+
+
+# --- owners of hashes -----------------------------------------------------------------------------
+
+
+def ranges_of(selector: Selector) -> dict[int, list[tuple[int, int]]]:
+    """slot -> its ranges, those that touch joined."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    first = 65536 - selector.hashes
+    for last, slot in selector.owners():
+        mine = found.setdefault(slot, [])
+        if mine and mine[-1][1] == first - 1:
+            mine[-1] = (mine[-1][0], last)
+        else:
+            mine.append((first, last))
+        first = last + 1
+    return found
+
+
+def test_the_ring_is_pulsars() -> None:
+    """Two consumers have the same name, and some points of theirs meet."""
+    ring = ConsistentHashing(100)
+    for slot, name in enumerate("abac", start=1):
+        ring.add(slot, name, ())
+    before = ranges_of(ring)
+    assert {slot: len(each) for slot, each in before.items()} == {1: 76, 2: 78, 3: 70, 4: 68}
+    assert before[2][:3] == [(1, 78), (460, 637), (1536, 1575)]
+    assert before[2][-1] == (64885, 65535)
+    ring.remove(1)
+    after = ranges_of(ring)
+    assert {slot: len(each) for slot, each in after.items()} == {2: 72, 3: 66, 4: 61}
+    assert after[2][:3] == [(1, 78), (460, 637), (1295, 1575)]
+    assert after[3][:3] == [(1142, 1294), (1943, 2173), (2643, 2682)]
+    assert after[4][:3] == [(79, 459), (638, 1141), (1576, 1806)]
+    # A point of the first one was also one of the third, which has it now.
+    assert any(first <= 9841 <= last for first, last in after[3])
+
+
+def test_the_largest_range_is_split() -> None:
+    split = HashRangeAutoSplit()
+    for slot in (1, 2, 3):
+        split.add(slot, "", ())
+    assert split.owners() == [(16384, 3), (32768, 2), (65535, 1)]
+    split.remove(1)
+    assert split.owners() == [(16384, 3), (65535, 2)]
+    split.remove(3)
+    assert split.owners() == [(65535, 2)]
+    split.remove(2)
+    assert split.owners() == []
+    split.add(4, "", ())
+    assert split.owners() == [(65535, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "sentence"),
+    [
+        ((), "Ranges for KeyShared policy must not be empty."),
+        (((10, 5),), "Fixed hash range start > end for range: [10,5]"),
+        (((0, 10), (5, 20)), "Consumer's own ranges conflict: [0,10] overlaps with [5,20]"),
+    ],
+)
+def test_ranges_that_are_none(ranges: tuple[tuple[int, int], ...], sentence: str) -> None:
+    with pytest.raises(ConsumerAssignError) as caught:
+        HashRangeExclusive().add(1, "", ranges)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ([(21, 30)], 0),
+        ([(0, 9)], 0),
+        ([(0, 10)], 1),
+        ([(20, 20)], 1),
+        ([(12, 13)], 1),
+        ([(0, 100)], 1),
+        ([(0, 1), (55, 70)], 2),
+    ],
+)
+def test_ranges_that_another_consumer_has(asked: list[tuple[int, int]], expected: int) -> None:
+    sticky = HashRangeExclusive()
+    sticky.add(1, "", [(10, 20)])
+    sticky.add(2, "", [(50, 60), (70, 80)])
+    assert sticky.conflict(asked) == expected
+
+
+def test_what_nobody_asked_for_nobody_has() -> None:
+    sticky = HashRangeExclusive()
+    sticky.add(1, "", [(60_000, 70_000), (-5, 10)])
+    sticky.add(2, "", [(11, 20), (100, 100), (70_001, 80_000), (-100, -50)])
+    assert sticky.owners() == [(10, 1), (20, 2), (99, 0), (100, 2), (59_999, 0), (65535, 1)]
+    sticky.remove(1)
+    assert sticky.owners() == [(10, 0), (20, 2), (99, 0), (100, 2)]
+
+
+def owners_of(selector: Selector) -> list[int]:
+    found: list[int] = [0] * (65536 - selector.hashes)
+    for last, slot in selector.owners():
+        found += [slot] * (last + 1 - len(found))
+    return found
+
+
+@given(
+    st.sampled_from(["ring", "split"]),
+    st.lists(st.tuples(st.booleans(), st.integers(1, 8)), max_size=25),
+)
+def test_consumers_that_come_and_go(kind: str, changes: list[tuple[bool, int]]) -> None:
+    selector: Selector = ConsistentHashing(30) if kind == "ring" else HashRangeAutoSplit()
+    here: set[int] = set()
+    before = owners_of(selector)
+    for comes, slot in changes:
+        if comes == (slot in here):
+            continue
+        if comes:
+            selector.add(slot, f"name-{slot % 3}", ())
+            here.add(slot)
+        else:
+            selector.remove(slot)
+            here.remove(slot)
+        ends = [last for last, _ in selector.owners()]
+        assert all(a < b for a, b in pairwise(ends))
+        after = owners_of(selector)
+        if not here:
+            assert after == [0] * (65536 - selector.hashes)
+        else:
+            assert len(after) == 65536
+            assert set(after[1:]) == here
+            # Only what the one that comes gets, or the one that goes leaves, changes hands.
+            moved = [(a, b) for a, b in zip(before, after, strict=False) if a != b]
+            assert all(b == slot if comes else a == slot for a, b in moved if a and b)
+        before = after
