@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pyxbroker.cli.config import markdown, sample
-from pyxbroker.config import SCHEMA, SECTIONS, Config, ConfigError
+from pyxbroker.config import SCHEMA, SECTIONS, Config
 from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT
+from pyxbroker.properties import ConfigError
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
 

@@ -8,11 +8,12 @@ command line. The sample configuration file and the reference page are written f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT, ZOOKEEPER_ALIASES
+from pyxbroker.properties import ConfigError, read_properties
 
 T = TypeVar("T")
 Value = str | int | float | bool | None
@@ -20,10 +21,6 @@ Value = str | int | float | bool | None
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 PORT_MAX = 65535
 INT_MAX = 2**31 - 1
-
-
-class ConfigError(Exception):
-    """A setting that cannot be used; the sentence names its place, its key and what is expected."""
 
 
 class Setting:
@@ -314,6 +311,9 @@ class Config:
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
     )
+    delayedDeliveryEnabled: bool = setting(
+        True, "Whether Shared and Key_Shared subscriptions wait for a message's time."
+    )
     activeConsumerFailoverConsistentHashing: bool = setting(
         False,
         "Whether the active consumer of a failover subscription on a partition is chosen by hashes"
@@ -505,7 +505,7 @@ class Config:
         # its older names whatever their order in a file.
         named_by: dict[str, str] = {}
         if path is not None:
-            for line, key, text in _read_properties(path):
+            for line, key, text in read_properties(path):
                 config._set(key, text, f"{path}, line {line}", named_by)
         named_by.clear()
         for name, text in sorted((environment or {}).items()):
@@ -542,32 +542,6 @@ class Config:
         """The settings that are not at their default, without the secret ones."""
         values = {key: getattr(self, key) for key in SCHEMA if key not in SECRET}
         return {key: value for key, value in values.items() if value != SCHEMA[key].default}
-
-
-def _read_properties(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Line number, key and value of each line of a Java properties file, as Pulsar's files are."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"The configuration file {path} cannot be read: {reason}.") from None
-    joined, first = "", 0
-    for number, line in enumerate(lines, start=1):
-        if not joined:
-            first = number
-            if line.lstrip()[:1] in ("#", "!"):
-                continue
-        joined += line.strip()
-        if joined.endswith("\\"):
-            joined = joined[:-1]
-            continue
-        if joined:
-            equals, colon = joined.find("="), joined.find(":")
-            ends = [at for at in (equals, colon) if at >= 0]
-            if not ends:
-                raise ConfigError(f"{path}, line {first}: expected key=value, found {joined!r}.")
-            yield first, joined[: min(ends)].strip(), joined[min(ends) + 1 :].strip()
-        joined = ""
 
 
 def _collect_schema() -> dict[str, Setting]:

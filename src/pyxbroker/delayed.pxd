@@ -10,6 +10,7 @@ cdef class DelayedIndex:
     cdef size_t count, capacity
     cdef list ledgers                   # their ids, by number
     cdef dict numbers                   # the other way round
+    cdef public int64_t now             # ms since the epoch, when its owner looked last
     cdef int add(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id) except -1
     cdef int64_t _next_time(self) noexcept
     cdef int _take_first(self) except -1

@@ -5,6 +5,9 @@ from pyxbroker.entry import Position
 class DelayedIndex:
     """Positions by the time that they are due at; equal times go in the order of the log."""
 
+    now: int
+    """The time in ms since the epoch, as its owner last said; dispatch sets aside what is later."""
+
     def __init__(self) -> None: ...
     def __len__(self) -> int: ...
     @property

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.connection import Connection
+from pyxbroker.delayed import DelayedIndex
 from pyxbroker.entry import AckRun, EntryBatch
 from pyxbroker.key_shared import KeyShared
 
@@ -93,11 +94,12 @@ class ConsumerState:
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
         left_out: list[tuple[int, int]],
+        aside: DelayedIndex | None = None,
     ) -> int:
         """Sends entries start..stop-1 of a batch while there are permits; where it stopped.
 
         Acknowledged entries are passed over; so are those that no client may see, which are
-        appended to left_out.
+        appended to left_out. Those that are not due yet go into aside, if there is one.
         """
     def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
         """Of a delivered batch only so many messages are left; how many were settled."""
@@ -130,12 +132,15 @@ def deal(
     redelivery_counts: dict[tuple[int, int], int],
     left_out: list[tuple[int, int]],
     waiting_max: int,
+    aside: DelayedIndex | None = None,
+    again: bool = False,
 ) -> int:
-    """Sends new entries to the owners of their keys; those that cannot take them wait in keys.
+    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
 
     consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
     stopped. Acknowledged entries are passed over, as are those that no client may see, which are
-    appended to left_out.
+    appended to left_out. Those that are not due yet go into aside, if there is one; again: they
+    were there, and lie before others that wait.
     """
 
 def deal_waiting(

@@ -11,6 +11,7 @@ from pyxbroker.commands cimport (
     peek_metadata,
 )
 from pyxbroker.connection cimport OUT_PENDING_DISPATCH
+from pyxbroker.delayed cimport DelayedIndex
 from pyxbroker.frames cimport broker_metadata_size, payload_metadata
 from pyxbroker.key_shared cimport key_hash
 from pyxbroker.native cimport entry_ref
@@ -106,11 +107,12 @@ cdef class ConsumerState:
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
-                dict redelivery_counts, list left_out not None):
+                dict redelivery_counts, list left_out not None, DelayedIndex aside=None):
         """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
 
         Acknowledged entries are passed over. Entries that no client may see (markers, metadata that
-        cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id).
+        cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id). Those
+        that are not due yet are set aside, where there is an index for that.
         """
         cdef MetadataPeek peek
         cdef int64_t entry_id
@@ -128,6 +130,9 @@ cdef class ConsumerState:
                 continue
             if not peek_message(batch, i - 1, &peek):
                 left_out.append((batch.ledger_id, entry_id))
+                continue
+            if aside is not None and peek.deliver_at_time > aside.now:
+                aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
                 continue
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
@@ -328,12 +333,13 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
 
 def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
          AckSet acks not None, dict redelivery_counts, list left_out not None,
-         int64_t waiting_max):
-    """Sends new entries to the owners of their keys; those that cannot take them wait in keys.
+         int64_t waiting_max, DelayedIndex aside=None, bint again=False):
+    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
 
     consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
     stopped. Acknowledged entries are passed over, as are those that no client may see, which are
-    appended to left_out.
+    appended to left_out. Those that are not due yet are set aside, where there is an index for
+    that; again: they were, and lie before others that wait.
     """
     global _rounds
     cdef MetadataPeek peek
@@ -351,6 +357,9 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if not peek_message(batch, i, &peek):
             left_out.append((batch.ledger_id, entry_id))
             continue
+        if aside is not None and peek.deliver_at_time > aside.now:
+            aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
+            continue
         hash = key_hash(&peek, keys.hashes)
         slot = keys.owner(hash)
         if slot and keys.may_send(hash, slot):
@@ -359,7 +368,10 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
                 if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
                     left_out.append((batch.ledger_id, entry_id))
                 continue
-        keys.wait(hash, batch.ledger_id, entry_id)
+        if again:
+            keys.wait_again(hash, batch.ledger_id, entry_id)
+        else:
+            keys.wait(hash, batch.ledger_id, entry_id)
     return batch.count
 
 

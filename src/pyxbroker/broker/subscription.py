@@ -75,7 +75,10 @@ class Subscription:
                 )
             self.dispatcher.add_consumer(consumer)
             return
-        dispatcher = self._make_dispatcher(consumer, kind)
+        dispatcher = self.dispatcher
+        if kind is not self.kind or not dispatcher.is_kept:
+            dispatcher.rewind()
+            dispatcher = self._make_dispatcher(consumer, kind)
         dispatcher.add_consumer(consumer)
         self.kind = kind
         self.dispatcher = dispatcher

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyxbroker.broker import replies
@@ -49,6 +51,7 @@ class TopicLimits:
     failover_by_hash: bool = False  # activeConsumerFailoverConsistentHashing
     key_shared_by_ring: bool = True  # subscriptionKeySharedUseConsistentHashing
     key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
+    delayed_delivery: bool = True  # delayedDeliveryEnabled
     look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
     look_ahead_per_subscription_max: int = 20000
 
@@ -74,6 +77,7 @@ class Topic:
         self.turn = turn
         self.loop: asyncio.AbstractEventLoop = turn.loop
         self.limits = limits
+        self.wall_clock: Callable[[], float] = time.time  # s since the epoch
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}

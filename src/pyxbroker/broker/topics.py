@@ -128,6 +128,7 @@ def topic_limits_of(config: Config) -> TopicLimits:
         failover_by_hash=config.activeConsumerFailoverConsistentHashing,
         key_shared_by_ring=config.subscriptionKeySharedUseConsistentHashing,
         key_shared_points=config.subscriptionKeySharedConsistentHashingReplicaPoints,
+        delayed_delivery=config.delayedDeliveryEnabled,
         look_ahead_per_consumer_max=config.keySharedLookAheadMsgInReplayThresholdPerConsumer,
         look_ahead_per_subscription_max=(
             config.keySharedLookAheadMsgInReplayThresholdPerSubscription

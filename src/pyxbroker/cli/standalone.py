@@ -21,7 +21,8 @@ import click
 
 from pyxbroker import __version__, log
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
-from pyxbroker.config import PORT_MAX, SCHEMA, Config, ConfigError
+from pyxbroker.config import PORT_MAX, SCHEMA, Config
+from pyxbroker.properties import ConfigError
 
 if TYPE_CHECKING:
     from pyxbroker.broker.service import Service

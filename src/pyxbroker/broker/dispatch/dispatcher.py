@@ -17,10 +17,12 @@ from pyxbroker.log import get_logger
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.subscription import Subscription
+    from pyxbroker.delayed import DelayedIndex
 
 log = get_logger("pyxbroker.dispatch")
 
 RETRY_READ_S = 1.0
+STEPS_MAX = 64  # of one dispatcher within one turn
 
 
 class Dispatcher:
@@ -35,6 +37,8 @@ class Dispatcher:
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
         self._redelivery_counts: dict[tuple[int, int], int] = {}
+        self._goes_on = False  # a later turn does
+        self.aside: DelayedIndex | None = None  # entries that are not due yet
         # What consumers may have unacknowledged together, and whether that kept somebody from
         # getting more when it was last asked for.
         self.unacked = UnackedCount()
@@ -56,14 +60,31 @@ class Dispatcher:
         """The consumer that gets the next entries, or None when none can take any."""
         raise NotImplementedError
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether the next consumer goes on with it, after the last one has gone."""
+        return False
+
     # --- the loop -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        while not self._reading:
-            consumer = self.next_consumer()
-            if consumer is None or not self._read_some(*self._worth_reading(consumer)):
+        for _ in range(STEPS_MAX):
+            if self._reading or not self._step():
                 return
+        if not self._goes_on:
+            # Others have their turn first.
+            self._goes_on = True
+            self.topic.loop.call_soon(self.topic.turn.run, self._go_on_now)
+
+    def _go_on_now(self) -> None:
+        self._goes_on = False
+        self.wake()
+
+    def _step(self) -> bool:
+        """Reads and sends once; False when nothing more can be done now."""
+        consumer = self.next_consumer()
+        return consumer is not None and self._read_some(*self._worth_reading(consumer))
 
     def _read_some(self, count: int, size: int) -> bool:
         """Reads entries, at most so many bytes of them; True when they were sent and the loop
@@ -130,7 +151,13 @@ class Dispatcher:
                 break
             stop = min(batch.count, sent + self._share(consumer))
             sent = consumer.deliver(
-                batch, sent, stop, self.subscription.cursor.acks, self._redelivery_counts, left_out
+                batch,
+                sent,
+                stop,
+                self.subscription.cursor.acks,
+                self._redelivery_counts,
+                left_out,
+                self.aside,
             )
             self._served(consumer)
         if left_out:

@@ -134,10 +134,13 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def wake(self) -> None:
         self.keys.news = False
-        while not self._reading and (self._serve_waiting() or self._read_new()):
-            pass
+        super().wake()
+
+    def _step(self) -> bool:
+        return self._serve_waiting() or self._read_new()
 
     def _read_new(self) -> bool:
+        """What is due, or else what is new."""
         if self.keys.waiting >= self._look_ahead:
             return False
         limits = self.topic.limits
@@ -149,9 +152,13 @@ class KeySharedDispatcher(SharingDispatcher):
                 size += room
         if count == 0:
             return False
-        return self._read_some(min(count, limits.read_batch_max), min(size, limits.read_bytes_max))
+        count, size = min(count, limits.read_batch_max), min(size, limits.read_bytes_max)
+        return (self._read_replay if self._has_replay() else self._read_some)(count, size)
 
-    def _send(self, batch: EntryBatch) -> Position:
+    def _send_again(self, batch: EntryBatch) -> Position:
+        return self._send(batch, again=True)
+
+    def _send(self, batch: EntryBatch, again: bool = False) -> Position:
         left_out: list[tuple[int, int]] = []
         acks = self.subscription.cursor.acks
         sent = deal(
@@ -162,6 +169,8 @@ class KeySharedDispatcher(SharingDispatcher):
             self._redelivery_counts,
             left_out,
             self._look_ahead,
+            self.aside,
+            again,
         )
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
@@ -231,13 +240,6 @@ class KeySharedDispatcher(SharingDispatcher):
         self.managed_ledger.read(
             position, limits.read_batch_max, limits.read_bytes_max, on_read, last
         )
-
-    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
-        before = self.read_position
-        go_on = super()._on_read_failed(position, error)
-        if position < before:
-            self.read_position = before
-        return go_on
 
     # --- going back ---------------------------------------------------------------------------
 

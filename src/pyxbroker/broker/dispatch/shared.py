@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import PositionSet
+from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError
@@ -25,6 +26,98 @@ class SharingDispatcher(Dispatcher):
         super().__init__(subscription)
         limits = self.topic.limits
         self.unacked = limits.unacked_of_subscription()
+        self._replay = PositionSet()  # to be read and sent before what is new
+        self._delayed: DelayedDelivery | None = None
+        self._aside_before = 0  # entries that were set aside before the last read
+        if limits.delayed_delivery:
+            self._delayed = DelayedDelivery(self.topic, self.wake)
+            self.aside = self._delayed.index
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        if self._delayed is None:
+            super().wake()
+            return
+        self._delayed.look_at_clock()
+        super().wake()
+        if self.consumers:
+            self._delayed.set_timer()
+        else:
+            self._delayed.stop()
+
+    def _has_replay(self) -> bool:
+        """Whether there is something to send before what is new; takes what has become due."""
+        if len(self._replay) == 0 and self._delayed is not None:
+            self._delayed.take_due(self._replay)
+        return len(self._replay) > 0
+
+    def _read_some(self, count: int, size: int) -> bool:
+        before, self._aside_before = self._aside_before, self.delayed_entries
+        if self._aside_before > before:
+            # What is not due needs no permits: a consumer that has few must not slow that down.
+            count = self.topic.limits.read_batch_max
+        return super()._read_some(count, size)
+
+    def _read_replay(self, count: int, size: int) -> bool:
+        """Reads and sends the first ones of what goes before what is new."""
+        ledger_id, first, last = self._replay.first_range(count)
+        position = self.managed_ledger.normalize((ledger_id, first))
+        if position != (ledger_id, first):
+            # The ledger was trimmed meanwhile: everything in it is acknowledged.
+            self._replay.discard_range(ledger_id, first, last)
+            return True
+        batch = self.managed_ledger.read_cached(position, count, size, last)
+        if batch is not None:
+            self._send_replay(batch)
+            return True
+        self._read_replay_from_disk(position, last, count, size)
+        return False
+
+    def _read_replay_from_disk(self, position: Position, last: int, count: int, size: int) -> None:
+        self._reading = True
+        started_in = self._round
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            self._reading = False
+            if self._round == started_in:
+                if isinstance(result, EntryBatch):
+                    self._send_replay(result)
+                elif self._on_read_failed(position, result):
+                    self._replay.discard_range(*position, position.entry_id)
+                else:
+                    return
+            self.wake()
+
+        self.managed_ledger.read(position, count, size, on_read, last)
+
+    def _send_replay(self, batch: EntryBatch) -> None:
+        reached = self._send_again(batch)
+        self._replay.discard_range(batch.ledger_id, batch.entry_id(0), reached.entry_id - 1)
+
+    def _send_again(self, batch: EntryBatch) -> Position:
+        """_send, for entries that lie before others which were sent."""
+        return self._send(batch)
+
+    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
+        before = self.read_position
+        go_on = super()._on_read_failed(position, error)
+        if position < before:
+            self.read_position = before
+        return go_on
+
+    def rewind(self) -> None:
+        self._replay.clear()
+        if self._delayed is not None:
+            self._delayed.clear()
+        super().rewind()
+
+    @property
+    def delayed_entries(self) -> int:
+        """Entries that are known and not due yet."""
+        return 0 if self.aside is None else len(self.aside)
+
+    # --- consumers ----------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         super().add_consumer(consumer)
@@ -93,17 +186,20 @@ class SharedDispatcher(SharingDispatcher):
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
-        self._replay = PositionSet()
         self._turn_of = 0
 
     def give_back(self, consumer: Consumer) -> None:
-        if self.consumers:
+        if self.consumers or self.delayed_entries:
+            # To read again what is set aside would be long: the next consumer finds it here.
             self._take_back(consumer, consumer.pending_positions())
             return
         consumer.clear_pending()
-        self._replay.clear()
         self._redelivery_counts.clear()
         self.rewind()
+
+    @property
+    def is_kept(self) -> bool:
+        return self.delayed_entries > 0
 
     def next_consumer(self) -> Consumer | None:
         """The next one in turn among those of the best priority level that can take entries."""
@@ -126,49 +222,13 @@ class SharedDispatcher(SharingDispatcher):
             return self.topic.limits.read_batch_max
         return self.topic.limits.round_robin_max
 
-    def _read_some(self, count: int, size: int) -> bool:
-        if len(self._replay) == 0:
-            return super()._read_some(count, size)
-        ledger_id, first, last = self._replay.first_range(count)
-        position = self.managed_ledger.normalize((ledger_id, first))
-        if position != (ledger_id, first):
-            # The ledger was trimmed meanwhile: everything in it is acknowledged.
-            self._replay.discard_range(ledger_id, first, last)
-            return True
-        batch = self.managed_ledger.read_cached(position, count, size, last)
-        if batch is not None:
-            self._send_replay(batch)
-            return True
-        self._read_replay_from_disk(position, last, count, size)
-        return False
-
-    def _read_replay_from_disk(self, position: Position, last: int, count: int, size: int) -> None:
-        self._reading = True
-        started_in = self._round
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            self._reading = False
-            if self._round == started_in:
-                if isinstance(result, EntryBatch):
-                    self._send_replay(result)
-                elif self._on_read_failed(position, result):
-                    self._replay.discard_range(*position, position.entry_id)
-                else:
-                    return
-            self.wake()
-
-        self.managed_ledger.read(position, count, size, on_read, last)
-
-    def _send_replay(self, batch: EntryBatch) -> None:
-        reached = self._send(batch)
-        self._replay.discard_range(batch.ledger_id, batch.entry_id(0), reached.entry_id - 1)
-
-    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
-        before = self.read_position
-        go_on = super()._on_read_failed(position, error)
-        if position < before:
-            self.read_position = before
-        return go_on
+    def _step(self) -> bool:
+        consumer = self.next_consumer()
+        if consumer is None:
+            return False
+        if self._has_replay():
+            return self._read_replay(*self._worth_reading(consumer))
+        return self._read_some(*self._worth_reading(consumer))
 
     def _take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]]
@@ -180,7 +240,3 @@ class SharedDispatcher(SharingDispatcher):
                 self._replay.add(*position)
                 taken.append(position)
         return taken
-
-    def reset(self) -> None:
-        self._replay.clear()
-        super().reset()

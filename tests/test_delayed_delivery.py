@@ -1,0 +1,244 @@
+"""Delayed delivery: nothing comes early, everything comes, and what has no delay does not wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import append
+from one_broker import Broker, Client, section
+from pyxbroker.broker.dispatch import dispatcher as dispatching
+from pyxbroker.proto import PulsarApi as pb
+
+NOW = 1_800_000_000.0  # s since the epoch
+TYPES = (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared)
+both_types = pytest.mark.parametrize("kind", TYPES, ids=("shared", "key_shared"))
+
+
+class Clock:
+    """The wall clock of a topic; the test sets it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker, Clock], Awaitable[None]], **settings) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            clock = Clock()
+            (await broker.topic()).wall_clock = clock
+            await scenario(broker, clock)
+
+    asyncio.run(main())
+
+
+async def publish(broker: Broker, *delays: float | None) -> list[tuple[int, int]]:
+    """Messages that are due so many seconds after NOW; None: with no delay."""
+    sections = []
+    for number, delay in enumerate(delays):
+        fields: dict[str, Any] = {"partition_key": f"k{number % 5}"}
+        if delay is not None:
+            fields["deliver_at_time"] = int((NOW + delay) * 1000)
+        sections.append(section(b"message %d" % number, **fields))
+    return await append((await broker.topic()).managed_ledger, *sections)
+
+
+async def wake(broker: Broker) -> None:
+    """What the timer does when the time has come."""
+    topic = await broker.topic()
+    topic.turn.run(topic.subscriptions["s"].dispatcher.wake)
+
+
+async def positions(client: Client, count: int) -> list[tuple[int, int]]:
+    return [each.position for each in await client.messages(count)]
+
+
+@both_types
+def test_comes_when_it_is_due_and_not_before(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, 10, None, 5, None)
+        assert await positions(client, 2) == [sent[1], sent[3]]
+        clock.now = NOW + 4.999
+        await wake(broker)
+        assert "message" not in await client.quiet()
+        clock.now = NOW + 5
+        await wake(broker)
+        assert await positions(client, 1) == [sent[2]]
+        clock.now = NOW + 60
+        await wake(broker)
+        [message] = await client.messages(1)
+        assert (message.position, message.redelivery_count) == (sent[0], 0)
+        await client.ack(*sent)
+        assert (await broker.topic()).subscriptions["s"].cursor.backlog == 0
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_a_timer_wakes_it(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        (await broker.topic()).wall_clock = lambda: NOW + loop.time() - began
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, 0.3, 0.1, 0.2)
+        assert await positions(client, 3) == [sent[1], sent[2], sent[0]]
+        assert 0.3 <= loop.time() - began < 2
+
+    run(tmp_path, scenario)
+
+
+def test_exclusive_does_not_wait(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=pb.CommandSubscribe.Exclusive)
+        sent = await publish(broker, 10, None)
+        assert await positions(client, 2) == sent
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_can_be_switched_off(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, 10, None)
+        assert sorted(await positions(client, 2)) == sent
+
+    run(tmp_path, scenario, delayedDeliveryEnabled=False)
+
+
+@both_types
+def test_survives_that_all_consumers_go(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, None, 20, 10, None)
+        assert sorted(await positions(client, 2)) == [sent[0], sent[3]]
+        await client.ack(sent[0])
+        client.far.close()
+        await asyncio.sleep(0.05)
+        second = await broker.client()
+        await second.subscribe(subType=kind)
+        assert await positions(second, 1) == [sent[3]]
+        clock.now = NOW + 30
+        await wake(broker)
+        assert sorted(await positions(second, 2)) == [sent[1], sent[2]]
+        assert "message" not in await second.quiet()
+
+    run(tmp_path, scenario)
+
+
+def test_another_type_of_consumer_finds_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe()
+        sent = await publish(broker, 10)
+        assert "message" not in await client.quiet()
+        client.far.close()
+        await asyncio.sleep(0.05)
+        second = await broker.client()
+        await second.subscribe(subType=pb.CommandSubscribe.Exclusive)
+        assert await positions(second, 1) == sent
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_few_permits_do_not_keep_others_waiting(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind, permits=1)
+        sent = await publish(broker, *[50] * 700, None)
+        assert await positions(client, 1) == [sent[-1]]
+        dispatcher = (await broker.topic()).subscriptions["s"].dispatcher
+        assert dispatcher.delayed_entries == 700
+        clock.now = NOW + 50
+        await wake(broker)
+        for _ in range(3):
+            client.flow(100)
+        got = [*await positions(client, 100), *await positions(client, 100)]
+        client.flow(500)
+        got += await positions(client, 500)
+        assert sorted(got) == sent[:-1]
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_seek_starts_anew(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, 10, None)
+        assert await positions(client, 1) == [sent[1]]
+        topic = await broker.topic()
+        subscription = topic.subscriptions["s"]
+        await subscription.seek(topic.managed_ledger.first_position())
+        assert await positions(client, 1) == [sent[1]]
+        clock.now = NOW + 10
+        await wake(broker)
+        assert await positions(client, 1) == [sent[0]]
+        assert "message" not in await client.quiet()
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_everything_comes_once_at_its_time(tmp_path: Path, kind: int) -> None:
+    choose = random.Random(7)
+
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        clients = [await broker.client() for _ in range(3)]
+        for number, client in enumerate(clients):
+            await client.subscribe(number, subType=kind, consumer_name=f"c{number}")
+        delays = [choose.choice([None, choose.randrange(100)]) for _ in range(2000)]
+        sent = await publish(broker, *delays)
+        due = {at: delay or 0 for at, delay in zip(sent, delays, strict=True)}
+        seen: list[tuple[int, int]] = []
+        for second in range(0, 101, 10):
+            clock.now = NOW + second
+            await wake(broker)
+            for number, client in enumerate(clients):
+                came = (await client.quiet()).count("message")
+                got = await positions(client, came)
+                assert all(due[each] <= second for each in got)
+                if got:
+                    await client.ack(*got, consumer_id=number)
+                    client.flow(came, number)
+                seen += got
+            assert sorted(seen) == sorted(each for each in sent if due[each] <= second)
+
+    run(tmp_path, scenario, keySharedLookAheadMsgInReplayThresholdPerSubscription=50)
+
+
+def test_a_long_backlog_lets_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "STEPS_MAX", 2)
+
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        sent = await publish(broker, *[10] * 1000, None)
+        client = await broker.client()
+        await client.subscribe()
+        topic = await broker.topic()
+        seen = set()
+        while (known := topic.subscriptions["s"].dispatcher.delayed_entries) < 1000:
+            seen.add(known)
+            await asyncio.sleep(0)
+        assert len(seen) >= 4, "it is read in several turns"
+        assert await positions(client, 1) == [sent[-1]]
+
+    run(tmp_path, scenario)
