@@ -6,7 +6,9 @@
 
 Each broker gets twice as many messages as there are to be holes, one by one, then acknowledgements
 of every second message, a thousand in a command, then some single ones that ask for a receipt.
-After time enough to store what is stored lazily it is killed with -9 and started again. What counts:
+After time enough to store what is stored lazily it is killed with -9 and started again.
+
+What counts:
 
 - how long the acknowledgements take, and how many bytes they make the broker write;
 - how long the subscription takes to be opened again;

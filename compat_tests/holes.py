@@ -18,6 +18,9 @@ SEQUENCE_FIRST = 1 << 21  # so that every sequence id has as many bytes
 WINDOW = 5_000  # messages under way
 IDS_PER_ACK = 1_000
 
+PING = wire.encode({1: wire.PING})
+MESSAGE = wire.encode({1: wire.MESSAGE})
+
 Position = tuple[int, int]
 
 
@@ -46,20 +49,60 @@ def publish(raw: RawConnection, topic: str, count: int) -> list[Position]:
     head, tail = frame[:at], frame[at + SEQUENCE_BYTES :]
     ends: list[Position] = []
     sent = got = 0
+    frames = Frames(raw)
     while got < count:
         while sent < count and sent - got < WINDOW:
             stop = min(count, sent + 500)
             raw.write(b"".join(head + sequence_bytes(n) + tail for n in range(sent, stop)))
             sent = stop
-        receipt = raw.receive(30.0)
-        assert receipt.type == wire.SEND_RECEIPT, f"message {got} was answered by {receipt}"
-        position = wire.position(receipt.data(3))
-        if ends and ends[-1][0] == position[0]:
-            ends[-1] = position
-        else:
-            ends += [position, position]
-        got += 1
+        receipts = frames.read(30.0)
+        got += len(receipts)
+        # Entries of a ledger follow each other: the first and last of each stretch tell the rest.
+        if _position(receipts[0])[0] == _position(receipts[-1])[0]:
+            receipts = [receipts[0], receipts[-1]]
+        for position in map(_position, receipts):
+            if ends and ends[-1][0] == position[0]:
+                ends[-1] = position
+            else:
+                ends += [position, position]
     return ends
+
+
+def _position(body: bytes) -> Position:
+    receipt = wire.parse_frame(body)
+    assert receipt.type == wire.SEND_RECEIPT, f"a message was answered by {receipt}"
+    return wire.position(receipt.data(3))
+
+
+class Frames:
+    """The frames of a connection, many at a time; RawConnection must not read any more."""
+
+    def __init__(self, raw: RawConnection) -> None:
+        self._raw = raw
+        self._rest = b""
+
+    def read(self, timeout_s: float) -> list[bytes]:
+        """What follows totalSize of each frame that has come, at least one. TimeoutError."""
+        found: list[bytes] = []
+        deadline = time.monotonic() + timeout_s
+        while not found:
+            self._raw.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = self._raw.socket.recv(1 << 20)
+            if not data:
+                raise ConnectionClosed("end of stream")
+            data = self._rest + data
+            at = 0
+            while len(data) - at >= 4:
+                stop = at + 4 + int.from_bytes(data[at : at + 4], "big")
+                if stop > len(data):
+                    break
+                if data[at + 8 : at + 10] == PING:
+                    self._raw.command(wire.PONG, {})
+                else:
+                    found.append(data[at + 4 : stop])
+                at = stop
+            self._rest = data[at:]
+        return found
 
 
 def positions_of(ends: Sequence[Position]) -> list[Position]:
@@ -108,21 +151,19 @@ def deliver(
 
     What comes is acknowledged, as a consumer may hold only so many messages.
     """
+    done = {wire.message_id(*position) for position in acknowledged}
     raw.flow(1 << 30)
+    frames = Frames(raw)
     began = last = time.perf_counter()
     messages = again = 0
-    held: list[Position] = []
     while True:
         try:
-            frame = raw.receive(quiet_s if messages >= expected else 30.0)
+            bodies = frames.read(quiet_s if messages >= expected else 30.0)
         except (TimeoutError, ConnectionClosed):
             return Delivered(messages, again, last - began)
-        if frame.type == wire.MESSAGE:
-            position = wire.position(frame.data(2))
-            messages += 1
-            again += position in acknowledged
-            last = time.perf_counter()
-            held.append(position)
-            if len(held) == IDS_PER_ACK:
-                acknowledge(raw, held)
-                held.clear()
+        # The size, the type, the length of the message, consumer 1, and then the message id.
+        ids = [body[12 : 12 + body[11]] for body in bodies if body[4:6] == MESSAGE]
+        messages += len(ids)
+        again += sum(each in done for each in ids)
+        last = time.perf_counter()
+        raw.command(wire.ACK, {1: 1, 2: wire.INDIVIDUAL, 3: ids})
