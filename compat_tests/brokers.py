@@ -226,6 +226,11 @@ class Broker:
         assert self.process is not None
         return sum(_status_kib(pid, field) for pid in _group(self.process.pid))
 
+    def written_bytes(self) -> int:
+        """What the process group made the file system write so far."""
+        assert self.process is not None
+        return sum(_written_bytes(pid) for pid in _group(self.process.pid))
+
 
 def _pulsar_lite() -> str:
     spec = importlib.util.find_spec("pulsar_lite")
@@ -248,6 +253,13 @@ def _cpu_ticks(pid: int) -> int:
     # utime, stime and those of the children waited for are the fields 14 to 17 of proc(5)'s stat.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(field) for field in fields[11:15])
+
+
+def _written_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        if line.startswith("write_bytes:"):
+            return int(line.split()[1])
+    return 0
 
 
 def _status_kib(pid: int, field: str) -> int:

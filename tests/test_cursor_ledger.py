@@ -360,6 +360,25 @@ def test_a_state_that_pulsar_can_read_follows_what_was_written_in_haste(tmp_path
     asyncio.run(scenario())
 
 
+def test_a_limit_beyond_what_an_entry_holds_is_no_limit(tmp_path: Path) -> None:
+    """Operators of Apache Pulsar set millions of ranges."""
+
+    async def scenario() -> None:
+        async with Node(tmp_path / "bookie") as node:
+            limits = {"ranges_whole_max": 10**7, "ranges_as_list_max": 10**7}
+            managed_ledger, cursor = await opened(node, 400_000, **limits)
+            ledger = managed_ledger.last_confirmed.ledger_id
+            cursor.acknowledge_positions((ledger, n) for n in range(1, 400_000, 2))
+            await cursor.persist()
+            assert cursor._ledger is not None
+            assert cursor._ledger.handle.length < 60_000
+            await cursor.close()
+            assert cursor.ledger_id != NO_LEDGER
+            assert state_of(await found_by(node, cursor, 400_000)) == state_of(cursor.acks)
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("step", [2, 300])
 def test_a_clean_close_leaves_many_holes_as_pulsar_reads_them(tmp_path: Path, step: int) -> None:
     async def scenario() -> None:

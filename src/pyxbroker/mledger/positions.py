@@ -23,6 +23,7 @@ Ends = Mapping[int, int]
 """Last entry id of each ledger of a managed ledger; -1: it has none yet."""
 
 LONG_BYTES_MAX = 10
+_RANGE_BYTES_MAX = 50  # what an encoded range takes
 _BATCH_BYTES_MAX = 40  # what an encoded batch takes beside its words
 _RUNS_BYTES = 32  # what the runs of a ledger take beside themselves
 _RUNS_BYTES_MIN = 128  # less room is not worth beginning the runs of a ledger
@@ -94,12 +95,13 @@ def decode_ledger_list(
 
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
     """Whether what is acknowledged after the mark is at most limit ranges and limit batches, and
-    these are not too long.
+    neither takes more than bytes_max, whatever the limit.
     """
+    ranges_max = min(limit, bytes_max // _RANGE_BYTES_MAX)
     return (
         acks.partial <= limit
         and _batches_bytes_max(acks) <= bytes_max
-        and (acks.holes <= limit or acks.count_ranges() <= limit)
+        and (acks.holes <= ranges_max or acks.count_ranges() <= ranges_max)
     )
 
 

@@ -1,0 +1,167 @@
+"""A million acknowledgements out of order: what they cost, and what is left of them after a kill.
+
+    bench/ack_holes.py                            pyxbroker and Apache Pulsar, a million holes
+    bench/ack_holes.py --only pyxbroker --holes 5000000
+    bench/ack_holes.py --set managedLedgerMaxUnackedRangesToPersist=2000000
+
+Each broker gets twice as many messages as there are to be holes, one by one, then acknowledgements
+of every second message, a thousand in a command, then some single ones that ask for a receipt.
+After time enough to store what is stored lazily it is killed with -9 and started again.
+
+What counts:
+
+- how long the acknowledgements take, and how many bytes they make the broker write;
+- how long the subscription takes to be opened again;
+- how many messages come again although they were acknowledged.
+
+Bytes are those that the process handed to the file system (/proc/PID/io, write_bytes), so journals
+and what they are padded to count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from compat_tests import holes
+from compat_tests.brokers import Broker
+from compat_tests.raw import RawConnection
+
+KINDS = ("pyxbroker", "apache")
+TOPIC = "persistent://public/default/ack-holes"
+RECEIPTS = 500
+LAZY_S = 5.0
+
+# (number, title, unit, decimals)
+ROWS = [
+    ("acks_s", "acknowledging every second message, out of order", "s", 2),
+    ("acks_cpu_us", "  broker CPU per acknowledgement", "us", 2),
+    ("acks_mib", "  written until 5 s later", "MiB", 1),
+    ("acks_grown_mib", "  memory grown", "MiB", 1),
+    ("receipt_p50_ms", "one more, with a receipt, p50", "ms", 2),
+    ("receipt_p99_ms", "one more, with a receipt, p99", "ms", 2),
+    ("receipt_kib", "  written for each", "KiB", 1),
+    ("start_s", "start after kill -9", "s", 2),
+    ("open_s", "opening the topic and its subscription again", "s", 3),
+    ("opened_mib", "  memory then", "MiB", 1),
+    ("again", "acknowledged messages that come again", "", 0),
+    ("missing", "other messages that do not come", "", 0),
+]
+
+Numbers = dict[str, float]
+
+
+def one_life(broker: Broker, count: int) -> Numbers:
+    """All numbers of one broker on a fresh data directory."""
+    broker.start()
+    with RawConnection(broker.port) as raw:
+        positions = holes.positions_of(holes.publish(raw, TOPIC, 2 * count))
+    acknowledged = positions[1::2]
+    random.Random(1).shuffle(acknowledged)
+    settle(broker)
+    with RawConnection(broker.port) as raw:
+        holes.subscribe(raw, TOPIC)
+        numbers = acknowledge(broker, raw, acknowledged)
+        numbers |= receipts(broker, raw, acknowledged[-RECEIPTS:])
+        time.sleep(LAZY_S)
+    broker.kill()
+    numbers["start_s"] = broker.start()
+    with RawConnection(broker.port, timeout_s=120.0) as raw:
+        began = time.perf_counter()
+        holes.subscribe(raw, TOPIC)
+        numbers["open_s"] = time.perf_counter() - began
+        numbers["opened_mib"] = broker.memory_kib() / 1024
+        delivered = holes.deliver(raw, set(acknowledged), len(positions) - len(acknowledged))
+    numbers["again"] = delivered.acknowledged
+    kept = len(positions) - len(acknowledged)
+    numbers["missing"] = kept - (delivered.messages - delivered.acknowledged)
+    return numbers
+
+
+def settle(broker: Broker) -> None:
+    """Waits until the broker has written what publishing left it to write."""
+    before = -1
+    while broker.written_bytes() != before:
+        before = broker.written_bytes()
+        time.sleep(LAZY_S)
+
+
+def acknowledge(broker: Broker, raw: RawConnection, acknowledged: list[tuple[int, int]]) -> Numbers:
+    """All but the last acknowledgements, as fast as they are taken."""
+    cpu, memory, written = broker.cpu_s(), broker.memory_kib(), broker.written_bytes()
+    some = acknowledged[: -RECEIPTS - 1]
+    began = time.perf_counter()
+    holes.acknowledge(raw, some)
+    # The answer to the last one comes behind all others.
+    holes.acknowledge_and_wait(raw, acknowledged[-RECEIPTS - 1])
+    seconds = time.perf_counter() - began
+    cpu = broker.cpu_s() - cpu
+    time.sleep(LAZY_S)
+    return {
+        "acks_s": seconds,
+        "acks_cpu_us": cpu / len(some) * 1e6,
+        "acks_mib": (broker.written_bytes() - written) / (1 << 20),
+        "acks_grown_mib": (broker.memory_kib() - memory) / 1024,
+    }
+
+
+def receipts(broker: Broker, raw: RawConnection, positions: list[tuple[int, int]]) -> Numbers:
+    """Single acknowledgements, each waited for."""
+    written = broker.written_bytes()
+    times = sorted(holes.acknowledge_and_wait(raw, each) * 1000 for each in positions)
+    time.sleep(LAZY_S)
+    return {
+        "receipt_p50_ms": statistics.median(times),
+        "receipt_p99_ms": times[int(len(times) * 0.99)],
+        "receipt_kib": (broker.written_bytes() - written) / len(positions) / 1024,
+    }
+
+
+def table(results: dict[str, Numbers]) -> str:
+    """The numbers as a Markdown table."""
+    lines = ["| figure | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
+    for number, title, unit, decimals in ROWS:
+        cells = [f"{numbers[number]:,.{decimals}f}" for numbers in results.values()]
+        lines.append(f"| {title}{', ' * bool(unit)}{unit} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the brokers one after the other and prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", action="append", choices=KINDS, help="this broker (repeatable)")
+    parser.add_argument("--holes", type=int, default=1_000_000)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--json", type=Path, help="write the numbers to this file")
+    parser.add_argument("--workspace", type=Path, help="folder for data (default: temporary)")
+    options = parser.parse_args(arguments)
+    settings = dict(each.split("=", 1) for each in options.set)
+    workspace = options.workspace or Path(tempfile.mkdtemp(prefix="pyxbroker-bench-"))
+    results: dict[str, Numbers] = {}
+    try:
+        for kind in options.only or KINDS:
+            broker = Broker(kind, workspace / kind, settings=settings)
+            try:
+                results[kind] = one_life(broker, options.holes)
+            finally:
+                broker.close()
+    finally:
+        if options.workspace is None:
+            shutil.rmtree(workspace, ignore_errors=True)
+    print(table(results))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
