@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.dispatch")
 
 RETRY_READ_S = 1.0
-STEPS_MAX = 64  # of one dispatcher within one turn
+STEPS_MAX = 16  # of one dispatcher within one turn
 
 
 class Dispatcher:
