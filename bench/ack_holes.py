@@ -20,13 +20,9 @@ and what they are padded to count.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -36,7 +32,9 @@ from compat_tests import holes
 from compat_tests.brokers import Broker
 from compat_tests.raw import RawConnection
 
-KINDS = ("pyxbroker", "apache")
+from bench import side_by_side
+from bench.side_by_side import Numbers
+
 TOPIC = "persistent://public/default/ack-holes"
 RECEIPTS = 500
 LAZY_S = 5.0
@@ -56,8 +54,6 @@ ROWS = [
     ("again", "acknowledged messages that come again", "", 0),
     ("missing", "other messages that do not come", "", 0),
 ]
-
-Numbers = dict[str, float]
 
 
 def one_life(broker: Broker, count: int) -> Numbers:
@@ -126,40 +122,12 @@ def receipts(broker: Broker, raw: RawConnection, positions: list[tuple[int, int]
     }
 
 
-def table(results: dict[str, Numbers]) -> str:
-    """The numbers as a Markdown table."""
-    lines = ["| figure | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
-    for number, title, unit, decimals in ROWS:
-        cells = [f"{numbers[number]:,.{decimals}f}" for numbers in results.values()]
-        lines.append(f"| {title}{', ' * bool(unit)}{unit} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the brokers one after the other and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=KINDS, help="this broker (repeatable)")
+    parser = side_by_side.parser(__doc__.splitlines()[0])
     parser.add_argument("--holes", type=int, default=1_000_000)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--json", type=Path, help="write the numbers to this file")
-    parser.add_argument("--workspace", type=Path, help="folder for data (default: temporary)")
     options = parser.parse_args(arguments)
-    settings = dict(each.split("=", 1) for each in options.set)
-    workspace = options.workspace or Path(tempfile.mkdtemp(prefix="pyxbroker-bench-"))
-    results: dict[str, Numbers] = {}
-    try:
-        for kind in options.only or KINDS:
-            broker = Broker(kind, workspace / kind, settings=settings)
-            try:
-                results[kind] = one_life(broker, options.holes)
-            finally:
-                broker.close()
-    finally:
-        if options.workspace is None:
-            shutil.rmtree(workspace, ignore_errors=True)
-    print(table(results))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    side_by_side.run(options, ROWS, lambda broker: one_life(broker, options.holes))
     return 0
 
 

@@ -11,13 +11,9 @@ timed again, while messages of another topic are sent one at a time.
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
-import shutil
 import statistics
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -28,7 +24,9 @@ from compat_tests import wire
 from compat_tests.brokers import Broker
 from compat_tests.raw import RawConnection
 
-KINDS = ("pyxbroker", "apache")
+from bench import side_by_side
+from bench.side_by_side import Numbers
+
 TOPIC = "persistent://public/default/delayed"
 OTHER = "persistent://public/default/not-delayed"
 DAY_MS = 86_400_000
@@ -50,8 +48,6 @@ ROWS = [
     ("other_p50_ms", "another topic meanwhile, one send at a time, p50", "ms", 2),
     ("other_p99_ms", "  p99", "ms", 2),
 ]
-
-Numbers = dict[str, float]
 
 
 def publish(broker: Broker, count: int) -> float:
@@ -176,36 +172,12 @@ def one_life(broker: Broker, count: int) -> Numbers:
     return numbers | {f"again_{key}": value for key, value in again.items()}
 
 
-def table(results: dict[str, Numbers]) -> str:
-    """The numbers as a Markdown table."""
-    lines = ["| figure | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
-    for number, title, unit, decimals in ROWS:
-        cells = [f"{numbers[number]:,.{decimals}f}" for numbers in results.values()]
-        lines.append(f"| {title}, {unit} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Runs the brokers one after the other and prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", action="append", choices=KINDS, help="this broker (repeatable)")
+    parser = side_by_side.parser(__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path, help="write the numbers to this file")
     options = parser.parse_args(arguments)
-    workspace = Path(tempfile.mkdtemp(prefix="pyxbroker-bench-"))
-    results: dict[str, Numbers] = {}
-    try:
-        for kind in options.only or KINDS:
-            broker = Broker(kind, workspace / kind)
-            try:
-                results[kind] = one_life(broker, options.count)
-            finally:
-                broker.close()
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
-    print(table(results))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1))
+    side_by_side.run(options, ROWS, lambda broker: one_life(broker, options.count))
     return 0
 
 

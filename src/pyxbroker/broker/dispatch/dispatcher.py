@@ -7,6 +7,7 @@ sent within the same turn; a read from disk goes on when it is there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.dispatch import UnackedCount
@@ -95,16 +96,31 @@ class Dispatcher:
             return False
         batch = self.managed_ledger.read_cached(position, count, size)
         if batch is not None:
-            self.read_position = self._send(batch)
+            self._send_new(batch)
             return True
-        self._read_from_disk(position, count, size)
+        self._read_from_disk(position, count, size, None, self._send_new, self._pass_over_new)
         return False
+
+    def _send_new(self, batch: EntryBatch) -> None:
+        self.read_position = self._send(batch)
+
+    def _pass_over_new(self, position: Position) -> None:
+        self.read_position = Position(position.ledger_id, position.entry_id + 1)
 
     def _worth_reading(self, consumer: Consumer) -> tuple[int, int]:
         limits = self.topic.limits
         return consumer.worth_reading(limits.read_batch_max, limits.read_bytes_max)
 
-    def _read_from_disk(self, position: Position, count: int, size: int) -> None:
+    def _read_from_disk(
+        self,
+        position: Position,
+        count: int,
+        size: int,
+        last: int | None,
+        use: Callable[[EntryBatch], None],
+        pass_over: Callable[[Position], None],
+    ) -> None:
+        """Reads entries up to last, or to the ledger's end; pass_over(position): it has none."""
         self._reading = True
         started_in = self._round
 
@@ -112,15 +128,17 @@ class Dispatcher:
             self._reading = False
             if self._round == started_in:
                 if isinstance(result, EntryBatch):
-                    self.read_position = self._send(result)
-                elif not self._on_read_failed(position, result):
+                    use(result)
+                elif self._is_lost(position, result):
+                    pass_over(position)
+                else:
                     return
             self.wake()
 
-        self.managed_ledger.read(position, count, size, on_read)
+        self.managed_ledger.read(position, count, size, on_read, last)
 
-    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
-        """True when the dispatcher can go on behind the entry, False when it tries again later."""
+    def _is_lost(self, position: Position, error: LedgerError) -> bool:
+        """True when the entry cannot be read at all, False when it is tried again later."""
         where = {
             "topic": self.topic.name,
             "subscription": self.subscription.name,
@@ -129,7 +147,6 @@ class Dispatcher:
         if isinstance(error, (EntryDamaged, NoSuchEntry)):
             # It costs this entry only. It stays in the backlog: an operator decides what to do.
             log.error("an entry cannot be delivered", **where, error=error)
-            self.read_position = Position(position.ledger_id, position.entry_id + 1)
             return True
         log.warning("a read failed, it is tried again in 1 s", **where, error=error)
         # Nothing else is read until then, however often the dispatcher is woken.

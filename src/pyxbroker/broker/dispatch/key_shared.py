@@ -23,7 +23,6 @@ from pyxbroker.dispatch import deal, deal_waiting
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.errors import ConsumerAssignError
 from pyxbroker.key_shared import KeyShared
-from pyxbroker.ledger.handle import LedgerError
 
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
@@ -204,11 +203,11 @@ class KeySharedDispatcher(SharingDispatcher):
                     break
                 position = Position(ledger_id, at)
                 limits = self.topic.limits
-                batch = self.managed_ledger.read_cached(
-                    position, limits.read_batch_max, limits.read_bytes_max, last
-                )
+                most, size = limits.read_batch_max, limits.read_bytes_max
+                batch = self.managed_ledger.read_cached(position, most, size, last)
                 if batch is None:
-                    self._read_waiting_from_disk(position, last)
+                    use, pass_over = self._deal_waiting, self._pass_over_waiting
+                    self._read_from_disk(position, most, size, last, use, pass_over)
                     return False
                 self._deal_waiting(batch)
                 at = batch.entry_id(batch.count - 1) + 1
@@ -221,25 +220,8 @@ class KeySharedDispatcher(SharingDispatcher):
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
 
-    def _read_waiting_from_disk(self, position: Position, last: int) -> None:
-        self._reading = True
-        started_in = self._round
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            self._reading = False
-            if self._round == started_in:
-                if isinstance(result, EntryBatch):
-                    self._deal_waiting(result)
-                elif self._on_read_failed(position, result):
-                    self.keys.drop(position.ledger_id, position.entry_id, position.entry_id)
-                else:
-                    return
-            self.wake()
-
-        limits = self.topic.limits
-        self.managed_ledger.read(
-            position, limits.read_batch_max, limits.read_bytes_max, on_read, last
-        )
+    def _pass_over_waiting(self, position: Position) -> None:
+        self.keys.drop(position.ledger_id, position.entry_id, position.entry_id)
 
     # --- going back ---------------------------------------------------------------------------
 

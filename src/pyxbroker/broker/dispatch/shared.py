@@ -11,7 +11,6 @@ from pyxbroker.ackset import PositionSet
 from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.entry import EntryBatch, Position
-from pyxbroker.ledger.handle import LedgerError
 
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
@@ -71,25 +70,8 @@ class SharingDispatcher(Dispatcher):
         if batch is not None:
             self._send_replay(batch)
             return True
-        self._read_replay_from_disk(position, last, count, size)
+        self._read_from_disk(position, count, size, last, self._send_replay, self._pass_over_replay)
         return False
-
-    def _read_replay_from_disk(self, position: Position, last: int, count: int, size: int) -> None:
-        self._reading = True
-        started_in = self._round
-
-        def on_read(result: EntryBatch | LedgerError) -> None:
-            self._reading = False
-            if self._round == started_in:
-                if isinstance(result, EntryBatch):
-                    self._send_replay(result)
-                elif self._on_read_failed(position, result):
-                    self._replay.discard_range(*position, position.entry_id)
-                else:
-                    return
-            self.wake()
-
-        self.managed_ledger.read(position, count, size, on_read, last)
 
     def _send_replay(self, batch: EntryBatch) -> None:
         reached = self._send_again(batch)
@@ -99,12 +81,8 @@ class SharingDispatcher(Dispatcher):
         """_send, for entries that lie before others which were sent."""
         return self._send(batch)
 
-    def _on_read_failed(self, position: Position, error: LedgerError) -> bool:
-        before = self.read_position
-        go_on = super()._on_read_failed(position, error)
-        if position < before:
-            self.read_position = before
-        return go_on
+    def _pass_over_replay(self, position: Position) -> None:
+        self._replay.discard_range(*position, position.entry_id)
 
     def rewind(self) -> None:
         self._replay.clear()
