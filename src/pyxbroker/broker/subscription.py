@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -124,8 +125,7 @@ class Subscription:
             self._past_bytes_out += consumer.bytes_out
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
-        if not self.cursor.durable and not self.consumers:
-            self.topic.drop_reader(self)
+        self.topic.drop_unused_reader(self)
 
     @property
     def msg_out(self) -> int:
@@ -159,9 +159,12 @@ class Subscription:
                 self.dispatcher.settle_batches(run)
         return None
 
-    async def seek(self, mark_delete: Position) -> None:
-        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns."""
-        self.cursor.reset(mark_delete)
+    async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
+
+        ack_set: the messages that are wanted of the batch which comes first.
+        """
+        self.cursor.reset(mark_delete, ack_set)
         self.dispatcher.reset()
         await self.cursor.persist()
         self.dispatcher.wake()

@@ -204,14 +204,17 @@ class Topic:
         self._readers.add(subscription)
         return subscription
 
-    def drop_reader(self, subscription: Subscription) -> None:
-        self._readers.discard(subscription)
+    def drop_unused_reader(self, subscription: Subscription) -> None:
+        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
+        if not subscription.consumers and not subscription.closing:
+            self._readers.discard(subscription)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Deletes a subscription whose consumers are gone."""
         await subscription.delete()
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
+        self._readers.discard(subscription)
 
     # --- new entries --------------------------------------------------------------------------
 
@@ -232,19 +235,19 @@ class Topic:
     # --- positions ----------------------------------------------------------------------------
 
     async def last_message(self) -> tuple[Position, int]:
-        """(position, batch index) of the last message; the index is -1 outside of a batch."""
-        last = self.managed_ledger.last_confirmed
-        if self.managed_ledger.entries == 0 or last.entry_id < 0:
-            return Position(-1, -1), -1
-        try:
-            batch = await self.managed_ledger.read_one(last)
-        except (EntryDamaged, NoSuchEntry) as error:
-            log.error("the last entry cannot be read", topic=self.name, entry=last, error=error)
-            return last, -1
-        peeked = peek_entry(batch, 0)
-        if peeked is None or not peeked.is_batch:
-            return last, -1
-        return last, peeked.num_messages - 1
+        """(position, batch index) of the last message; the index is -1 outside of a batch.
+
+        Markers are no messages. (-1, -1) when there is no message.
+        """
+        managed_ledger = self.managed_ledger
+        for index in range(managed_ledger.entries - 1, -1, -1):
+            peeked = await self._peek(index)
+            position = managed_ledger.position_of(index)
+            if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                return position, -1
+            if peeked.marker_type < 0:
+                return position, peeked.num_messages - 1
+        return Position(-1, -1), -1
 
     async def position_before_time(self, publish_time_ms: int) -> Position:
         """The last position whose entry was published before a time, by bisection."""
