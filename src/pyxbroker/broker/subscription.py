@@ -6,6 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyxbroker.broker import replies
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
 from pyxbroker.broker.dispatch.shared import SharedDispatcher
@@ -18,6 +19,9 @@ from pyxbroker.mledger.cursor import Cursor
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.topic import Topic
+
+
+VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
 
 
 class SubscriptionType(enum.IntEnum):
@@ -126,6 +130,15 @@ class Subscription:
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
         self.topic.drop_unused_reader(self)
+
+    def tell_end(self) -> None:
+        """Tells consumers, once each, when nothing will ever come for the subscription."""
+        if not self.topic.is_terminated or self.cursor.backlog > 0:
+            return
+        for consumer in self.consumers:
+            if not consumer.end_told and consumer.connection.protocol_version >= VERSION_END:
+                consumer.end_told = True
+                consumer.connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     @property
     def msg_out(self) -> int:

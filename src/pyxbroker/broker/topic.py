@@ -19,12 +19,14 @@ from pyxbroker.errors import (
     ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
+    TopicTerminated,
 )
 from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
 from pyxbroker.mledger.opening import delete_managed_ledger
+from pyxbroker.mledger.termination import terminate
 from pyxbroker.topic_name import TopicName
 
 log = get_logger("pyxbroker.topic")
@@ -98,6 +100,8 @@ class Topic:
     def add_producer(self, producer: Producer) -> None:
         """Raises ProducerBusy when the name is taken or there are too many."""
         self.check_open()
+        if self.is_terminated:
+            raise TopicTerminated("Topic was already terminated")
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
@@ -292,11 +296,7 @@ class Topic:
 
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
-        for producer in list(self.producers.values()):
-            connection = producer.connection
-            connection.send_frame(replies.close_producer(producer.producer_id))
-            connection.forget_producer(producer.producer_id)
-            self.remove_producer(producer)
+        self.disconnect_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
             for consumer in list(subscription.consumers):
                 connection = consumer.connection
@@ -304,11 +304,37 @@ class Topic:
                 connection.consumers.pop(consumer.consumer_id, None)
                 subscription.remove_consumer(consumer)
 
+    def disconnect_producers(self) -> None:
+        for producer in list(self.producers.values()):
+            connection = producer.connection
+            connection.send_frame(replies.close_producer(producer.producer_id))
+            connection.forget_producer(producer.producer_id)
+            self.remove_producer(producer)
+
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
         self.fenced = True
         self.disconnect()
         await self.managed_ledger.close()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Nothing can be added any more; what is there can be read for ever."""
+        return self.managed_ledger.is_terminated
+
+    async def terminate(self) -> Position:
+        """Lets nothing be added any more; returns the last position there will ever be.
+
+        Raises ManagedLedgerError.
+        """
+        position = await terminate(self.managed_ledger)
+        self.turn.run(self._on_terminated)
+        return position
+
+    def _on_terminated(self) -> None:
+        self.disconnect_producers()
+        for subscription in self.all_subscriptions():
+            subscription.tell_end()
 
     async def delete(self) -> None:
         """Deletes the topic with its subscriptions and messages; its clients are sent away.
