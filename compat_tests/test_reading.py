@@ -112,6 +112,96 @@ def test_seek_of_a_reader(client: pulsar.Client, topic: str) -> None:
     assert read(reader, 10) == bodies(20)[10:]
 
 
+@pytest.mark.parametrize("inclusive", [True, False])
+def test_seek_into_a_batch(client: pulsar.Client, topic: str, inclusive: bool) -> None:
+    producer = client.create_producer(
+        topic, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=5000
+    )
+    ids = publish(producer, bodies(30))
+    consumer = client.subscribe(topic, "seek", start_message_id_inclusive=inclusive)
+    consumer.seek(ids[14])
+    first = 14 if inclusive else 15
+    assert receive(consumer, 30 - first) == bodies(30)[first:]
+    assert_nothing_more(consumer)
+
+
+def test_a_seek_holds_for_every_consumer(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    consumers = [
+        client.subscribe(topic, "both", consumer_type=pulsar.ConsumerType.Shared) for _ in range(2)
+    ]
+    ids = publish(producer, bodies(40))
+    received: list[bytes] = []
+
+    def drain(count: int) -> None:
+        deadline = time.monotonic() + 20
+        while len(received) < count and time.monotonic() < deadline:
+            for consumer in consumers:
+                try:
+                    message = consumer.receive(timeout_millis=100)
+                except pulsar.Timeout:
+                    continue
+                consumer.acknowledge(message)
+                received.append(message.data())
+
+    drain(40)
+    received.clear()
+    consumers[0].seek(ids[30])
+    drain(9)
+    # Only the consumer that moved knows of the id it was moved to, and leaves it out.
+    assert set(bodies(40)[31:]) <= set(received) <= set(bodies(40)[30:])
+
+
+def test_has_message_available_after_a_seek(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    ids = publish(producer, bodies(10))
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    reader.seek(pulsar.MessageId.earliest)
+    assert reader.has_message_available()
+    assert read(reader, 10) == bodies(10)
+    assert not reader.has_message_available()
+    reader.seek(ids[8])
+    assert reader.has_message_available()
+    assert read(reader, 1) == bodies(10)[9:]
+    reader.seek(pulsar.MessageId.latest)
+    assert not reader.has_message_available()
+    producer.send(b"new")
+    assert reader.has_message_available()
+    assert read(reader, 1) == [b"new"]
+
+
+def test_a_reader_is_moved_to_a_time(client: pulsar.Client, topic: str) -> None:
+    producer = client.create_producer(topic, batching_enabled=False)
+    publish(producer, bodies(10))
+    time.sleep(0.3)
+    between_ms = int(time.time() * 1000)
+    time.sleep(0.3)
+    publish(producer, bodies(20)[10:])
+    reader = client.create_reader(topic, pulsar.MessageId.latest)
+    reader.seek(between_ms)
+    assert read(reader, 10) == bodies(20)[10:]
+    reader.seek(int(time.time() * 1000) + 60_000)
+    producer.send(b"new")
+    assert read(reader, 1) == [b"new"]
+
+
+def test_a_chunked_message_is_read_from_its_first_chunk(
+    client: pulsar.Client, topic: str
+) -> None:
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
+    large = payload(1, 12 * 1024 * 1024)
+    producer.send(b"before")
+    chunked = producer.send(large)
+    producer.send(b"after")
+    consumer = client.subscribe(topic, "s", start_message_id_inclusive=True)
+    consumer.seek(chunked)
+    assert receive(consumer, 2) == [large, b"after"]
+    reader = client.create_reader(topic, chunked, start_message_id_inclusive=True)
+    assert read(reader, 2) == [large, b"after"]
+    assert not reader.has_message_available()
+
+
 def test_partition_count_of_a_plain_topic_is_zero(client: pulsar.Client, topic: str) -> None:
     client.create_producer(topic)
     assert client.get_topic_partitions(topic) == [topic]

@@ -71,6 +71,7 @@ class Consumer(ConsumerState):
         self.priority_level = priority_level
         self.metadata = metadata
         self.key_shared = key_shared
+        self.end_told = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
         self._rates = RateWindow(RATE_WINDOW_S, subscription.topic.loop.time())
 
@@ -92,6 +93,7 @@ class Consumer(ConsumerState):
             return
         self.permits = min(self.permits + permits, PERMITS_MAX)
         self.subscription.dispatcher.wake()
+        self.subscription.tell_end()
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
         """ACK: positions this consumer is done with; with a request id the client wants an
@@ -100,6 +102,7 @@ class Consumer(ConsumerState):
         if self.closed:
             return
         refusal = self.subscription.acknowledge(self, run, cumulative, has_txn)
+        self.subscription.tell_end()
         if request_id is None:
             return
         if refusal is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from pyxbroker.broker import liveness, replies
+from pyxbroker.broker import liveness, replies, seek
 from pyxbroker.broker.topic_commands import TopicCommands
 from pyxbroker.broker.topic_list import TopicLists
 from pyxbroker.connection import Connection
@@ -120,8 +120,8 @@ class Handlers:
                 commands.handle_redeliver,
             ),
             kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
-            kinds.SEEK: ("seek", commands.handle_seek),
-            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", commands.handle_get_last_message_id),
+            kinds.SEEK: ("seek", seek.handle_seek),
+            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", seek.handle_get_last_message_id),
             kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),
             kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
             kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),

@@ -217,6 +217,13 @@ def ack_response(consumer_id: int, request_id: int, code: int | None, message: s
     return frame(command)
 
 
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """The topic is terminated, and the subscription has acknowledged everything."""
+    command = _command(pb.BaseCommand.REACHED_END_OF_TOPIC)
+    command.reachedEndOfTopic.consumer_id = consumer_id
+    return frame(command)
+
+
 def close_producer(producer_id: int) -> bytes:
     command = _command(pb.BaseCommand.CLOSE_PRODUCER)
     command.close_producer.producer_id = producer_id

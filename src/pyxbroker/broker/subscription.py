@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyxbroker.broker import replies
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
 from pyxbroker.broker.dispatch.shared import SharedDispatcher
@@ -17,6 +19,9 @@ from pyxbroker.mledger.cursor import Cursor
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.topic import Topic
+
+
+VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
 
 
 class SubscriptionType(enum.IntEnum):
@@ -127,8 +132,16 @@ class Subscription:
             self._past_bytes_out += consumer.bytes_out
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
-        if not self.cursor.durable and not self.consumers:
-            self.topic.drop_reader(self)
+        self.topic.drop_unused_reader(self)
+
+    def tell_end(self) -> None:
+        """Tells consumers, once each, when nothing will ever come for the subscription."""
+        if not self.topic.is_terminated or self.cursor.backlog > 0:
+            return
+        for consumer in self.consumers:
+            if not consumer.end_told and consumer.connection.protocol_version >= VERSION_END:
+                consumer.end_told = True
+                consumer.connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     @property
     def msg_out(self) -> int:
@@ -162,9 +175,12 @@ class Subscription:
                 self.dispatcher.settle_batches(run)
         return None
 
-    async def seek(self, mark_delete: Position) -> None:
-        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns."""
-        self.cursor.reset(mark_delete)
+    async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
+
+        ack_set: the messages that are wanted of the batch which comes first.
+        """
+        self.cursor.reset(mark_delete, ack_set)
         self.dispatcher.reset()
         await self.cursor.persist()
         self.dispatcher.wake()

@@ -21,12 +21,14 @@ from pyxbroker.errors import (
     ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
+    TopicTerminated,
 )
 from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
 from pyxbroker.mledger.opening import delete_managed_ledger
+from pyxbroker.mledger.termination import terminate
 from pyxbroker.topic_name import TopicName
 
 log = get_logger("pyxbroker.topic")
@@ -102,6 +104,8 @@ class Topic:
     def add_producer(self, producer: Producer) -> None:
         """Raises ProducerBusy when the name is taken or there are too many."""
         self.check_open()
+        if self.is_terminated:
+            raise TopicTerminated("Topic was already terminated")
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
@@ -208,14 +212,17 @@ class Topic:
         self._readers.add(subscription)
         return subscription
 
-    def drop_reader(self, subscription: Subscription) -> None:
-        self._readers.discard(subscription)
+    def drop_unused_reader(self, subscription: Subscription) -> None:
+        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
+        if not subscription.consumers and not subscription.closing:
+            self._readers.discard(subscription)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Deletes a subscription whose consumers are gone."""
         await subscription.delete()
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
+        self._readers.discard(subscription)
 
     # --- new entries --------------------------------------------------------------------------
 
@@ -236,19 +243,19 @@ class Topic:
     # --- positions ----------------------------------------------------------------------------
 
     async def last_message(self) -> tuple[Position, int]:
-        """(position, batch index) of the last message; the index is -1 outside of a batch."""
-        last = self.managed_ledger.last_confirmed
-        if self.managed_ledger.entries == 0 or last.entry_id < 0:
-            return Position(-1, -1), -1
-        try:
-            batch = await self.managed_ledger.read_one(last)
-        except (EntryDamaged, NoSuchEntry) as error:
-            log.error("the last entry cannot be read", topic=self.name, entry=last, error=error)
-            return last, -1
-        peeked = peek_entry(batch, 0)
-        if peeked is None or not peeked.is_batch:
-            return last, -1
-        return last, peeked.num_messages - 1
+        """(position, batch index) of the last message; the index is -1 outside of a batch.
+
+        Markers are no messages. (-1, -1) when there is no message.
+        """
+        managed_ledger = self.managed_ledger
+        for index in range(managed_ledger.entries - 1, -1, -1):
+            peeked = await self._peek(index)
+            position = managed_ledger.position_of(index)
+            if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                return position, -1
+            if peeked.marker_type < 0:
+                return position, peeked.num_messages - 1
+        return Position(-1, -1), -1
 
     async def position_before_time(self, publish_time_ms: int) -> Position:
         """The last position whose entry was published before a time, by bisection."""
@@ -293,11 +300,7 @@ class Topic:
 
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
-        for producer in list(self.producers.values()):
-            connection = producer.connection
-            connection.send_frame(replies.close_producer(producer.producer_id))
-            connection.forget_producer(producer.producer_id)
-            self.remove_producer(producer)
+        self.disconnect_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
             for consumer in list(subscription.consumers):
                 connection = consumer.connection
@@ -305,11 +308,37 @@ class Topic:
                 connection.consumers.pop(consumer.consumer_id, None)
                 subscription.remove_consumer(consumer)
 
+    def disconnect_producers(self) -> None:
+        for producer in list(self.producers.values()):
+            connection = producer.connection
+            connection.send_frame(replies.close_producer(producer.producer_id))
+            connection.forget_producer(producer.producer_id)
+            self.remove_producer(producer)
+
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
         self.fenced = True
         self.disconnect()
         await self.managed_ledger.close()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Nothing can be added any more; what is there can be read for ever."""
+        return self.managed_ledger.is_terminated
+
+    async def terminate(self) -> Position:
+        """Lets nothing be added any more; returns the last position there will ever be.
+
+        Raises ManagedLedgerError.
+        """
+        position = await terminate(self.managed_ledger)
+        self.turn.run(self._on_terminated)
+        return position
+
+    def _on_terminated(self) -> None:
+        self.disconnect_producers()
+        for subscription in self.all_subscriptions():
+            subscription.tell_end()
 
     async def delete(self) -> None:
         """Deletes the topic with its subscriptions and messages; its clients are sent away.

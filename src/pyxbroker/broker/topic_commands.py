@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker import replies
@@ -10,19 +9,17 @@ from pyxbroker.broker.consumer import Consumer
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.liveness import Liveness
 from pyxbroker.broker.producer import Producer
+from pyxbroker.broker.seek import reader_start, signed
 from pyxbroker.broker.session import Opening, opened
 from pyxbroker.broker.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topic import Topic
 from pyxbroker.connection import Connection
-from pyxbroker.entry import Position
 from pyxbroker.errors import ConsumerNotFound, MetadataStoreError, NotAllowed, ProducerBusy
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
 if TYPE_CHECKING:
     from pyxbroker.broker.service import Service
-
-ID_MAX = 2**63 - 1
 
 
 class TopicCommands:
@@ -120,7 +117,7 @@ class TopicCommands:
             key_shared = _key_shared_policy(message)
             await self._make_room(connection, subscription.holder(kind, key_shared))
             if connection.closed:
-                _drop_unused(subscription)
+                topic.drop_unused_reader(subscription)
                 return
             consumer = Consumer(
                 connection,
@@ -132,11 +129,11 @@ class TopicCommands:
                 key_shared,
             )
             if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
-                consumer.consumer_epoch = _signed(message.consumer_epoch)
+                consumer.consumer_epoch = signed(message.consumer_epoch)
             try:
                 subscription.add_consumer(consumer, kind)
             except BaseException:
-                _drop_unused(subscription)
+                topic.drop_unused_reader(subscription)
                 raise
             connection.consumers[consumer_id] = consumer
             connection.send_frame(replies.success(message.request_id))
@@ -153,14 +150,7 @@ class TopicCommands:
                 properties,
                 self._service.config.allowAutoSubscriptionCreation,
             )
-        if message.start_message_rollback_duration_sec:
-            since = time.time() - message.start_message_rollback_duration_sec
-            start = await topic.position_before_time(int(since * 1000))
-        elif message.HasField("start_message_id"):
-            start = mark_before(topic, message.start_message_id)
-        else:
-            start = topic.managed_ledger.last_confirmed
-        return topic.reader_for(message.subscription, start)
+        return topic.reader_for(message.subscription, await reader_start(topic, message))
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
         await opened(connection, ("consumer", message.consumer_id))
@@ -192,12 +182,12 @@ class TopicCommands:
         if message.message_ids and subscription.kind in INDIVIDUAL:
             subscription.dispatcher.redeliver(
                 consumer,
-                [(_signed(each.ledgerId), _signed(each.entryId)) for each in message.message_ids],
+                [(signed(each.ledgerId), signed(each.entryId)) for each in message.message_ids],
             )
             return
         if message.HasField("consumer_epoch") and subscription.kind not in INDIVIDUAL:
             # What the client discards has an older epoch; it never goes back.
-            epoch = _signed(message.consumer_epoch)
+            epoch = signed(message.consumer_epoch)
             consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
         # Of one consumer in order everything comes again, also when the client names positions.
         subscription.dispatcher.redeliver_all(consumer)
@@ -215,62 +205,12 @@ class TopicCommands:
             return
         connection.send_frame(replies.consumer_stats(message.request_id, consumer))
 
-    async def handle_seek(self, connection: Connection, message: Any) -> None:
-        consumer = _consumer(connection, message.consumer_id)
-        subscription: Subscription = consumer.subscription
-        topic = subscription.topic
-        if message.HasField("message_id"):
-            mark_delete = mark_before(topic, message.message_id)
-        elif message.HasField("message_publish_time"):
-            mark_delete = await topic.position_before_time(message.message_publish_time)
-        else:
-            raise NotAllowed("SEEK names neither a message id nor a publish time.")
-        # Clients drop what they hold when they come back, and ask for messages anew: without that,
-        # the permits of messages that they throw away would be lost.
-        subscription.closing = subscription.cursor.durable
-        for each in list(subscription.consumers):
-            each.connection.consumers.pop(each.consumer_id, None)
-            each.connection.send_frame(replies.close_consumer(each.consumer_id))
-            subscription.remove_consumer(each)
-        try:
-            await subscription.seek(mark_delete)
-        finally:
-            subscription.closing = False
-        connection.send_frame(replies.success(message.request_id))
-
-    async def handle_get_last_message_id(self, connection: Connection, message: Any) -> None:
-        consumer = _consumer(connection, message.consumer_id)
-        subscription: Subscription = consumer.subscription
-        position, batch_index = await subscription.topic.last_message()
-        connection.send_frame(
-            replies.last_message_id(
-                message.request_id,
-                position,
-                subscription.topic.partition,
-                batch_index,
-                subscription.cursor.acks.mark_delete,
-            )
-        )
-
-
-def _consumer(connection: Connection, consumer_id: int) -> Consumer:
-    consumer: Consumer | None = connection.consumers.get(consumer_id)
-    if consumer is None:
-        raise ConsumerNotFound(f"Consumer {consumer_id} is not open on this connection.")
-    return consumer
-
 
 def _check_text(**names: object) -> None:
     """Names are UTF-8; protobuf hands over the bytes of those that are not."""
     for what, name in names.items():
         if not isinstance(name, str):
             raise NotAllowed(f"The {what} name {name!r} is not UTF-8 text.")
-
-
-def _drop_unused(subscription: Subscription) -> None:
-    """A reader's subscription that nobody came to use is forgotten."""
-    if not subscription.cursor.durable and not subscription.consumers:
-        subscription.topic.drop_reader(subscription)
 
 
 def _refuse_unsupported_producer(message: Any) -> None:
@@ -314,26 +254,3 @@ _NO_SCHEMAS = (
     "Schemas are not supported by this broker; open the topic without one and encode messages"
     " in the client."
 )
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value > ID_MAX else value
-
-
-def _is_latest(message_id: Any) -> bool:
-    return message_id.ledgerId == ID_MAX and message_id.entryId == ID_MAX
-
-
-def mark_before(topic: Topic, message_id: Any) -> Position:
-    """The mark after which the entry of a message id is the next one (seek, start of a reader).
-
-    The entry itself is delivered: only the client knows whether it wants that message too, or which
-    messages of a batch it has had, and it passes over those.
-    """
-    managed_ledger = topic.managed_ledger
-    if _is_latest(message_id):
-        return managed_ledger.last_confirmed
-    position = Position(_signed(message_id.ledgerId), _signed(message_id.entryId))
-    if position.ledger_id < 0 or position.entry_id < 0:
-        return managed_ledger.first_position()
-    return min(Position(position.ledger_id, position.entry_id - 1), managed_ledger.last_confirmed)

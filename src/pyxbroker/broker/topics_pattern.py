@@ -12,6 +12,7 @@ list was not filtered, and does it itself, as it must with patterns that Pulsar 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable
 
 from pyxbroker._native import crc32c
@@ -57,7 +58,12 @@ def compile_pattern(pattern: str) -> re.Pattern[str] | None:
     if not _is_common_syntax(text):
         return None
     try:
-        compiled = re.compile(text, re.ASCII)
+        with warnings.catch_warnings():
+            # What Python may come to understand in another way.
+            warnings.simplefilter("error", FutureWarning)
+            compiled = re.compile(text, re.ASCII)
+    except FutureWarning:
+        return None
     except (re.error, OverflowError, RecursionError) as error:
         raise MetadataStoreError(f"The topics pattern {pattern!r} is not valid: {error}") from error
     return compiled if _is_cheap(text) else None

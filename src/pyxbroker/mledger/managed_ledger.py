@@ -246,6 +246,11 @@ class ManagedLedger:
         """It failed or was closed: it can only be opened anew."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
 
+    @property
+    def is_terminated(self) -> bool:
+        """Its last entry is confirmed, and there will be no other."""
+        return self.state is State.TERMINATED and self.current is None
+
     # --- adding -------------------------------------------------------------------------------
 
     def append(self, run: EntryRun) -> None:
@@ -265,6 +270,8 @@ class ManagedLedger:
         elif self.state is State.CREATING_LEDGER:
             run.keep()
             self._waiting.append(run)
+        elif self.state is State.TERMINATED:
+            raise ManagedLedgerTerminated("Topic was already terminated")
         else:
             raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
 
@@ -397,7 +404,8 @@ class ManagedLedger:
 
     def trim(self) -> None:
         """Deletes ledgers that every cursor has passed and retention does not keep."""
-        if not self._trimming and self.state is State.OPEN and len(self._ids) > 1:
+        can_trim = self.state is State.OPEN or self.is_terminated
+        if not self._trimming and can_trim and len(self._ids) > 1:
             victims = self._trimmable()
             if victims:
                 self._trimming = True
@@ -554,10 +562,10 @@ class ManagedLedger:
 
         What fails keeps nothing else from being closed; the first error is raised in the end.
         """
-        await self._finish_tasks()
+        await self.finish_tasks()
         cursors = [cursor.close() for cursor in self.cursors.values()]
         outcomes = await asyncio.gather(*cursors, return_exceptions=True)
-        await self._finish_tasks()
+        await self.finish_tasks()
         outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
         errors = [outcome for outcome in outcomes if outcome is not None]
         for error in errors[1:]:
@@ -567,11 +575,11 @@ class ManagedLedger:
 
     async def settle(self) -> None:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""
-        await self._finish_tasks()
+        await self.finish_tasks()
         for cursor in list(self.cursors.values()):
             await cursor.finish_writing()
 
-    async def _finish_tasks(self) -> None:
+    async def finish_tasks(self) -> None:
         """Waits for what is under way, and for what that begins in its turn."""
         while self._tasks:
             await asyncio.wait(list(self._tasks))

@@ -51,7 +51,11 @@ async def open_managed_ledger(
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
     last = _last_position(managed_ledger)
-    await managed_ledger.begin_ledger()
+    if terminated is None:
+        await managed_ledger.begin_ledger()
+    else:
+        managed_ledger.state = State.TERMINATED
+        last = terminated
     managed_ledger.last_confirmed = last or managed_ledger.first_position()
     await _open_cursors(managed_ledger)
     return managed_ledger

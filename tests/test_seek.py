@@ -1,0 +1,356 @@
+"""SEEK, where readers begin, and what GET_LAST_MESSAGE_ID says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import append, until
+from one_broker import TOPIC, Broker, Client, section
+from oracles import wire
+from pyxbroker.broker.topic import Topic
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+EARLIEST = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
+LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
+EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
+READER: dict[str, Any] = EXCLUSIVE | {"durable": False, "initialPosition": 0}
+
+
+FOR_EVER = {"defaultRetentionTimeInMinutes": -1, "defaultRetentionSizeInMB": -1}
+
+
+def run(
+    tmp_path: Path,
+    scenario: Callable[[Broker], Awaitable[None]],
+    settings: dict[str, Any] = FOR_EVER,
+) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+async def three_ledgers(broker: Broker) -> list[tuple[int, int]]:
+    """Nine messages in three ledgers, three in each, the last one open."""
+    positions: list[tuple[int, int]] = []
+    await broker.topic(TOPIC + "-before")  # so that there is an earlier ledger
+    topic = await broker.topic()
+    for ledger in range(3):
+        if ledger:
+            former = topic.managed_ledger.current
+            topic.managed_ledger.roll_over()
+            await until(lambda former=former: topic.managed_ledger.current is not former)
+        positions += await broker.publish(*(b"%d-%d" % (ledger, n) for n in range(3)))
+    assert len({ledger_id for ledger_id, _ in positions}) == 3
+    return positions
+
+
+def of_time(publish_time: int) -> bytes:
+    """A message that was published at a time."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=publish_time)
+    return wire.payload_section(metadata.SerializeToString(), b"%d" % publish_time)
+
+
+def message_id(ledger_id: int, entry_id: int, **fields: Any) -> Any:
+    return pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id, **fields)
+
+
+async def seek(client: Client, **fields: Any) -> Any:
+    return await client.request(pb.CommandSeek(consumer_id=1, request_id=0, **fields), "success")
+
+
+async def last_message(client: Client) -> Any:
+    command = pb.CommandGetLastMessageId(consumer_id=1, request_id=0)
+    return await client.request(command, "getLastMessageIdResponse")
+
+
+# Message ids as functions of the nine positions, and the index of the first message after them.
+PLACES: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "earliest": (lambda p: EARLIEST, 0),
+    "latest": (lambda p: LATEST, 9),
+    "first": (lambda p: message_id(*p[0]), 0),
+    "middle": (lambda p: message_id(*p[4]), 4),
+    "first of a ledger": (lambda p: message_id(*p[3]), 3),
+    "before a ledger": (lambda p: message_id(p[3][0], 2**64 - 1), 3),
+    "behind the end of a ledger": (lambda p: message_id(p[2][0], 50), 3),
+    "last": (lambda p: message_id(*p[8]), 8),
+    "behind the last": (lambda p: message_id(p[8][0], 50), 9),
+    "later ledger": (lambda p: message_id(p[8][0] + 50, 0), 9),
+    "earlier ledger": (lambda p: message_id(p[0][0] - 1, 7), 0),
+    "batch": (lambda p: message_id(*p[4], batch_index=3), 4),
+    "chunks": (
+        lambda p: message_id(*p[6], first_chunk_message_id=message_id(*p[5])),
+        5,
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_seek_goes_to_a_message(tmp_path: Path, place: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        where, first = PLACES[place]
+        client = await broker.client()
+        await client.subscribe(permits=0, **EXCLUSIVE)
+        assert not hasattr(await seek(client, message_id=where(positions)), "error")
+        await client.receive("close_consumer")
+        await client.subscribe(**EXCLUSIVE)
+        found = await client.messages(9 - first)
+        assert [each.position for each in found] == positions[first:]
+        assert (await broker.publish(b"new"))[0] == (await client.messages(1))[0].position
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_reader_begins_at_a_message(tmp_path: Path, place: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        where, first = PLACES[place]
+        client = await broker.client()
+        await client.subscribe(**READER, start_message_id=where(positions))
+        found = await client.messages(9 - first)
+        assert [each.position for each in found] == positions[first:]
+        mark = (await last_message(client)).consumer_mark_delete_position
+        assert (mark.ledgerId, mark.entryId) <= positions[8]
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_without_a_message_begins_where_it_says(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        client = await broker.client()
+        await client.subscribe(1, subscription="late", **READER)
+        await client.subscribe(2, subscription="early", **(READER | {"initialPosition": 1}))
+        found = await client.messages(9)
+        assert [(each.consumer_id, each.position) for each in found] == [
+            (2, position) for position in positions
+        ]
+        assert await client.quiet() == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_seek_into_a_batch_keeps_its_first_messages_away(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        batch = section(b"batch", num_messages_in_batch=10)
+        one, two, _ = await append(topic.managed_ledger, batch, batch, section(b"single"))
+        client = await broker.client()
+        await client.subscribe(**EXCLUSIVE)
+        await client.messages(3)
+        left = 0b1111111000
+        await seek(client, message_id=message_id(*two, batch_index=3, ack_set=[left]))
+        await client.receive("close_consumer")
+        await client.subscribe(**EXCLUSIVE)
+        found = [await client.receive("message") for _ in range(2)]
+        assert [list(each.ack_set) for each in found] == [[left], []]
+        assert (found[0].message_id.ledgerId, found[0].message_id.entryId) == two
+        await seek(client, message_id=message_id(*one))
+        await client.receive("close_consumer")
+        await client.subscribe(**EXCLUSIVE)
+        found = [await client.receive("message") for _ in range(3)]
+        assert [list(each.ack_set) for each in found] == [[], [], []]
+
+    run(tmp_path, scenario)
+
+
+def test_a_seek_by_time(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        sections = [of_time(time) for time in (10, 20, 20, 30)]
+        positions = await append(topic.managed_ledger, *sections)
+        client = await broker.client()
+        for time, first in ((0, 0), (10, 0), (11, 1), (20, 1), (21, 3), (31, 4)):
+            await client.subscribe(permits=0, **EXCLUSIVE)
+            await seek(client, message_publish_time=time)
+            await client.receive("close_consumer")
+            await client.subscribe(**EXCLUSIVE)
+            found = await client.messages(4 - first)
+            assert [each.position for each in found] == positions[first:], time
+            client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=999))
+            await client.receive("success")
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_comes_back_to_where_it_was_moved(tmp_path: Path) -> None:
+    """Its client asks for the earliest message then, since it moved to a time."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        sections = [of_time(time) for time in (10, 20, 30)]
+        positions = await append(topic.managed_ledger, *sections)
+        client = await broker.client()
+        await client.subscribe(**READER, start_message_id=LATEST)
+        await seek(client, message_publish_time=20)
+        await client.receive("close_consumer")
+        await client.subscribe(**READER, start_message_id=EARLIEST)
+        assert [each.position for each in await client.messages(2)] == positions[1:]
+        client.send(pb.CommandCloseConsumer(consumer_id=1, request_id=999))
+        await client.receive("success")
+        assert topic.all_subscriptions() == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_reader_that_does_not_come_back_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.broker.seek.READER_KEPT_S", 0.05)
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe(**READER)
+        await seek(client, message_id=EARLIEST)
+        assert len(topic.all_subscriptions()) == 1
+        await until(lambda: topic.all_subscriptions() == [])
+
+    run(tmp_path, scenario)
+
+
+def test_a_seek_sends_all_consumers_away(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        client, other = [await broker.client() for _ in range(2)]
+        await client.subscribe(1)
+        await other.subscribe(1)
+        await seek(client, message_id=message_id(*positions[8]))
+        for each in (client, other):
+            closed = await each.receive("close_consumer")
+            assert (closed.consumer_id, closed.request_id) == (1, 2**64 - 1)
+            assert each.connection.consumers == {}
+        assert (await last_message(other)).error == pb.MetadataError
+
+    run(tmp_path, scenario)
+
+
+def test_while_it_is_moved_a_subscription_takes_nothing_else(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        client, other = [await broker.client() for _ in range(2)]
+        await client.subscribe(1)
+        await client.subscribe(2)
+        for consumer_id, place in ((1, 4), (2, 6)):
+            where = message_id(*positions[place])
+            client.send(
+                pb.CommandSeek(consumer_id=consumer_id, request_id=70 + place, message_id=where)
+            )
+        # The second one finds that its consumer was sent away by the first.
+        error = await client.receive("error")
+        assert (error.request_id, error.error) == (76, pb.MetadataError)
+        assert (await client.receive("success")).request_id == 74
+        topic = await broker.topic()
+        subscription = topic.subscriptions["s"]
+        await client.subscribe(1)
+        subscription.closing = True
+        answer = await seek(client, message_id=EARLIEST)
+        assert answer.error == pb.UnknownError
+        assert "Failed to fence subscription" in answer.message
+        assert hasattr(await other.subscribe(1), "error")
+        subscription.closing = False
+        assert not hasattr(await other.subscribe(1), "error")
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_no_seek(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for answer in (
+            await seek(client, message_id=EARLIEST),
+            await last_message(client),
+            await client.request(pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success"),
+        ):
+            assert (answer.error, answer.message) == (pb.MetadataError, "Consumer not found")
+        await client.subscribe()
+        answer = await seek(client)
+        assert answer.error == pb.MetadataError
+        assert "not present" in answer.message
+        assert len(client.connection.consumers) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_seek_is_kept_over_a_restart(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        positions = await three_ledgers(broker)
+        client = await broker.client()
+        await client.subscribe(**EXCLUSIVE)
+        await client.messages(9)
+        await client.ack(positions[8], cumulative=True)
+        await seek(client, message_id=message_id(*positions[8]))
+        topic: Topic = await broker.topic()
+        await topic.close()
+        client = await broker.client()
+        await client.subscribe(**EXCLUSIVE)
+        assert [each.position for each in await client.messages(1)] == positions[8:]
+
+    run(tmp_path, scenario)
+
+
+# --- the last message -----------------------------------------------------------------------------
+
+
+def places(answer: Any) -> tuple[tuple[int, int, int], tuple[int, int]]:
+    last, mark = answer.last_message_id, answer.consumer_mark_delete_position
+    signed = [value - 2**64 if value >= 2**63 else value for value in (last.ledgerId, last.entryId)]
+    entry = mark.entryId - 2**64 if mark.entryId >= 2**63 else mark.entryId
+    return (signed[0], signed[1], last.batch_index), (mark.ledgerId, entry)
+
+
+def test_the_last_message_of_a_topic_that_was_trimmed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(**EXCLUSIVE)
+        positions = await three_ledgers(broker)
+        topic = await broker.topic()
+        await client.messages(9)
+        assert places(await last_message(client)) == ((*positions[8], -1), (positions[0][0], -1))
+        await client.ack(positions[8], cumulative=True)
+        assert places(await last_message(client)) == ((*positions[8], -1), positions[8])
+        topic.managed_ledger.roll_over()
+        await until(lambda: max(topic.managed_ledger.ledgers) > positions[8][0])
+        await until(lambda: len(topic.managed_ledger.ledgers) == 1)
+        last, mark = places(await last_message(client))
+        assert last == (-1, -1, -1)
+        assert mark >= positions[8]
+        [position] = await broker.publish(b"new")
+        assert places(await last_message(client))[0] == (*position, -1)
+
+    run(tmp_path, scenario, {})
+
+
+def test_markers_are_not_the_last_message(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        marker = section(b"marker", marker_type=10)
+        await append(topic.managed_ledger, marker)
+        assert places(await last_message(client))[0] == (-1, -1, -1)
+        batch = section(b"batch", num_messages_in_batch=3)
+        [position, *_] = await append(topic.managed_ledger, batch, marker, marker)
+        assert places(await last_message(client))[0] == (*position, 2)
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_says_which_it_is(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        name = TopicName.get(TOPIC)
+        await broker.topics.partitioned.create(name, 2)
+        client = await broker.client()
+        await client.subscribe(topic=str(name.partition(1)))
+        assert (await last_message(client)).last_message_id.partition == 1
+
+    run(tmp_path, scenario)
