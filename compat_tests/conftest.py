@@ -8,8 +8,8 @@ client under the same names (``go_client.py`` tells what the Go client does not 
         impatient = new_client(operation_timeout_seconds=3)
         elsewhere = new_client(other_broker.url)    # all are closed when the test ends
 
-``any_client`` is one such client of the module's broker; ``client`` is the Python client alone.
-To let all tests of a module that take ``client`` run with both, say in the module::
+``any_client`` is one such client of the module's broker; ``client`` and ``python_client`` are the
+Python client alone.  To let all tests of a module that take ``client`` run with both, say there::
 
     @pytest.fixture
     def client(any_client: AnyClient) -> AnyClient:
@@ -101,10 +101,17 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
 
 
 @pytest.fixture
-def client(broker: Broker) -> Iterator[pulsar.Client]:
+def python_client(broker: Broker) -> Iterator[pulsar.Client]:
+    """The Python client, for what the Go client does not have."""
     one = official_client(broker.url)
     yield one
     one.close()
+
+
+@pytest.fixture
+def client(python_client: pulsar.Client) -> pulsar.Client:
+    """The Python client, unless the module says otherwise."""
+    return python_client
 
 
 class ClientFactory:

@@ -306,7 +306,7 @@ func seek(p *program, asked *request) (any, error) {
 	if args.ID == nil {
 		return nil, consumer.SeekByTime(time.UnixMilli(args.TimeMs))
 	}
-	id, err := p.id(*args.ID)
+	id, err := p.placeToSeek(*args.ID)
 	if err != nil {
 		return nil, err
 	}

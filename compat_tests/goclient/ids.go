@@ -108,8 +108,31 @@ func (p *program) id(named idArgument) (pulsar.MessageID, error) {
 		}
 		return found.id, nil
 	default:
-		return pulsar.DeserializeMessageID(named.Bytes)
+		return foreignID(named.Bytes)
 	}
+}
+
+// foreignID reads the id of another client. Those leave the partition of a plain topic out; this
+// client calls it 0 and refuses an id without, so the field is written behind the others.
+func foreignID(encoded []byte) (pulsar.MessageID, error) {
+	id, err := pulsar.DeserializeMessageID(encoded)
+	if err != nil || id.PartitionIdx() >= 0 {
+		return id, err
+	}
+	return pulsar.DeserializeMessageID(append(encoded, partitionTag, 0))
+}
+
+// partitionTag is the tag of MessageIdData.partition, field 3, a varint.
+const partitionTag = 3 << 3
+
+// placeToSeek returns the id that an argument names, in the form that a consumer can seek to: its
+// own constants for the ends of a topic have no partition, and it refuses them here.
+func (p *program) placeToSeek(named idArgument) (pulsar.MessageID, error) {
+	id, err := p.id(named)
+	if err != nil || named.End == "" {
+		return id, err
+	}
+	return pulsar.NewMessageID(id.LedgerID(), id.EntryID(), -1, 0), nil
 }
 
 // message returns the whole message that an argument names.
