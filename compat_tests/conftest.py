@@ -31,14 +31,14 @@ from typing import Any
 import pulsar
 import pytest
 
-from compat_tests import go_client
 from compat_tests.brokers import KINDS, Broker
+from compat_tests.go_client import Client as GoClient
 
 _NUMBERS = itertools.count(1)
 
 BrokerFactory = Callable[..., Broker]
-# go_client.Client has the methods and options of pulsar.Client.
-AnyClient = pulsar.Client | go_client.Client
+# The Go client under the names of the Python client.
+AnyClient = pulsar.Client | GoClient
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -124,7 +124,7 @@ class ClientFactory:
 
     def __call__(self, url: str | None = None, **options: Any) -> Any:
         """A client of the module's broker, or of another one; options as ``pulsar.Client``'s."""
-        make = go_client.Client if self.kind == "go" else official_client
+        make = GoClient if self.kind == "go" else official_client
         one = make(self._default_url() if url is None else url, **options)
         self._made.append(one)
         return one
@@ -140,6 +140,14 @@ class ClientFactory:
 def new_client(request: pytest.FixtureRequest) -> Iterator[ClientFactory]:
     """Runs the test with the Python client and with the Go client; see this file's head."""
     one = ClientFactory(request.param, lambda: request.getfixturevalue("broker").url)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def go_client(broker: Broker) -> Iterator[GoClient]:
+    """The Go client, for what is asked of it alone."""
+    one = GoClient(broker.url)
     yield one
     one.close()
 
