@@ -5,9 +5,16 @@ and the options of ``pulsar.Client`` and the others, so one test body runs with 
 Enumerations and policies are those of ``pulsar``; errors are its exceptions, named after the
 broker's ServerError, with the Go client's text.  An option that the Go client does not have is a
 ``TypeError``: nothing is passed over in silence.  The Go client has no ack timeout, no initial
-sequence id, no access mode ExclusiveWithFencing and no redelivery of everything at once.
+sequence id, no access mode ExclusiveWithFencing and no redelivery of everything at once.  Where it
+behaves otherwise:
 
-What only the Go client has, is here under names in the same manner:
+- A message outside of a batch has batch index 0, not -1, and a plain topic is partition 0.
+- A consumer of several topics cannot seek.
+- It takes up to 10 messages more than ``receiver_queue_size`` from the broker.
+- An ACTIVE_CONSUMER_CHANGE that comes before the answer to SUBSCRIBE is lost.
+- An empty message outside of a batch and without properties is dropped as a broken one.
+
+What only the Go client has is here under names in the same manner:
 
 ===================  =============================================================================
 ``Client``           ``keep_alive_interval_ms``, ``connections_per_broker``,
@@ -81,6 +88,9 @@ class MessageId(pulsar.MessageId):
     def topic_name(self) -> str:
         """The topic, for ids of ``get_last_message_ids``; else empty."""
         return self._topic
+
+    def __repr__(self) -> str:
+        return f"MessageId{self._msg_id}"
 
     def __hash__(self) -> int:
         return hash((self.ledger_id(), self.entry_id(), self.batch_index(), self.partition()))

@@ -80,6 +80,9 @@ func describe(err error) (name, text string) {
 			return name, text
 		}
 	}
+	if strings.Contains(text, "cumulative ack is not allowed") {
+		return "CumulativeAcknowledgementNotAllowedError", text
+	}
 	if strings.Contains(text, "connection error") || strings.Contains(text, "connection refused") {
 		return "ConnectError", text
 	}
