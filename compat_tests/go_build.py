@@ -37,7 +37,7 @@ def go() -> str:
     if found is None:
         raise GoMissing(
             f"the tests with Pulsar's Go client need Go {_text(_wanted())} or newer, and there is "
-            f"no `go` on the PATH nor at {_PLACES[0]}; install it (https://go.dev/dl)"
+            f"no `go` on the PATH nor at one of {_PLACES}; install it (https://go.dev/dl)"
         )
     if _version(found) < _OLDEST:
         raise GoMissing(

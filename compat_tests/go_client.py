@@ -415,6 +415,10 @@ class Client:
     def get_topic_partitions(self, topic: str) -> list[str]:
         return self._program.ask("partitions", self._handle, {"topic": topic}, _LIMIT_S)
 
+    def kept_count(self) -> int:
+        """The messages and ids that the process keeps because somebody here may name them."""
+        return self._program.ask("kept_count", self._handle, {}, _LIMIT_S)
+
     def close(self) -> None:
         """Close all that was made here, then end the process.
 

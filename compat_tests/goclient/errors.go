@@ -71,6 +71,10 @@ func describe(err error) (name, text string) {
 	if found := serverError.FindStringSubmatch(text); found != nil {
 		return found[1], text
 	}
+	// Before the time that an operation has: a broker that is not there uses all of it up.
+	if strings.Contains(text, "connection error") || strings.Contains(text, "connection refused") {
+		return "ConnectError", text
+	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "Timeout", text
 	}
@@ -82,9 +86,6 @@ func describe(err error) (name, text string) {
 	}
 	if strings.Contains(text, "cumulative ack is not allowed") {
 		return "CumulativeAcknowledgementNotAllowedError", text
-	}
-	if strings.Contains(text, "connection error") || strings.Contains(text, "connection refused") {
-		return "ConnectError", text
 	}
 	return "UnknownError", text
 }

@@ -92,6 +92,12 @@ func (p *program) drop(numbers []int64) {
 	}
 }
 
+func keptCount(p *program, _ *request) (any, error) {
+	p.mutex.Lock()
+	defer p.mutex.Unlock()
+	return len(p.kept), nil
+}
+
 // id returns the id that an argument names.
 func (p *program) id(named idArgument) (pulsar.MessageID, error) {
 	switch {

@@ -44,6 +44,7 @@ type handler func(*program, *request) (any, error)
 var handlers = map[string]handler{
 	"new_client":      newClient,
 	"close_client":    closeClient,
+	"kept_count":      keptCount,
 	"partitions":      partitions,
 	"create_producer": createProducer,
 	"close_producer":  closeProducer,
