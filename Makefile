@@ -45,7 +45,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
 # line is the last one. Peers that are missing are failures, not skips.
 .PHONY: test
-test: native fuzz torture benchshort ## all tests, about a quarter of an hour
+test: goclient native fuzz torture benchshort ## all tests, about a quarter of an hour
 	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
 
 .PHONY: quicktest
@@ -57,8 +57,12 @@ native: dev ## the C tests of the storage under ASan and UBSan
 	bash tests/native/build.sh asan
 
 .PHONY: compat
-compat: dev ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
+compat: dev goclient ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
 	$(PYTEST) compat_tests
+
+.PHONY: goclient
+goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)
+	@$(PYTHON) -m compat_tests.go_build
 
 .PHONY: interop
 interop: dev ## what needs a real ZooKeeper or another peer
@@ -92,10 +96,11 @@ asan: dev ## unit tests with every extension module under ASan and UBSan
 	    $(PYTEST) -s -m 'not interop and not slow' tests
 
 .PHONY: lint
-lint: dev ## ruff, mypy, cython-lint, and our C with warnings as errors
+lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
+	$(PY) -m compat_tests.go_build --lint
 	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
 	    --build-lib build/lint --build-temp build/lint-objects
 

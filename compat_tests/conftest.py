@@ -1,4 +1,19 @@
-"""Fixtures: one broker process per test module, an official client, fresh topic names.
+"""Fixtures: one broker process per test module, official clients, fresh topic names.
+
+A test that takes ``new_client`` runs twice, with Apache Pulsar's Python client and with its Go
+client under the same names (``go_client.py`` tells what the Go client does not have)::
+
+    def test_something(new_client: ClientFactory, topic: str) -> None:
+        client = new_client()                       # of the module's broker
+        impatient = new_client(operation_timeout_seconds=3)
+        elsewhere = new_client(other_broker.url)    # all are closed when the test ends
+
+``any_client`` is one such client of the module's broker; ``client`` and ``python_client`` are the
+Python client alone.  To let all tests of a module that take ``client`` run with both, say there::
+
+    @pytest.fixture
+    def client(any_client: AnyClient) -> AnyClient:
+        return any_client
 
 ``BROKER=apache`` or ``BROKER=pulsar-lite`` runs the same tests against a peer;
 ``COMPAT_MESSAGES`` sets the number of messages of the codec tests (default 100,000).
@@ -6,6 +21,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -16,10 +32,13 @@ import pulsar
 import pytest
 
 from compat_tests.brokers import KINDS, Broker
+from compat_tests.go_client import Client as GoClient
 
 _NUMBERS = itertools.count(1)
 
 BrokerFactory = Callable[..., Broker]
+# The Go client under the names of the Python client.
+AnyClient = pulsar.Client | GoClient
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,10 +101,61 @@ def own_broker(tmp_path: Path) -> Iterator[BrokerFactory]:
 
 
 @pytest.fixture
-def client(broker: Broker) -> Iterator[pulsar.Client]:
+def python_client(broker: Broker) -> Iterator[pulsar.Client]:
+    """The Python client, for what the Go client does not have."""
     one = official_client(broker.url)
     yield one
     one.close()
+
+
+@pytest.fixture
+def client(python_client: pulsar.Client) -> pulsar.Client:
+    """The Python client, unless the module says otherwise."""
+    return python_client
+
+
+class ClientFactory:
+    """Makes official clients of one kind and closes them when the test ends."""
+
+    def __init__(self, kind: str, default_url: Callable[[], str]) -> None:
+        self.kind = kind  # python, go
+        self._default_url = default_url
+        self._made: list[AnyClient] = []
+
+    def __call__(self, url: str | None = None, **options: Any) -> Any:
+        """A client of the module's broker, or of another one; options as ``pulsar.Client``'s."""
+        make = GoClient if self.kind == "go" else official_client
+        one = make(self._default_url() if url is None else url, **options)
+        self._made.append(one)
+        return one
+
+    def close(self) -> None:
+        """Close all that were made; a test may have closed some itself."""
+        while self._made:
+            with contextlib.suppress(pulsar.AlreadyClosed):
+                self._made.pop().close()
+
+
+@pytest.fixture(params=["python", "go"])
+def new_client(request: pytest.FixtureRequest) -> Iterator[ClientFactory]:
+    """Runs the test with the Python client and with the Go client; see this file's head."""
+    one = ClientFactory(request.param, lambda: request.getfixturevalue("broker").url)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def go_client(broker: Broker) -> Iterator[GoClient]:
+    """The Go client, for what is asked of it alone."""
+    one = GoClient(broker.url)
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def any_client(new_client: ClientFactory) -> AnyClient:
+    """A client of the module's broker: the test runs with the Python and with the Go client."""
+    return new_client()
 
 
 @pytest.fixture

@@ -9,13 +9,15 @@ import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
+from compat_tests.conftest import AnyClient
 from compat_tests.messages import payload, publish
 from compat_tests.raw import RawConnection
 
 MIB = 1024
 
 
-def test_a_slow_consumer_does_not_stop_producers(client: pulsar.Client, topic: str) -> None:
+def test_a_slow_consumer_does_not_stop_producers(any_client: AnyClient, topic: str) -> None:
+    client = any_client
     slow = client.subscribe(topic, "slow", receiver_queue_size=1)
     fast = client.subscribe(topic, "fast", receiver_queue_size=1000)
     producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
@@ -68,8 +70,9 @@ def test_publishing_faster_than_the_disk_costs_bounded_memory(broker: Broker, to
 
 
 def test_one_blocked_connection_does_not_hold_up_another(
-    broker: Broker, client: pulsar.Client, topic: str
+    broker: Broker, any_client: AnyClient, topic: str
 ) -> None:
+    client = any_client
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, [payload(1, 32 * 1024)] * 500)
     with RawConnection(broker.port) as stuck:

@@ -7,9 +7,15 @@ import time
 import pulsar
 import pytest
 
+from compat_tests.conftest import AnyClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 
 EARLIEST = pulsar.InitialPosition.Earliest
+
+
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
 
 
 def numbered(count: int) -> list[bytes]:
@@ -21,7 +27,7 @@ def batched(request: pytest.FixtureRequest) -> bool:
     return request.param
 
 
-def test_a_second_exclusive_consumer_is_refused(client: pulsar.Client, topic: str) -> None:
+def test_a_second_exclusive_consumer_is_refused(client: AnyClient, topic: str) -> None:
     first = client.subscribe(topic, "mine", consumer_type=pulsar.ConsumerType.Exclusive)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "mine", consumer_type=pulsar.ConsumerType.Exclusive)
@@ -31,14 +37,14 @@ def test_a_second_exclusive_consumer_is_refused(client: pulsar.Client, topic: st
     client.subscribe(topic, "mine", consumer_type=pulsar.ConsumerType.Exclusive).close()
 
 
-def test_a_subscription_keeps_its_type_while_connected(client: pulsar.Client, topic: str) -> None:
+def test_a_subscription_keeps_its_type_while_connected(client: AnyClient, topic: str) -> None:
     shared = client.subscribe(topic, "mixed", consumer_type=pulsar.ConsumerType.Shared)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "mixed", consumer_type=pulsar.ConsumerType.Exclusive)
     shared.close()
 
 
-def test_shared_consumers_divide_the_messages(client: pulsar.Client, topic: str) -> None:
+def test_shared_consumers_divide_the_messages(client: AnyClient, topic: str) -> None:
     consumers = [
         client.subscribe(
             topic, "share", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10
@@ -62,7 +68,7 @@ def test_shared_consumers_divide_the_messages(client: pulsar.Client, topic: str)
     assert min(shares) > 20, f"one consumer starved: {shares}"
 
 
-def test_subscriptions_are_independent(client: pulsar.Client, topic: str) -> None:
+def test_subscriptions_are_independent(client: AnyClient, topic: str) -> None:
     first = client.subscribe(topic, "first")
     second = client.subscribe(topic, "second")
     publish(client.create_producer(topic), numbered(100))
@@ -70,7 +76,7 @@ def test_subscriptions_are_independent(client: pulsar.Client, topic: str) -> Non
     assert receive(second, 100) == numbered(100)
 
 
-def test_initial_positions(client: pulsar.Client, topic: str) -> None:
+def test_initial_positions(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic)
     producer.send(b"before")
     late = client.subscribe(topic, "late", initial_position=pulsar.InitialPosition.Latest)
@@ -81,7 +87,7 @@ def test_initial_positions(client: pulsar.Client, topic: str) -> None:
 
 
 def test_unacknowledged_messages_return_to_the_next_consumer(
-    client: pulsar.Client, topic: str, batched: bool
+    client: AnyClient, topic: str, batched: bool
 ) -> None:
     consumer = client.subscribe(topic, "again", consumer_type=pulsar.ConsumerType.Shared)
     publish(client.create_producer(topic, batching_enabled=batched), numbered(10))
@@ -95,7 +101,7 @@ def test_unacknowledged_messages_return_to_the_next_consumer(
     assert_nothing_more(again)
 
 
-def test_individual_acknowledgements_leave_holes(client: pulsar.Client, topic: str) -> None:
+def test_individual_acknowledgements_leave_holes(client: AnyClient, topic: str) -> None:
     consumer = client.subscribe(topic, "holes", consumer_type=pulsar.ConsumerType.Shared)
     publish(client.create_producer(topic, batching_enabled=False), numbered(100))
     for number in range(100):
@@ -108,7 +114,7 @@ def test_individual_acknowledgements_leave_holes(client: pulsar.Client, topic: s
     assert_nothing_more(again)
 
 
-def test_cumulative_acknowledgement(client: pulsar.Client, topic: str, batched: bool) -> None:
+def test_cumulative_acknowledgement(client: AnyClient, topic: str, batched: bool) -> None:
     consumer = client.subscribe(topic, "up-to")
     producer = client.create_producer(topic, batching_enabled=batched)
     publish(producer, numbered(60))
@@ -121,7 +127,7 @@ def test_cumulative_acknowledgement(client: pulsar.Client, topic: str, batched: 
     assert_nothing_more(again)
 
 
-def test_negative_acknowledgement_redelivers(client: pulsar.Client, topic: str) -> None:
+def test_negative_acknowledgement_redelivers(client: AnyClient, topic: str) -> None:
     consumer = client.subscribe(
         topic,
         "nack",
@@ -138,29 +144,31 @@ def test_negative_acknowledgement_redelivers(client: pulsar.Client, topic: str) 
     assert_nothing_more(consumer)
 
 
-def test_ack_timeout_redelivers(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(
+def test_ack_timeout_redelivers(python_client: pulsar.Client, topic: str) -> None:
+    consumer = python_client.subscribe(
         topic,
         "timeout",
         consumer_type=pulsar.ConsumerType.Shared,
         unacked_messages_timeout_ms=10_000,
     )
-    client.create_producer(topic).send(b"slow")
+    python_client.create_producer(topic).send(b"slow")
     first = consumer.receive(timeout_millis=10_000)
     second = consumer.receive(timeout_millis=25_000)
     assert first.message_id().entry_id() == second.message_id().entry_id()
     consumer.acknowledge(second)
 
 
-def test_redeliver_all_on_an_exclusive_subscription(client: pulsar.Client, topic: str) -> None:
-    consumer = client.subscribe(topic, "rewind")
-    publish(client.create_producer(topic), numbered(20))
+def test_redeliver_all_on_an_exclusive_subscription(
+    python_client: pulsar.Client, topic: str
+) -> None:
+    consumer = python_client.subscribe(topic, "rewind")
+    publish(python_client.create_producer(topic), numbered(20))
     assert receive(consumer, 20, ack=False) == numbered(20)
     consumer.redeliver_unacknowledged_messages()
     assert receive(consumer, 20) == numbered(20)
 
 
-def test_unsubscribe_forgets_the_position(client: pulsar.Client, topic: str) -> None:
+def test_unsubscribe_forgets_the_position(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic)
     consumer = client.subscribe(topic, "gone", initial_position=EARLIEST)
     publish(producer, numbered(5))
@@ -170,7 +178,7 @@ def test_unsubscribe_forgets_the_position(client: pulsar.Client, topic: str) -> 
     assert receive(again, 5) == numbered(5)
 
 
-def test_permits_bound_what_is_sent(client: pulsar.Client, topic: str) -> None:
+def test_permits_bound_what_is_sent(client: AnyClient, topic: str) -> None:
     greedy = client.subscribe(
         topic, "fair", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10
     )
@@ -183,7 +191,7 @@ def test_permits_bound_what_is_sent(client: pulsar.Client, topic: str) -> None:
     greedy.close()
 
 
-def test_a_zero_queue_consumer_pulls_one_at_a_time(client: pulsar.Client, topic: str) -> None:
+def test_a_zero_queue_consumer_pulls_one_at_a_time(client: AnyClient, topic: str) -> None:
     consumer = client.subscribe(topic, "zero", receiver_queue_size=0)
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, numbered(20))
@@ -194,7 +202,7 @@ def test_a_zero_queue_consumer_pulls_one_at_a_time(client: pulsar.Client, topic:
         consumer.acknowledge(message)
 
 
-def test_a_message_listener_sees_everything(client: pulsar.Client, topic: str) -> None:
+def test_a_message_listener_sees_everything(client: AnyClient, topic: str) -> None:
     seen: list[bytes] = []
 
     def listen(consumer: pulsar.Consumer, message: pulsar.Message) -> None:

@@ -98,9 +98,7 @@ def test_a_partitioned_topic_is_used_as_one(
     assert sorted(body for _, body in received) == sorted(bodies)
     for partition in range(3):
         mine = [body for where, body in received if where == partition]
-        sent = [
-            body for body, one in zip(bodies, ids, strict=True) if one.partition() == partition
-        ]
+        sent = [body for body, one in zip(bodies, ids, strict=True) if one.partition() == partition]
         assert mine == sent, "order is kept within a partition"
     client.close()
 

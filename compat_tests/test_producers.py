@@ -8,13 +8,18 @@ import pulsar
 import pytest
 
 from compat_tests.brokers import Broker
-from compat_tests.conftest import official_client
+from compat_tests.conftest import AnyClient, ClientFactory
 from compat_tests.messages import payload, publish, receive
 
 MAX_MESSAGE_BYTES = 5 * 1024 * 1024
 
 
-def test_64_producers_at_once_keep_their_order(client: pulsar.Client, topic: str) -> None:
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
+
+
+def test_64_producers_at_once_keep_their_order(client: AnyClient, topic: str) -> None:
     producers = 64
     each = 200
     consumer = client.subscribe(topic, "check", receiver_queue_size=10_000)
@@ -37,7 +42,7 @@ def test_64_producers_at_once_keep_their_order(client: pulsar.Client, topic: str
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
-def test_message_at_the_size_limit(client: pulsar.Client, topic: str, batched: bool) -> None:
+def test_message_at_the_size_limit(client: AnyClient, topic: str, batched: bool) -> None:
     consumer = client.subscribe(topic, "check")
     producer = client.create_producer(topic, batching_enabled=batched, chunking_enabled=False)
     # The client counts the metadata too, so the largest body is a little under the limit.
@@ -50,7 +55,7 @@ def test_message_at_the_size_limit(client: pulsar.Client, topic: str, batched: b
     assert consumer.receive(timeout_millis=20_000).data() == b"the producer goes on"
 
 
-def test_topics_share_one_connection(client: pulsar.Client, topic: str) -> None:
+def test_topics_share_one_connection(client: AnyClient, topic: str) -> None:
     topics = [f"{topic}-{number}" for number in range(20)]
     consumers = [client.subscribe(name, "check") for name in topics]
     producers = [client.create_producer(name) for name in topics for _ in range(2)]
@@ -64,7 +69,7 @@ def test_topics_share_one_connection(client: pulsar.Client, topic: str) -> None:
             assert numbers == list(range(50))
 
 
-def test_hundreds_of_topics(client: pulsar.Client, topic: str) -> None:
+def test_hundreds_of_topics(client: AnyClient, topic: str) -> None:
     names = [f"{topic}-{number}" for number in range(300)]
     producers = [client.create_producer(name) for name in names]
     for number, producer in enumerate(producers):
@@ -75,27 +80,24 @@ def test_hundreds_of_topics(client: pulsar.Client, topic: str) -> None:
         reader.close()
 
 
-def test_a_producer_name_is_held_once(client: pulsar.Client, broker: Broker, topic: str) -> None:
-    first = client.create_producer(topic, producer_name="only-one")
-    other_client = official_client(broker.url, operation_timeout_seconds=3)
-    try:
-        with pytest.raises(pulsar.ProducerBusy):
-            other_client.create_producer(topic, producer_name="only-one")
-        first.close()
-        again = other_client.create_producer(topic, producer_name="only-one")
-        again.send(b"x")
-    finally:
-        other_client.close()
+def test_a_producer_name_is_held_once(new_client: ClientFactory, topic: str) -> None:
+    first = new_client().create_producer(topic, producer_name="only-one")
+    other_client = new_client(operation_timeout_seconds=3)
+    with pytest.raises(pulsar.ProducerBusy):
+        other_client.create_producer(topic, producer_name="only-one")
+    first.close()
+    again = other_client.create_producer(topic, producer_name="only-one")
+    again.send(b"x")
 
 
-def test_message_ids_rise(client: pulsar.Client, topic: str) -> None:
+def test_message_ids_rise(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = publish(producer, [payload(number) for number in range(500)])
     places = [(one.ledger_id(), one.entry_id()) for one in ids]
     assert places == sorted(set(places))
 
 
-def test_messages_of_a_batch_share_an_entry(client: pulsar.Client, topic: str) -> None:
+def test_messages_of_a_batch_share_an_entry(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_publish_delay_ms=200, batching_max_messages=10
     )
@@ -104,17 +106,14 @@ def test_messages_of_a_batch_share_an_entry(client: pulsar.Client, topic: str) -
     assert [one.batch_index() for one in ids] == list(range(10))
 
 
-def test_lookup_over_http(broker: Broker, topic: str) -> None:
-    client = official_client(broker.web_url)
-    try:
-        consumer = client.subscribe(topic, "check")
-        client.create_producer(topic).send(b"found over http")
-        assert consumer.receive(timeout_millis=10_000).data() == b"found over http"
-    finally:
-        client.close()
+def test_lookup_over_http(new_client: ClientFactory, broker: Broker, topic: str) -> None:
+    client = new_client(broker.web_url)
+    consumer = client.subscribe(topic, "check")
+    client.create_producer(topic).send(b"found over http")
+    assert consumer.receive(timeout_millis=10_000).data() == b"found over http"
 
 
-def test_invalid_topic_names_are_refused(client: pulsar.Client) -> None:
+def test_invalid_topic_names_are_refused(client: AnyClient) -> None:
     for name in ("persistent://only-two/parts", "nonsense://a/b/c", "a/b"):
         with pytest.raises(pulsar.PulsarException):
             client.create_producer(name)

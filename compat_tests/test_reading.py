@@ -7,7 +7,13 @@ import time
 import pulsar
 import pytest
 
+from compat_tests.conftest import AnyClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
+
+
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
 
 
 @pytest.fixture(params=[True, False], ids=["batched", "unbatched"])
@@ -23,16 +29,14 @@ def read(reader: pulsar.Reader, count: int) -> list[bytes]:
     return [reader.read_next(timeout_millis=10_000).data() for _ in range(count)]
 
 
-def test_a_reader_reads_all_from_the_earliest(
-    client: pulsar.Client, topic: str, batched: bool
-) -> None:
+def test_a_reader_reads_all_from_the_earliest(client: AnyClient, topic: str, batched: bool) -> None:
     publish(client.create_producer(topic, batching_enabled=batched), bodies(500))
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert read(reader, 500) == bodies(500)
     assert not reader.has_message_available()
 
 
-def test_a_reader_starts_behind_the_latest(client: pulsar.Client, topic: str) -> None:
+def test_a_reader_starts_behind_the_latest(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic)
     publish(producer, bodies(10))
     reader = client.create_reader(topic, pulsar.MessageId.latest)
@@ -41,7 +45,7 @@ def test_a_reader_starts_behind_the_latest(client: pulsar.Client, topic: str) ->
     assert read(reader, 1) == [b"new"]
 
 
-def test_a_reader_starts_behind_an_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+def test_a_reader_starts_behind_an_id(client: AnyClient, topic: str, batched: bool) -> None:
     ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(100))
     behind = client.create_reader(topic, ids[39])
     assert read(behind, 60) == bodies(100)[40:]
@@ -49,7 +53,7 @@ def test_a_reader_starts_behind_an_id(client: pulsar.Client, topic: str, batched
     assert read(including, 61) == bodies(100)[39:]
 
 
-def test_a_reader_leaves_no_subscription_behind(client: pulsar.Client, topic: str) -> None:
+def test_a_reader_leaves_no_subscription_behind(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic)
     for number in range(3):
         producer.send(payload(number))
@@ -58,7 +62,7 @@ def test_a_reader_leaves_no_subscription_behind(client: pulsar.Client, topic: st
         reader.close()
 
 
-def test_has_message_available_follows_the_topic(client: pulsar.Client, topic: str) -> None:
+def test_has_message_available_follows_the_topic(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic)
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert not reader.has_message_available()
@@ -69,7 +73,7 @@ def test_has_message_available_follows_the_topic(client: pulsar.Client, topic: s
         assert not reader.has_message_available()
 
 
-def test_last_message_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+def test_last_message_id(client: AnyClient, topic: str, batched: bool) -> None:
     consumer = client.subscribe(topic, "last")
     ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(25))
     last = consumer.get_last_message_id()
@@ -77,7 +81,7 @@ def test_last_message_id(client: pulsar.Client, topic: str, batched: bool) -> No
     assert last.batch_index() == ids[-1].batch_index()
 
 
-def test_seek_to_an_id(client: pulsar.Client, topic: str, batched: bool) -> None:
+def test_seek_to_an_id(client: AnyClient, topic: str, batched: bool) -> None:
     consumer = client.subscribe(topic, "seek")
     ids = publish(client.create_producer(topic, batching_enabled=batched), bodies(100))
     assert receive(consumer, 100) == bodies(100)
@@ -89,7 +93,7 @@ def test_seek_to_an_id(client: pulsar.Client, topic: str, batched: bool) -> None
     assert_nothing_more(consumer)
 
 
-def test_seek_to_a_time(client: pulsar.Client, topic: str) -> None:
+def test_seek_to_a_time(client: AnyClient, topic: str) -> None:
     consumer = client.subscribe(topic, "clock")
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, bodies(50))
@@ -104,7 +108,7 @@ def test_seek_to_a_time(client: pulsar.Client, topic: str) -> None:
     assert receive(consumer, 80) == bodies(80)
 
 
-def test_seek_of_a_reader(client: pulsar.Client, topic: str) -> None:
+def test_seek_of_a_reader(client: AnyClient, topic: str) -> None:
     ids = publish(client.create_producer(topic, batching_enabled=False), bodies(20))
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert read(reader, 20) == bodies(20)
@@ -113,7 +117,7 @@ def test_seek_of_a_reader(client: pulsar.Client, topic: str) -> None:
 
 
 @pytest.mark.parametrize("inclusive", [True, False])
-def test_seek_into_a_batch(client: pulsar.Client, topic: str, inclusive: bool) -> None:
+def test_seek_into_a_batch(client: AnyClient, topic: str, inclusive: bool) -> None:
     producer = client.create_producer(
         topic, batching_enabled=True, batching_max_messages=10, batching_max_publish_delay_ms=5000
     )
@@ -125,7 +129,7 @@ def test_seek_into_a_batch(client: pulsar.Client, topic: str, inclusive: bool) -
     assert_nothing_more(consumer)
 
 
-def test_a_seek_holds_for_every_consumer(client: pulsar.Client, topic: str) -> None:
+def test_a_seek_holds_for_every_consumer(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     consumers = [
         client.subscribe(topic, "both", consumer_type=pulsar.ConsumerType.Shared) for _ in range(2)
@@ -152,7 +156,7 @@ def test_a_seek_holds_for_every_consumer(client: pulsar.Client, topic: str) -> N
     assert set(bodies(40)[31:]) <= set(received) <= set(bodies(40)[30:])
 
 
-def test_has_message_available_after_a_seek(client: pulsar.Client, topic: str) -> None:
+def test_has_message_available_after_a_seek(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     ids = publish(producer, bodies(10))
     reader = client.create_reader(topic, pulsar.MessageId.latest)
@@ -171,7 +175,7 @@ def test_has_message_available_after_a_seek(client: pulsar.Client, topic: str) -
     assert read(reader, 1) == [b"new"]
 
 
-def test_a_reader_is_moved_to_a_time(client: pulsar.Client, topic: str) -> None:
+def test_a_reader_is_moved_to_a_time(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False)
     publish(producer, bodies(10))
     time.sleep(0.3)
@@ -186,9 +190,7 @@ def test_a_reader_is_moved_to_a_time(client: pulsar.Client, topic: str) -> None:
     assert read(reader, 1) == [b"new"]
 
 
-def test_a_chunked_message_is_read_from_its_first_chunk(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_a_chunked_message_is_read_from_its_first_chunk(client: AnyClient, topic: str) -> None:
     producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True)
     large = payload(1, 12 * 1024 * 1024)
     producer.send(b"before")
@@ -202,6 +204,6 @@ def test_a_chunked_message_is_read_from_its_first_chunk(
     assert not reader.has_message_available()
 
 
-def test_partition_count_of_a_plain_topic_is_zero(client: pulsar.Client, topic: str) -> None:
+def test_partition_count_of_a_plain_topic_is_zero(client: AnyClient, topic: str) -> None:
     client.create_producer(topic)
     assert client.get_topic_partitions(topic) == [topic]

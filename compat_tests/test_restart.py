@@ -9,7 +9,7 @@ import pulsar
 import pytest
 
 from compat_tests.brokers import Broker
-from compat_tests.conftest import official_client
+from compat_tests.conftest import AnyClient, ClientFactory
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 
 COUNT = 3000
@@ -22,19 +22,21 @@ def fresh(own_broker: Callable[..., Broker]) -> Broker:
     return one
 
 
-def again(broker: Broker, client: pulsar.Client, how: str) -> pulsar.Client:
-    client.close()
+def again(broker: Broker, new_client: ClientFactory, how: str) -> AnyClient:
+    new_client.close()
     if how == "stop":
         broker.stop()
     else:
         broker.kill()
     broker.start()
-    return official_client(broker.url)
+    return new_client(broker.url)
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_messages_subscriptions_and_positions_survive(fresh: Broker, topic: str, how: str) -> None:
-    client = official_client(fresh.url)
+def test_messages_subscriptions_and_positions_survive(
+    fresh: Broker, new_client: ClientFactory, topic: str, how: str
+) -> None:
+    client = new_client(fresh.url)
     client.subscribe(topic, "untouched").close()
     consumer = client.subscribe(topic, "half")
     bodies = [payload(number) for number in range(COUNT)]
@@ -42,7 +44,7 @@ def test_messages_subscriptions_and_positions_survive(fresh: Broker, topic: str,
     for _ in range(COUNT // 2):
         message = consumer.receive(timeout_millis=10_000)
     consumer.acknowledge_cumulative(message)
-    client = again(fresh, client, how)
+    client = again(fresh, new_client, how)
     assert receive(client.subscribe(topic, "untouched"), COUNT) == bodies
     rest = client.subscribe(topic, "half")
     if how == "stop":
@@ -54,11 +56,12 @@ def test_messages_subscriptions_and_positions_survive(fresh: Broker, topic: str,
         while not seen or seen[-1] != bodies[-1]:
             seen += receive(rest, 1)
         assert seen == bodies[-len(seen) :] and len(seen) >= COUNT // 2
-    client.close()
 
 
-def test_individual_acknowledgements_survive_a_stop(fresh: Broker, topic: str) -> None:
-    client = official_client(fresh.url)
+def test_individual_acknowledgements_survive_a_stop(
+    fresh: Broker, new_client: ClientFactory, topic: str
+) -> None:
+    client = new_client(fresh.url)
     shared = pulsar.ConsumerType.Shared
     consumer = client.subscribe(topic, "holes", consumer_type=shared, receiver_queue_size=5000)
     bodies = [payload(number) for number in range(COUNT)]
@@ -67,27 +70,29 @@ def test_individual_acknowledgements_survive_a_stop(fresh: Broker, topic: str) -
         message = consumer.receive(timeout_millis=10_000)
         if number % 2:
             consumer.acknowledge(message)
-    client = again(fresh, client, "stop")
+    client = again(fresh, new_client, "stop")
     rest = client.subscribe(topic, "holes", consumer_type=shared)
     assert receive(rest, COUNT // 2) == bodies[::2]
     assert_nothing_more(rest)
-    client.close()
 
 
-def test_an_unsubscribed_name_stays_gone(fresh: Broker, topic: str) -> None:
-    client = official_client(fresh.url)
+def test_an_unsubscribed_name_stays_gone(
+    fresh: Broker, new_client: ClientFactory, topic: str
+) -> None:
+    client = new_client(fresh.url)
     consumer = client.subscribe(topic, "gone")
     publish(client.create_producer(topic), [payload(number) for number in range(10)])
     consumer.unsubscribe()
-    client = again(fresh, client, "stop")
+    client = again(fresh, new_client, "stop")
     late = client.subscribe(topic, "gone", initial_position=pulsar.InitialPosition.Latest)
     assert_nothing_more(late)
-    client.close()
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_connected_client_goes_on_after_a_restart(fresh: Broker, topic: str, how: str) -> None:
-    client = official_client(fresh.url)
+def test_a_connected_client_goes_on_after_a_restart(
+    fresh: Broker, new_client: ClientFactory, topic: str, how: str
+) -> None:
+    client = new_client(fresh.url)
     consumer = client.subscribe(topic, "steady")
     producer = client.create_producer(topic, send_timeout_millis=60_000)
     producer.send(b"before")
@@ -101,20 +106,18 @@ def test_a_connected_client_goes_on_after_a_restart(fresh: Broker, topic: str, h
     while seen[-1] != b"after":
         seen += [consumer.receive(timeout_millis=30_000).data()]
     assert set(seen) == {b"before", b"after"}
-    client.close()
 
 
-def test_many_restarts_keep_the_order(fresh: Broker, topic: str) -> None:
-    client = official_client(fresh.url)
+def test_many_restarts_keep_the_order(fresh: Broker, new_client: ClientFactory, topic: str) -> None:
+    client = new_client(fresh.url)
     for life in range(4):
         producer = client.create_producer(topic)
         publish(producer, [b"%d" % number for number in range(life * 500, life * 500 + 500)])
-        client = again(fresh, client, "kill" if life % 2 else "stop")
+        client = again(fresh, new_client, "kill" if life % 2 else "stop")
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     seen = [int(reader.read_next(timeout_millis=10_000).data()) for _ in range(2000)]
     assert seen == list(range(2000))
     assert not reader.has_message_available()
-    client.close()
 
 
 @pytest.mark.pyxbroker

@@ -13,7 +13,7 @@ import pulsar
 import pytest
 
 from compat_tests.brokers import Broker
-from compat_tests.conftest import official_client
+from compat_tests.conftest import ClientFactory
 
 # Holds a producer's name and an exclusive subscription until it is killed.
 HOLDER = """
@@ -43,21 +43,18 @@ def holder(broker: Broker, topic: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_the_place_of_a_stopped_client_is_taken(
-    broker: Broker, topic: str, holder: subprocess.Popen[bytes]
+    new_client: ClientFactory, topic: str, holder: subprocess.Popen[bytes]
 ) -> None:
-    client = official_client(broker.url, operation_timeout_seconds=20)
-    try:
-        with pytest.raises(pulsar.ConsumerBusy):
-            client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
-        os.kill(holder.pid, signal.SIGSTOP)
-        began = time.monotonic()
-        consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
-        assert time.monotonic() - began < 12
-        producer = client.create_producer(topic, producer_name="mine")
-        producer.send(b"second")
-        assert [consumer.receive(timeout_millis=10_000).data() for _ in range(2)] == [
-            b"first",
-            b"second",
-        ]
-    finally:
-        client.close()
+    client = new_client(operation_timeout_seconds=20)
+    with pytest.raises(pulsar.ConsumerBusy):
+        client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+    os.kill(holder.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
+    assert time.monotonic() - began < 12
+    producer = client.create_producer(topic, producer_name="mine")
+    producer.send(b"second")
+    assert [consumer.receive(timeout_millis=10_000).data() for _ in range(2)] == [
+        b"first",
+        b"second",
+    ]

@@ -25,7 +25,7 @@ LONG_FILES: dict[str, str] = {}
 # Longer functions, each with the reason why it is one piece.
 LONG_FUNCTIONS: dict[str, str] = {}
 
-CODE = (".py", ".pyx", ".pxd", ".c", ".h")
+CODE = (".py", ".pyx", ".pxd", ".c", ".h", ".go")
 
 # The road of a message. A part may import those to its right.
 ROAD = ("broker", "mledger", "ledger", "bookie", "_native")
@@ -108,7 +108,7 @@ def _indent(line: str) -> int:
 
 
 def functions_of_c(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same by braces in the first column, which is how our C is written."""
+    """The same by braces in the first column, which is how our C is written, and Go by gofmt."""
     lines = text.splitlines()
     name, start = "", 0
     for index, line in enumerate(lines):
@@ -125,7 +125,7 @@ def functions(path: Path) -> Iterator[tuple[str, int, int]]:
     text = path.read_text()
     if path.suffix == ".py":
         return functions_of_python(text)
-    return functions_of_c(text) if path.suffix in (".c", ".h") else functions_of_cython(text)
+    return functions_of_c(text) if path.suffix in (".c", ".h", ".go") else functions_of_cython(text)
 
 
 def test_functions_are_short() -> None:
