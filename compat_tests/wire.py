@@ -127,7 +127,8 @@ def encode(fields: dict[int, Any]) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def read_varint(data: bytes, at: int) -> tuple[int, int]:
+    """(value, offset behind it) of the varint at an offset."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -145,13 +146,13 @@ def decode(data: bytes) -> Fields:
     fields: Fields = {}
     at = 0
     while at < len(data):
-        key, at = _read_varint(data, at)
+        key, at = read_varint(data, at)
         kind = key & 7
         value: int | bytes
         if kind == 0:
-            value, at = _read_varint(data, at)
+            value, at = read_varint(data, at)
         elif kind == 2:
-            size, at = _read_varint(data, at)
+            size, at = read_varint(data, at)
             value = data[at : at + size]
             if len(value) != size:
                 raise ValueError("a length-delimited field ends behind the message")

@@ -184,37 +184,6 @@ def test_damage_costs_only_the_entry_that_it_hit(tmp_path: Path, which: int) -> 
     asyncio.run(scenario())
 
 
-def test_the_last_entry_that_can_be_read_is_recovered(tmp_path: Path) -> None:
-    """A cursor falls back to the state before when its newest one is damaged."""
-
-    async def scenario() -> None:
-        runs = Runs()
-        async with Node(tmp_path / "bookie") as node:
-            handle = await node.client.create(runs, NAME)
-            await add(
-                node, handle, runs, b"the oldest state", b"the middle state", b"the newest one"
-            )
-        damage(node, b"the newest one")
-        async with Node(tmp_path / "bookie", node.tree) as node:
-            assert await node.client.recover_last_entry(handle.ledger_id) == b"the middle state"
-        damage(node, b"the middle state")
-        damage(node, b"the oldest state")
-        async with Node(tmp_path / "bookie", node.tree) as node:
-            assert await node.client.recover_last_entry(handle.ledger_id) is None
-
-    asyncio.run(scenario())
-
-
-def test_last_entry_of_an_empty_or_a_missing_ledger(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with Node(tmp_path / "bookie") as node:
-            handle = await node.client.create(Runs(), NAME)
-            assert await node.client.recover_last_entry(handle.ledger_id) is None
-            assert await node.client.recover_last_entry(handle.ledger_id + 1000) is None
-
-    asyncio.run(scenario())
-
-
 def test_a_deleted_ledger_is_gone_from_metadata_and_bookie(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:

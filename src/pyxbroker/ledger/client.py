@@ -205,28 +205,6 @@ class LedgerClient:
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
 
-    async def recover_last_entry(self, ledger_id: int) -> bytes | None:
-        """Recovers a ledger and reads its last entry that is whole; None when there is none, or no
-        such ledger.
-        """
-        try:
-            last_entry_id, _ = await self.recover(ledger_id)
-        except NoSuchLedger:
-            log.warning("a cursor's ledger is gone; its node's position counts", ledger=ledger_id)
-            return None
-        if last_entry_id < 0:
-            return None
-        reader = await self.open_read(ledger_id)
-        for entry_id in range(last_entry_id, -1, -1):
-            try:
-                batch = await reader.read_future(entry_id, entry_id)
-            except (EntryDamaged, NoSuchEntry) as error:
-                log.error("an entry is lost", ledger=ledger_id, entry=entry_id, error=error)
-                continue
-            data: bytes = batch.data(0)
-            return data
-        return None
-
     async def delete(self, ledger_id: int) -> None:
         """Deletes a ledger's metadata; its bookies free the space when they notice."""
         self._versions.pop(ledger_id, None)
