@@ -195,16 +195,17 @@ class PartitionedTopics:
         existing = [
             await self._topics.get(name.partition(index), create=True) for index in range(first)
         ]
-        properties = {
-            subscription.name: dict(subscription.cursor.properties)
+        wanted = {
+            subscription.name: subscription
             for topic in existing
             for subscription in topic.subscriptions.values()
         }
         for index in range(first, count):
             topic = await self._topics.make(name.partition(index))
             start: Position = topic.managed_ledger.first_position()
-            for subscription, its_properties in properties.items():
-                await topic.subscription_for(subscription, start, its_properties, True)
+            for each in wanted.values():
+                properties = dict(each.cursor.properties)
+                await topic.subscription_for(each.name, start, properties, True, each.replicated)
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Deletes a partitioned topic and its partitions; with force, even while they are in use.

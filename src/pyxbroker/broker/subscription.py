@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topic import Topic
 
 
+# What marks a cursor whose position other clusters shall know, with the value 1.
+REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
 VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
 
 
@@ -56,6 +58,16 @@ class Subscription:
     @property
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its position is to be replicated to other clusters; kept, and not done yet."""
+        return self.cursor.position_properties.get(REPLICATED_SUBSCRIPTION) == 1
+
+    async def set_replicated(self) -> None:
+        """Notes that the position is to be replicated. Raises CursorError."""
+        if not self.replicated:
+            await self.cursor.put_property(REPLICATED_SUBSCRIPTION, 1)
 
     def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
         """Who keeps a consumer from joining, and would not if its client were gone."""

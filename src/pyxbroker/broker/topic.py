@@ -11,7 +11,7 @@ from pyxbroker.broker import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.policies import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 from pyxbroker.broker.producer import Producer
-from pyxbroker.broker.subscription import Subscription
+from pyxbroker.broker.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.connection import Turn
 from pyxbroker.dispatch import Peeked, UnackedCount, peek_entry
 from pyxbroker.entry import Position
@@ -167,13 +167,23 @@ class Topic:
             )
 
     async def subscription_for(
-        self, name: str, mark_delete: Position, properties: dict[str, str], create: bool
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        create: bool,
+        replicated: bool = False,
     ) -> Subscription:
-        """The durable subscription of that name; a new one starts after mark_delete."""
+        """The durable subscription of that name; a new one starts after mark_delete.
+
+        properties are those of a new one. Once replicated, a subscription stays so.
+        """
         self.check_open()
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
+            if replicated:
+                await found.set_replicated()
             return found
         if not create:
             raise SubscriptionNotFound(
@@ -188,6 +198,8 @@ class Topic:
             )
         cursor = Cursor(self.managed_ledger, name, mark_delete)
         cursor.properties = properties
+        if replicated:
+            cursor.position_properties[REPLICATED_SUBSCRIPTION] = 1
         # From here on it counts, so that a second consumer of the name does not create it again and
         # nothing behind its position is trimmed.
         subscription = Subscription(self, name, cursor)

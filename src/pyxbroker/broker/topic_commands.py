@@ -140,7 +140,10 @@ class TopicCommands:
 
     async def _subscription(self, topic: Topic, message: Any) -> Subscription:
         if message.durable:
-            properties = {each.key: each.value for each in message.subscription_properties}
+            properties: dict[str, str] = {}
+            for each in message.subscription_properties:
+                _check_text(property=each.key, value=each.value)
+                properties.setdefault(each.key, each.value)
             earliest = message.initialPosition == pb.CommandSubscribe.Earliest
             managed_ledger = topic.managed_ledger
             start = managed_ledger.first_position() if earliest else managed_ledger.last_confirmed
@@ -149,6 +152,7 @@ class TopicCommands:
                 start,
                 properties,
                 self._service.config.allowAutoSubscriptionCreation,
+                message.replicate_subscription_state,
             )
         return topic.reader_for(message.subscription, await reader_start(topic, message))
 
@@ -210,7 +214,7 @@ def _check_text(**names: object) -> None:
     """Names are UTF-8; protobuf hands over the bytes of those that are not."""
     for what, name in names.items():
         if not isinstance(name, str):
-            raise NotAllowed(f"The {what} name {name!r} is not UTF-8 text.")
+            raise NotAllowed(f"The {what} {name!r} is not UTF-8 text.")
 
 
 def _refuse_unsupported_producer(message: Any) -> None:

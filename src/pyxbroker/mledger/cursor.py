@@ -141,6 +141,12 @@ class Cursor:
         if self.durable:
             self._dirty = True
 
+    def put_property(self, key: str, value: int) -> asyncio.Future[None]:
+        """Keeps a number with the position; the future resolves when it is durable."""
+        self.position_properties[key] = value
+        self._dirty = self.durable
+        return self.persist()
+
     # --- writing the state --------------------------------------------------------------------
 
     def _schedule_write(self) -> None:
