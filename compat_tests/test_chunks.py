@@ -16,7 +16,11 @@ from compat_tests.go_client import Client as GoClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 
 EARLIEST = pulsar.InitialPosition.Earliest
-TYPES = {"exclusive": pulsar.ConsumerType.Exclusive, "shared": pulsar.ConsumerType.Shared}
+TYPES = {
+    "exclusive": pulsar.ConsumerType.Exclusive,
+    "shared": pulsar.ConsumerType.Shared,
+    "failover": pulsar.ConsumerType.Failover,
+}
 MIB = 1024 * 1024
 CHUNK_BYTES = 20_000
 

@@ -10,7 +10,7 @@ import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
-from compat_tests.conftest import BrokerFactory, broker_kind, official_client
+from compat_tests.conftest import BrokerFactory, ClientFactory, broker_kind
 from compat_tests.messages import payload, publish
 from compat_tests.raw import RawConnection
 
@@ -77,9 +77,9 @@ def test_topics_may_be_partitioned_by_default(partitioning: Broker, topic: str) 
 
 @pytest.mark.parametrize("kind", [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Shared])
 def test_a_partitioned_topic_is_used_as_one(
-    partitioning: Broker, topic: str, kind: pulsar.ConsumerType
+    partitioning: Broker, new_client: ClientFactory, topic: str, kind: pulsar.ConsumerType
 ) -> None:
-    client = official_client(partitioning.url)
+    client = new_client(partitioning.url)
     assert client.get_topic_partitions(topic) == [f"{topic}-partition-{n}" for n in range(3)]
     consumer = client.subscribe(topic, "s", consumer_type=kind)
     producer = client.create_producer(
@@ -100,11 +100,12 @@ def test_a_partitioned_topic_is_used_as_one(
         mine = [body for where, body in received if where == partition]
         sent = [body for body, one in zip(bodies, ids, strict=True) if one.partition() == partition]
         assert mine == sent, "order is kept within a partition"
-    client.close()
 
 
-def test_keys_stay_in_their_partition(partitioning: Broker, topic: str) -> None:
-    client = official_client(partitioning.url)
+def test_keys_stay_in_their_partition(
+    partitioning: Broker, new_client: ClientFactory, topic: str
+) -> None:
+    client = new_client(partitioning.url)
     producer = client.create_producer(topic)
     partitions: dict[str, set[int]] = {}
     for number in range(60):
@@ -115,19 +116,19 @@ def test_keys_stay_in_their_partition(partitioning: Broker, topic: str) -> None:
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert len([reader.read_next(timeout_millis=10_000) for _ in range(60)]) == 60
     assert not reader.has_message_available()
-    client.close()
 
 
-def test_without_automatic_creation_nothing_is_made(own_broker: BrokerFactory, topic: str) -> None:
+def test_without_automatic_creation_nothing_is_made(
+    own_broker: BrokerFactory, new_client: ClientFactory, topic: str
+) -> None:
     broker = own_broker(settings={"allowAutoTopicCreation": "false"})
     broker.start()
     with RawConnection(broker.port) as one:
         assert ask(one, topic) == (-1, NOT_FOUND)
         assert opening(one, topic) == NOT_FOUND
         assert opening(one, topic + "-partition-0") == NOT_FOUND
-    client = official_client(broker.url, operation_timeout_seconds=5)
+    client = new_client(broker.url, operation_timeout_seconds=5)
     with pytest.raises(pulsar.TopicNotFound):
         client.create_producer(topic)
     with pytest.raises(pulsar.TopicNotFound):
         client.subscribe(topic, "s")
-    client.close()

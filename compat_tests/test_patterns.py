@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
-from compat_tests.conftest import BrokerFactory, official_client
+from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.raw import RawConnection
 
 NAMESPACE = "public/default"
@@ -32,21 +32,23 @@ def collect(consumer: Any, wanted: set[bytes], timeout_s: float = 20.0) -> None:
 
 
 def test_a_pattern_finds_topics_that_are_there_and_that_come_later(
-    client: pulsar.Client, topic: str
+    any_client: AnyClient, topic: str
 ) -> None:
+    client = any_client
     for number in range(3):
         client.create_producer(f"{topic}-yes-{number}").send(b"before")
     other = client.create_producer(f"{topic}-no")
     consumer = client.subscribe(
         re.compile(f"{topic}-yes.*"),
         "s",
+        pattern_auto_discovery_period=1,
         initial_position=pulsar.InitialPosition.Earliest,
     )
     producers = [client.create_producer(f"{topic}-yes-{number}") for number in range(5)]
     for number, producer in enumerate(producers):
         producer.send(b"%d" % number)
     other.send(b"not this one")
-    # This client looks once a minute, whatever pattern_auto_discovery_period says.
+    # The Python client looks once a minute, whatever pattern_auto_discovery_period says.
     collect(consumer, {b"before", *(b"%d" % number for number in range(5))}, 90)
     consumer.close()
 
@@ -138,11 +140,11 @@ def test_patterns_that_no_broker_watches(broker: Broker) -> None:
 
 
 def test_a_pattern_consumer_goes_on_when_the_client_reconnects(
-    own_broker: BrokerFactory, topic: str
+    own_broker: BrokerFactory, new_client: ClientFactory, topic: str
 ) -> None:
     broker = own_broker()
     broker.start()
-    client = official_client(broker.url)
+    client = new_client(broker.url)
     producer = client.create_producer(f"{topic}-a")
     producer.send(b"one")
     consumer = client.subscribe(
@@ -154,4 +156,3 @@ def test_a_pattern_consumer_goes_on_when_the_client_reconnects(
     producer.send(b"two")
     # The first one was not acknowledged.
     collect(consumer, {message.data(), b"two"}, 40)
-    client.close()

@@ -20,8 +20,12 @@ func (e *badArguments) Error() string {
 	return fmt.Sprintf("%s of the Go client: %v", e.op, e.err)
 }
 
-// What a broker answered stands in the client's errors as text only.
-var serverError = regexp.MustCompile(`server error: (\w+):`)
+// What a broker answered stands in the client's errors as text only; for a lookup the text is the
+// ServerError's name and nothing else.
+var (
+	serverError = regexp.MustCompile(`server error: (\w+):`)
+	bareName    = regexp.MustCompile(`^\w+$`)
+)
 
 var resultNames = map[pulsar.Result]string{
 	pulsar.InvalidConfiguration:                  "InvalidConfiguration",
@@ -67,6 +71,9 @@ func describe(err error) (name, text string) {
 	var arguments *badArguments
 	if errors.As(err, &arguments) {
 		return "BadArguments", text
+	}
+	if bareName.MatchString(text) {
+		return text, text
 	}
 	if found := serverError.FindStringSubmatch(text); found != nil {
 		return found[1], text
