@@ -71,6 +71,7 @@ interop: dev ## what needs a real ZooKeeper or another peer
 .PHONY: fuzz
 fuzz: dev ## every fuzz target for SECONDS (60) seconds
 	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
+	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
 
 .PHONY: torture
 torture: dev ## ROUNDS (10) kills with -9 and as many power cuts, at random moments under load

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 from one_bookie import Node, append
 from oracles import wire
 from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.service import LookupResult
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.topic import Topic
 from pyxbroker.broker.topics import Topics
@@ -70,6 +71,7 @@ class Broker:
             producer_names=ProducerNames(),
             is_ready=True,
             server_version="test",
+            lookup=self._lookup,
         )
         self.handlers = Handlers(cast(Any, self.service))
         node.connections.handlers = self.handlers
@@ -86,6 +88,10 @@ class Broker:
             client.connection.close()
             client.far.close()
         await self.node.__aexit__(kind, error, trace)
+
+    async def _lookup(self, topic: str) -> LookupResult:
+        await self.topics.check_name(TopicName.get(topic))
+        return LookupResult("pulsar://here:1", "http://here:2")
 
     async def topic(self, name: str = TOPIC) -> Topic:
         return await self.topics.get(TopicName.get(name), create=True)
@@ -112,7 +118,7 @@ class Client:
         self.far.setblocking(False)
         self.connection = broker.node.connections.accept(near, "peer", Session())
         self._inbox: list[tuple[str, Any, bytes]] = []
-        self._rest = b""
+        self.rest = b""
         self._requests = itertools.count(1)
         broker.clients.append(self)
 
@@ -178,9 +184,9 @@ class Client:
         data = await asyncio.wait_for(loop.sock_recv(self.far, 1 << 20), seconds)
         if not data:
             raise EOFError("the broker closed the connection")
-        frames, consumed, error = wire.scan(self._rest + data, 1 << 30)
+        frames, consumed, error = wire.scan(self.rest + data, 1 << 30)
         assert error is None
-        self._rest = (self._rest + data)[consumed:]
+        self.rest = (self.rest + data)[consumed:]
         for command, payload in frames:
             parsed = pb.BaseCommand()
             parsed.ParseFromString(command)
@@ -238,13 +244,13 @@ class Client:
         )
 
 
-def command_of(message: Any) -> bytes:
-    """The BaseCommand around one of its messages."""
+def command_of(message: Any, partial: bool = False) -> bytes:
+    """The BaseCommand around one of its messages; partial: required fields may be missing."""
     for field in _FIELDS.values():
         if field.message_type is message.DESCRIPTOR:
             command = pb.BaseCommand(type=field.number)
             getattr(command, field.name).CopyFrom(message)
-            return command.SerializeToString()
+            return command.SerializePartialToString() if partial else command.SerializeToString()
     raise ValueError(f"{message.DESCRIPTOR.name} is not a command")
 
 

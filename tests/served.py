@@ -29,6 +29,9 @@ class Notes:
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         self.told.append(("internal error", repr(error)))
 
+    def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
+        self.told.append(("stray ack", consumer_id, request_id))
+
     def on_refused_send(
         self,
         connection: Connection,

@@ -26,7 +26,7 @@ class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
 
     handlers: Any
-    """on_command, on_malformed, on_internal_error, on_refused_send, on_closed."""
+    """on_command, on_malformed, on_internal_error, on_refused_send, on_stray_ack, on_closed."""
     frame_bytes_max: int
     """Largest total size field of a frame."""
     sends_max: int

@@ -449,6 +449,8 @@ cdef class Connection:
         if consumer is not None:
             consumer.on_ack(run, bool(ack.cumulative),
                             ack.request_id if ack.has_request_id else None, bool(ack.has_txn))
+        elif ack.has_request_id:
+            self.group.handlers.on_stray_ack(self, ack.consumer_id, ack.request_id)
         return 0
 
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1:

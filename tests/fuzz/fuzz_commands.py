@@ -33,8 +33,14 @@ def seeds() -> list[bytes]:
         (
             4,
             pb.MessageMetadata(
-                producer_name="p", sequence_id=1, publish_time=2, num_messages_in_batch=10,
-                partition_key="key", ordering_key=b"order", deliver_at_time=5, marker_type=20,
+                producer_name="p",
+                sequence_id=1,
+                publish_time=2,
+                num_messages_in_batch=10,
+                partition_key="key",
+                ordering_key=b"order",
+                deliver_at_time=5,
+                marker_type=20,
             ),
         ),
     ]

@@ -125,8 +125,15 @@ def run_limited(
     """Exit status (or what ended it) and the output of a program that must end by itself."""
     try:
         run = subprocess.run(
-            command, env=environment, cwd=PROJECT, timeout=seconds, check=False, text=True,
-            errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            command,
+            env=environment,
+            cwd=PROJECT,
+            timeout=seconds,
+            check=False,
+            text=True,
+            errors="replace",
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
         )
     except subprocess.TimeoutExpired as error:
         output = error.stdout or b""
@@ -199,8 +206,13 @@ def build_native(target: Path, clang: str | None) -> Path:
 
 def build(command: list[str], **variables: str) -> None:
     run = subprocess.run(
-        command, cwd=PROJECT, env={**os.environ, **variables}, check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        command,
+        cwd=PROJECT,
+        env={**os.environ, **variables},
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     if run.returncode != 0:
         raise CannotRun(f"it could not be built:\n{run.stdout}")

@@ -11,6 +11,7 @@ from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.connection import Connection
 from pyxbroker.dispatch import ConsumerState
 from pyxbroker.entry import AckRun
+from pyxbroker.errors import ConsumerNotFound
 
 if TYPE_CHECKING:
     from pyxbroker.broker.subscription import Subscription
@@ -100,6 +101,8 @@ class Consumer(ConsumerState):
         answer.
         """
         if self.closed:
+            if request_id is not None:
+                self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
             return
         refusal = self.subscription.acknowledge(self, run, cumulative, has_txn)
         self.subscription.tell_end()

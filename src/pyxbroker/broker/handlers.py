@@ -18,6 +18,7 @@ from pyxbroker.broker.topic_commands import TopicCommands
 from pyxbroker.broker.topic_list import TopicLists
 from pyxbroker.connection import Connection
 from pyxbroker.errors import (
+    ConsumerNotFound,
     MetadataStoreError,
     NotAllowed,
     PersistenceError,
@@ -67,21 +68,21 @@ class LookupLimit:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._admitted = 0
+        self.admitted_now = 0
 
     @contextlib.contextmanager
     def admitted(self) -> Iterator[None]:
         """Raises TooManyRequests when there are as many as there may be."""
-        if self._admitted >= self._limit:
+        if self.admitted_now >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} lookups are under way, which is the limit of this broker"
                 " (maxConcurrentLookupRequest); try again."
             )
-        self._admitted += 1
+        self.admitted_now += 1
         try:
             yield
         finally:
-            self._admitted -= 1
+            self.admitted_now -= 1
 
 
 def as_pulsar_error(error: Exception) -> PulsarError:
@@ -126,6 +127,11 @@ class Handlers:
             kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
             kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),
         }
+
+    @property
+    def lookups_admitted(self) -> int:
+        """Lookups that are under way, of all clients."""
+        return self._lookups.admitted_now
 
     # --- called by connections ----------------------------------------------------------------
 
@@ -182,6 +188,13 @@ class Handlers:
             reason=message,
         )
         connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
+
+    def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
+        """An ACK for a consumer that is not open here, whose client waits for an answer."""
+        reason = f"Consumer {consumer_id} is not open on this connection."
+        connection.send_frame(
+            replies.ack_response(consumer_id, request_id, ConsumerNotFound.code, reason)
+        )
 
     def on_closed(self, connection: Connection) -> None:
         """The connection is gone, and everything that its client had open with it."""
