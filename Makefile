@@ -7,6 +7,7 @@ PYTEST := $(PY) -m pytest -q
 ARGS ?=
 SECONDS ?= 60
 ROUNDS ?= 10
+EVENTS ?= 1000
 
 .DEFAULT_GOAL := help
 
@@ -74,9 +75,10 @@ fuzz: dev ## every fuzz target for SECONDS (60) seconds
 	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
 
 .PHONY: torture
-torture: dev ## ROUNDS (10) kills with -9 and as many power cuts, at random moments under load
+torture: dev ## ROUNDS (10) kills with -9 and power cuts under load; EVENTS (1000) of a key storm
 	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS)
 	$(PY) -m torture.sync_order
+	$(PY) -m torture.key_shared --events $(EVENTS)
 
 .PHONY: bench
 bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure ...')

@@ -36,6 +36,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.on_receipt: Callable[[int, int, Position], None] = lambda *_: None
         self.on_message: Callable[[int, Position, wire.Payload], None] = lambda *_: None
+        self.on_pong: Callable[[], None] = lambda: None
         self.send_errors: list[str] = []
         self.closed = asyncio.get_running_loop().create_future()
         self._connected = asyncio.get_running_loop().create_future()
@@ -79,6 +80,8 @@ class Connection(asyncio.Protocol):
             self.on_message(frame.number(1), wire.position(frame.data(2)), payload)
         elif kind == wire.PING:
             self.write(wire.command(wire.PONG, {}))
+        elif kind == wire.PONG:
+            self.on_pong()
         elif kind == wire.CONNECTED:
             self._connected.set_result(None)
         elif kind == wire.SEND_ERROR:
