@@ -473,8 +473,9 @@ def test_topics_that_cannot_be_are_refused(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         for name, error in (
-            ("non-persistent://public/default/t", pb.NotAllowedError),
+            ("persistent://public/default/t-partition-0", pb.NotAllowedError),
             ("persistent://no/such/t", pb.TopicNotFound),
+            ("non-persistent://no/such/t", pb.TopicNotFound),
             ("persistent://a", pb.InvalidTopicName),
         ):
             answer = await client.produce(topic=name)

@@ -191,10 +191,6 @@ class Config:
     maxConcurrentTopicLoadRequest: int = setting(
         5_000, "Topics that are opened at the same time; further ones wait.", minimum=1
     )
-    maxConcurrentNonPersistentMessagePerConnection: int = setting(
-        1000,
-        "Messages to non-persistent topics of one connection in progress; others are dropped.",
-    )
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
     maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")

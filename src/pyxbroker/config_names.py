@@ -25,11 +25,11 @@ NOT_YET = frozenset(
     autoSkipNonRecoverableData brokerDeduplicationEnabled
     defaultNumberOfNamespaceBundles diskUsageThreshold
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
-    dispatcherReadFailureBackoffMaxTimeInMs enableNonPersistentTopics enablePersistentTopics
-    flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
+    dispatcherReadFailureBackoffMaxTimeInMs flushInterval
+    managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxConcurrentNonPersistentMessagePerConnection maxTopicsPerNamespace
+    maxTopicsPerNamespace
     messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
     subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds
@@ -58,7 +58,8 @@ WITHOUT_EFFECT = frozenset(
     managedLedgerPersistIndividualAckAsLongArray
     managedLedgerPrometheusStatsLatencyRolloverSeconds
     managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
-    maxConcurrentHttpRequests messagePublishBufferCheckIntervalInMillis
+    maxConcurrentHttpRequests maxConcurrentNonPersistentMessagePerConnection
+    messagePublishBufferCheckIntervalInMillis
     metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
     metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreConfigPath
     metadataStoreCacheExpirySeconds narExtractionDirectory nettyMaxFrameSizeBytes

@@ -86,7 +86,7 @@ class ProducerState:
         """Bytes received since it was made."""
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
-    def send_receipts(self, run: EntryRun) -> None:
+    def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
         """The run is durable: one SEND_RECEIPT per entry, all in one write."""
     def settle(self, run: EntryRun) -> None:
         """The run is answered, well or not: it counts no longer against the limits."""

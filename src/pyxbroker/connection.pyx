@@ -190,10 +190,14 @@ cdef class ProducerState:
         """Called once per turn with the run of SENDs that the turn brought."""
         raise NotImplementedError
 
-    def send_receipts(self, EntryRun run not None):
-        """The run is durable: one SEND_RECEIPT per entry, all in one write."""
+    def send_receipts(self, EntryRun run not None, bint stored=True):
+        """The run is durable: one SEND_RECEIPT per entry, all in one write.
+
+        Entries that are not stored have no ids of their own: all get that of the run.
+        """
         cdef Connection connection = self.connection
         cdef uint32_t i
+        cdef int64_t entry_id = run.first_entry_id
         cdef uint8_t *at
         self.settle(run)
         if connection.closed:
@@ -204,7 +208,8 @@ cdef class ProducerState:
                 raise MemoryError("no memory for send receipts")
             connection.out.commit(build_receipt(
                 at, self.producer_id, run.items[i].sequence_id, run.items[i].highest_sequence_id,
-                <uint64_t>run.ledger_id, <uint64_t>(run.first_entry_id + i)))
+                <uint64_t>run.ledger_id, <uint64_t>entry_id))
+            entry_id += stored
         connection.group.mark_dirty(connection)
 
     def settle(self, EntryRun run not None):

@@ -48,6 +48,8 @@ class ConsumerState:
     consumer_epoch: int
     """What the client counts its redeliveries with; -1: it does not."""
     closed: bool
+    forgets: bool
+    """Nothing is ever redelivered, so what was sent is not kept as pending."""
     keys: KeyShared | None
     """Of a Key_Shared subscription."""
     slot: int
@@ -164,6 +166,16 @@ class Peeked(NamedTuple):
     num_messages: int
     is_batch: bool
     marker_type: int
+
+def count_messages(batch: EntryBatch, start: int) -> int:
+    """Messages in the entries of a batch from start on, of those that clients may see."""
+
+def deal_now(
+    batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared
+) -> int:
+    """Sends entries to the owners of their keys, nothing waits; returns the messages that nobody
+    took. consumers: by slot, the first one is None.
+    """
 
 def peek_entry(batch: EntryBatch, i: int) -> Peeked | None:
     """What the metadata of an entry says; None when it cannot be decoded. IndexError."""

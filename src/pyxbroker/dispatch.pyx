@@ -171,6 +171,11 @@ cdef class ConsumerState:
             <const int64_t *><const char *>ack_set if words else NULL, words,
             self.consumer_epoch, size - skipped))
         out.reference(data + skipped, size - skipped, batch if pin else None)
+        self.permits -= messages
+        self.msg_out += messages
+        self.bytes_out += size
+        if self.forgets:
+            return 0
         ledger = self.pending.get(batch.ledger_id)
         if ledger is None:
             ledger = self.pending[batch.ledger_id] = {}
@@ -180,9 +185,6 @@ cdef class ConsumerState:
             self.at_limit = True
         if self.unacked_total is not None:
             self.unacked_total.add(messages)
-        self.permits -= messages
-        self.msg_out += messages
-        self.bytes_out += size
         if redelivery_count:
             self.redelivered += messages
         return 0
@@ -411,6 +413,48 @@ def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared k
             keys.drop_first(hash)
             gone += 1
     return gone
+
+
+def count_messages(EntryBatch batch not None, int start):
+    """Messages in the entries of a batch from start on, of those that clients may see."""
+    cdef MetadataPeek peek
+    cdef int i
+    cdef int64_t messages = 0
+    for i in range(start, batch.count):
+        if peek_message(batch, i, &peek):
+            messages += max(peek.num_messages, 1)
+    return messages
+
+
+def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys not None):
+    """Sends entries to the owners of their keys; returns the messages of those that nobody took.
+
+    consumers: by slot, the first one is None. Nothing waits, and nothing is held back for the order
+    within a key.
+    """
+    global _rounds
+    cdef MetadataPeek peek
+    cdef ConsumerState consumer
+    cdef int32_t slot, messages
+    cdef bint first
+    cdef int i
+    cdef int64_t lost = 0
+    _rounds += 1
+    for i in range(batch.count):
+        if not peek_message(batch, i, &peek):
+            continue
+        messages = max(peek.num_messages, 1)
+        slot = keys.owner(key_hash(&peek, keys.hashes))
+        consumer = consumers[slot] if slot else None
+        if consumer is None or not consumer._can_take():
+            lost += messages
+            continue
+        first = consumer.pinned_in != _rounds
+        consumer._send(batch, i, messages, None, 0, 0, first)
+        if first:
+            consumer.pinned_in = _rounds
+            consumer.connection.group.mark_dirty(consumer.connection)
+    return lost
 
 
 class Peeked(NamedTuple):

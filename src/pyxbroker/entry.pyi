@@ -53,6 +53,9 @@ class EntryRun:
 class EntryBatch:
     """Entries read from one ledger, consecutive ids; their bytes are pinned while it lives."""
 
+    @staticmethod
+    def of_run(run: EntryRun) -> EntryBatch:
+        """The entries of a run that was kept, all of them with the id 0:0."""
     @property
     def count(self) -> int:
         """Entries in the batch."""

@@ -131,9 +131,27 @@ cdef class EntryBatch:
         self.reader = reader
 
     def __dealloc__(self):
-        if self.count > 0:
+        if self.count > 0 and self.refs[0].pin != NULL:
             _api.unpin(self.refs, self.count)
         free(self.refs)
+
+    @staticmethod
+    def of_run(EntryRun run not None):
+        """The entries of a run that is kept in memory, as a batch; all of them have the id 0:0.
+
+        The run must not be released.
+        """
+        cdef EntryBatch batch = EntryBatch(0, <int>max(run.count, 1), run)
+        cdef uint32_t i
+        batch.data_offset = 0
+        for i in range(run.count):
+            batch.refs[i].entry_id = 0
+            batch.refs[i].data = run.items[i].data
+            batch.refs[i].length = run.items[i].length
+            batch.refs[i].from_disk = 0
+            batch.refs[i].pin = NULL
+        batch.count = <int>run.count
+        return batch
 
     def __len__(self):
         return self.count

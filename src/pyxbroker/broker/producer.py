@@ -43,8 +43,8 @@ class Producer(ProducerState):
             self.on_run_failed(run, error)
 
     def on_run_added(self, run: EntryRun) -> None:
-        """The run is durable."""
-        self.send_receipts(run)
+        """The run is durable, or was handed out where nothing is."""
+        self.send_receipts(run, self.topic.name.is_persistent)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 

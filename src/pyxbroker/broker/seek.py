@@ -29,6 +29,10 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     """
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
+    if not topic.name.is_persistent:
+        # There is nowhere to go, and Pulsar says that it is there.
+        connection.send_frame(replies.success(message.request_id))
+        return
     ack_set: Sequence[int] = ()
     if message.HasField("message_id"):
         mark_delete = mark_before(topic.managed_ledger, message.message_id)
@@ -58,6 +62,8 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
     """GET_LAST_MESSAGE_ID: the last message, and how far the subscription is."""
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
+    if not topic.name.is_persistent:
+        raise UnknownError(f"Topic {topic.name} is non-persistent: it has no last message.")
     position, batch_index = await topic.last_message()
     mark_delete = subscription.cursor.acks.mark_delete
     connection.send_frame(

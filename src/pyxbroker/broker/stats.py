@@ -18,6 +18,7 @@ class SubscriptionStats:
     unacked_messages: int  # sent to consumers, not acknowledged
     msg_out: int
     bytes_out: int
+    msg_drop: int = 0  # of a non-persistent topic: that no consumer could take
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def subscription_stats(subscription: Subscription) -> SubscriptionStats:
         unacked_messages=sum(each.unacked_messages for each in consumers),
         msg_out=subscription.msg_out,
         bytes_out=subscription.bytes_out,
+        msg_drop=subscription.msg_drop,
     )
 
 

@@ -52,6 +52,7 @@ class Subscription:
         self.kind = SubscriptionType.EXCLUSIVE
         self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
         self.closing = False  # it is being deleted or moved: no consumer may come
+        self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
         self._past_msg_out = 0  # to consumers that are gone
         self._past_bytes_out = 0
 

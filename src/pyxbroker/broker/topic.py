@@ -160,7 +160,7 @@ class Topic:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
         self.check_open()
         limit = self.limits.consumers_max
-        if limit and sum(len(each.consumers) for each in self.subscriptions.values()) >= limit:
+        if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy(
                 f"Topic {self.name} has {limit} consumers, which is its limit"
                 " (maxConsumersPerTopic)."
@@ -371,7 +371,7 @@ class Topic:
             self._last_active = self.loop.time()
             return False
         since = self.loop.time() - self._last_active
-        is_retained = policies.retention_s < 0 or since < policies.retention_s
+        is_retained = self.name.is_persistent and not 0 <= policies.retention_s <= since
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def _is_used(self, mode: str) -> bool:

@@ -74,7 +74,7 @@ class TopicCommands:
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
-        if name in topic.subscriptions:
+        if name in topic.subscriptions or not topic.name.is_persistent:
             return
         if not self._service.config.allowAutoSubscriptionCreation:
             raise NotAllowed(
@@ -231,6 +231,8 @@ def _refuse_unsupported_producer(message: Any) -> None:
 
 def _check_durability(topic: Topic, message: Any) -> None:
     """A name is either that of a subscription or that of a reader."""
+    if not topic.name.is_persistent:
+        return
     for subscription in topic.all_subscriptions():
         durable = subscription.cursor.durable
         if subscription.name == message.subscription and durable != message.durable:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.non_persistent import NonPersistentTopic
 from pyxbroker.broker.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.policies import NamespacePolicies, namespace_policies
 from pyxbroker.broker.topic import Topic, TopicLimits
@@ -216,6 +217,8 @@ class Topics:
                 # What it has under way must not meet what its successor does.
                 await former.managed_ledger.settle()
                 self._topics.pop(name, None)
+            if not name.is_persistent:
+                return self._load_non_persistent(name, create)
             managed_ledger = await open_managed_ledger(
                 name.managed_ledger_name,
                 self._store,
@@ -224,19 +227,28 @@ class Topics:
                 create,
             )
         if managed_ledger is None:
-            raise TopicNotFound(
-                f"Topic {name} does not exist, and it may not be created by a client"
-                " (allowAutoTopicCreation)."
-            )
+            raise _not_found(name)
         topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
+        self._topics[name] = topic
+        return topic
+
+    def _load_non_persistent(self, name: TopicName, create: bool) -> Topic:
+        if not create:
+            raise _not_found(name)
+        topic = NonPersistentTopic(name, self._turn, self._topic_limits)
         self._topics[name] = topic
         return topic
 
     async def check_name(self, name: TopicName) -> NamespacePolicies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
-        if not name.is_persistent:
+        config = self._config
+        if name.is_persistent and not config.enablePersistentTopics:
             raise NotAllowed(
-                f"Topic {name} is non-persistent; this broker serves persistent topics only."
+                f"Broker is unable to load persistent topic {name} (enablePersistentTopics)."
+            )
+        if not name.is_persistent and not config.enableNonPersistentTopics:
+            raise NotAllowed(
+                f"Broker is unable to load non-persistent topic {name} (enableNonPersistentTopics)."
             )
         return await self.policies(name)
 
@@ -342,3 +354,10 @@ class Topics:
             if isinstance(result, BaseException):
                 log.error("a topic was not closed cleanly", topic=topic.name, error=result)
         self._cache.close()
+
+
+def _not_found(name: TopicName) -> TopicNotFound:
+    return TopicNotFound(
+        f"Topic {name} does not exist, and it may not be created by a client"
+        " (allowAutoTopicCreation)."
+    )

@@ -176,7 +176,7 @@ class Dispatcher:
                 left_out,
                 self.aside,
             )
-            self._served(consumer)
+            self.served(consumer)
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
         if sent < batch.count:
@@ -187,7 +187,7 @@ class Dispatcher:
         """How many entries one consumer gets before the next has its turn."""
         return self.topic.limits.read_batch_max
 
-    def _served(self, consumer: Consumer) -> None:
+    def served(self, consumer: Consumer) -> None:
         """The consumer has had its share."""
 
     def _can_take(self, consumer: Consumer) -> bool:

@@ -74,7 +74,7 @@ class KeySharedDispatcher(SharingDispatcher):
         self.policy = policy
         self.selector: Selector = self._make_selector()
         self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
-        self._slots: list[Consumer | None] = [None]
+        self.slots: list[Consumer | None] = [None]
         self._look_ahead = 0
         self._turn_of = 0
 
@@ -90,7 +90,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Raises ConsumerAssignError when the consumer cannot have the hashes it asks for."""
-        slot = self._slots.index(None, 1) if None in self._slots[1:] else len(self._slots)
+        slot = self.slots.index(None, 1) if None in self.slots[1:] else len(self.slots)
         ranges = consumer.key_shared.ranges
         if isinstance(self.selector, HashRangeExclusive):
             self.selector.check(ranges)
@@ -99,9 +99,9 @@ class KeySharedDispatcher(SharingDispatcher):
                 raise ConsumerAssignError(f"Range conflict with consumer {other}")
         self.selector.add(slot, consumer.name, ranges)
         super().add_consumer(consumer)
-        if slot == len(self._slots):
-            self._slots.append(None)
-        self._slots[slot] = consumer
+        if slot == len(self.slots):
+            self.slots.append(None)
+        self.slots[slot] = consumer
         consumer.slot = slot
         consumer.keys = self.keys
         self._owners_changed()
@@ -110,7 +110,7 @@ class KeySharedDispatcher(SharingDispatcher):
         """Who has asked for a part of these ranges."""
         if not isinstance(self.selector, HashRangeExclusive):
             return None
-        return self._slots[self.selector.conflict(ranges)]
+        return self.slots[self.selector.conflict(ranges)]
 
     def give_back(self, consumer: Consumer) -> None:
         if self.consumers:
@@ -121,7 +121,7 @@ class KeySharedDispatcher(SharingDispatcher):
             self._redelivery_counts.clear()
             self.rewind()
         consumer.keys = None
-        self._slots[consumer.slot] = None
+        self.slots[consumer.slot] = None
         self.selector.remove(consumer.slot)
         self._owners_changed()
 
@@ -162,7 +162,7 @@ class KeySharedDispatcher(SharingDispatcher):
         acks = self.subscription.cursor.acks
         sent = deal(
             batch,
-            self._slots,
+            self.slots,
             self.keys,
             acks,
             self._redelivery_counts,
@@ -216,7 +216,7 @@ class KeySharedDispatcher(SharingDispatcher):
     def _deal_waiting(self, batch: EntryBatch) -> None:
         left_out: list[tuple[int, int]] = []
         acks = self.subscription.cursor.acks
-        deal_waiting(batch, self._slots, self.keys, acks, self._redelivery_counts, left_out)
+        deal_waiting(batch, self.slots, self.keys, acks, self._redelivery_counts, left_out)
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
 

@@ -191,7 +191,7 @@ class SharedDispatcher(SharingDispatcher):
                 best = consumer
         return best
 
-    def _served(self, consumer: Consumer) -> None:
+    def served(self, consumer: Consumer) -> None:
         # Only who got something has had its turn: choosing one to read for is not enough.
         self._turn_of = self.consumers.index(consumer) + 1
 

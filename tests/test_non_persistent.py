@@ -1,0 +1,366 @@
+"""Non-persistent topics: handed out at once, dropped when nobody can take it, never stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_broker import Broker, Client, section
+from pyxbroker.broker.non_persistent import NonPersistentTopic
+from pyxbroker.broker.stats import topic_stats
+from pyxbroker.errors import NotAllowed
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+NAME = "non-persistent://public/default/t"
+SUB = pb.CommandSubscribe
+TYPES = (SUB.Exclusive, SUB.Shared, SUB.Failover, SUB.Key_Shared)
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+async def publish(client: Client, *data: bytes, first: int = 0, **fields: Any) -> None:
+    """Sends messages and waits for their receipts, which say 0:0."""
+    for number, each in enumerate(data, start=first):
+        command = pb.CommandSend(producer_id=1, sequence_id=number)
+        client.send(command, section(each, **fields))
+    for number, _ in enumerate(data, start=first):
+        receipt = await client.receive("send_receipt")
+        assert receipt.sequence_id == number
+        assert (receipt.message_id.ledgerId, receipt.message_id.entryId) == (0, 0)
+
+
+async def producer(broker: Broker, name: str = NAME) -> Client:
+    client = await broker.client()
+    assert not hasattr(await client.produce(topic=name), "error")
+    return client
+
+
+async def topic_of(broker: Broker) -> Any:
+    return await broker.topics.get(TopicName.get(NAME), create=False)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_every_type_of_subscription_gets_what_comes(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        await publish(sender, b"before")
+        client = await broker.client()
+        await client.subscribe(1, topic=NAME, subType=kind)
+        await client.subscribe(2, topic=NAME, subType=kind, subscription="other")
+        await publish(sender, *(b"%d" % number for number in range(20)), first=1)
+        found = await client.messages(40)
+        for consumer_id in (1, 2):
+            mine = [each for each in found if each.consumer_id == consumer_id]
+            assert [each.data for each in mine] == [b"%d" % number for number in range(20)]
+            assert {each.position for each in mine} == {(0, 0)}
+        assert "message" not in await client.quiet()
+        assert await broker.node.store.children(paths.managed_ledgers("public/default")) == []
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_what_nobody_has_permits_for_is_dropped_and_counted(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        await client.subscribe(1, permits=3, topic=NAME, subType=kind)
+        await publish(sender, *(b"%d" % number for number in range(5)))
+        await publish(sender, b"batch", first=5, num_messages_in_batch=10)
+        assert [each.data for each in await client.messages(3)] == [b"0", b"1", b"2"]
+        client.flow(100)
+        assert "message" not in await client.quiet()
+        await publish(sender, b"after", first=6)
+        assert [each.data for each in await client.messages(1)] == [b"after"]
+        [subscription] = topic_stats(await topic_of(broker)).subscriptions
+        assert subscription.msg_drop == 12
+        assert subscription.msg_out == 4
+        assert (subscription.backlog, subscription.unacked_messages) == (0, 0)
+
+    run(tmp_path, scenario)
+
+
+def test_shared_consumers_take_turns(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        for consumer_id, permits in ((1, 100), (2, 100), (3, 2), (4, 100)):
+            level = 1 if consumer_id == 4 else 0
+            await client.subscribe(consumer_id, permits, topic=NAME, priority_level=level)
+        await publish(sender, *(b"%d" % number for number in range(22)))
+        found = await client.messages(22)
+        shares = [sum(each.consumer_id == number for each in found) for number in range(1, 5)]
+        assert shares == [10, 10, 2, 0]
+        assert len({each.data for each in found}) == 22
+
+    run(tmp_path, scenario)
+
+
+def test_keys_go_to_one_consumer_also_after_it_changed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        for consumer_id in (1, 2, 3):
+            await client.subscribe(consumer_id, topic=NAME, subType=SUB.Key_Shared)
+
+        async def owners(first: int) -> dict[bytes, int]:
+            for key in range(60):
+                await publish(sender, b"%d" % (key % 20), first=first + key,
+                              partition_key=str(key % 20))  # fmt: skip
+            by_key: dict[bytes, set[int]] = {}
+            for each in await client.messages(60):
+                by_key.setdefault(each.data, set()).add(each.consumer_id)
+            assert all(len(each) == 1 for each in by_key.values())
+            return {key: each.pop() for key, each in by_key.items()}
+
+        before = await owners(0)
+        assert set(before.values()) == {1, 2, 3}
+        client.send(pb.CommandCloseConsumer(consumer_id=2, request_id=900))
+        await client.receive("success")
+        after = await owners(60)
+        assert set(after.values()) == {1, 3}
+        assert all(after[key] == owner for key, owner in before.items() if owner != 2)
+
+    run(tmp_path, scenario)
+
+
+def test_a_failover_consumer_takes_over_at_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        for consumer_id, name in ((1, "a"), (2, "b")):
+            await client.subscribe(
+                consumer_id, topic=NAME, subType=SUB.Failover, consumer_name=name
+            )
+        await publish(sender, b"one")
+        [message] = await client.messages(1)
+        active = message.consumer_id
+        client.send(pb.CommandCloseConsumer(consumer_id=active, request_id=900))
+        await client.receive("success")
+        await publish(sender, b"two", first=1)
+        [message] = await client.messages(1)
+        assert (message.consumer_id, message.data) == (3 - active, b"two")
+
+    run(tmp_path, scenario)
+
+
+def test_subscriptions_go_with_their_last_consumer(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        await client.subscribe(1, topic=NAME, subscription_properties=[pb.KeyValue(key="k",
+                               value="v")])  # fmt: skip
+        await client.subscribe(2, topic=NAME)
+        await client.subscribe(3, topic=NAME, durable=False, subscription="reader",
+                               subType=SUB.Exclusive)  # fmt: skip
+        topic = await topic_of(broker)
+        assert len(topic.all_subscriptions()) == 2
+        mine = next(each for each in topic.all_subscriptions() if each.name == "s")
+        assert mine.cursor.properties == {"k": "v"}
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        assert len(topic.all_subscriptions()) == 2
+        answer = await client.request(
+            pb.CommandUnsubscribe(consumer_id=2, request_id=0), "success"
+        )
+        assert not hasattr(answer, "error")
+        client.connection.close()
+        assert topic.all_subscriptions() == []
+        await publish(sender, b"to nobody")
+        # One of another type, and one that is no reader, may have the name now.
+        other = await broker.client()
+        answer = await other.subscribe(1, topic=NAME, subType=SUB.Exclusive, subscription="reader")
+        assert not hasattr(answer, "error")
+
+    run(tmp_path, scenario)
+
+
+def test_the_usual_refusals(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, topic=NAME, subType=SUB.Exclusive)
+        assert (
+            await client.subscribe(2, topic=NAME, subType=SUB.Exclusive)
+        ).error == pb.ConsumerBusy
+        assert (await client.subscribe(2, topic=NAME)).error == pb.ConsumerBusy
+        answer = await client.subscribe(2, topic=NAME, subscription="c", read_compacted=True)
+        assert answer.error == pb.NotAllowedError
+        command = pb.CommandGetLastMessageId(consumer_id=1, request_id=0)
+        answer = await client.request(command, "getLastMessageIdResponse")
+        assert answer.error == pb.UnknownError
+        with pytest.raises(NotAllowed):
+            await (await topic_of(broker)).terminate()
+
+    run(tmp_path, scenario)
+
+
+def test_acks_redeliveries_and_seeks_change_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        for consumer_id, kind in enumerate(TYPES, start=1):
+            await client.subscribe(
+                consumer_id, topic=NAME, subType=kind, subscription=f"s{consumer_id}"
+            )
+        await publish(sender, b"one", b"two")
+        await client.messages(8)
+        for consumer_id in range(1, 5):
+            answer = await client.ack((0, 0), consumer_id=consumer_id)
+            assert not answer.HasField("error")
+            client.redeliver((0, 0), consumer_id=consumer_id)
+            client.redeliver(consumer_id=consumer_id)
+            seek = pb.CommandSeek(consumer_id=consumer_id, request_id=0, message_publish_time=1)
+            assert not hasattr(await client.request(seek, "success"), "error")
+        assert "message" not in await client.quiet()
+        await publish(sender, b"three", first=2)
+        assert {each.data for each in await client.messages(4)} == {b"three"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_consumer_that_does_not_read_loses_messages_and_nobody_else_does(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        stuck, lively = [await broker.client() for _ in range(2)]
+        await stuck.subscribe(1, 100_000, topic=NAME, subscription="stuck")
+        await lively.subscribe(1, 100_000, topic=NAME, subscription="lively")
+        body = bytes(100_000)
+        for number in range(100):
+            await publish(sender, body, first=number)
+            assert (await lively.messages(1))[0].data == body
+        assert stuck.connection.pending_bytes < 3 << 20
+        drops = {each.name: each.msg_drop for each in topic_stats(await topic_of(broker))
+                 .subscriptions}  # fmt: skip
+        assert drops["lively"] == 0
+        assert drops["stuck"] > 50
+        got = len(await stuck.messages(100 - drops["stuck"]))
+        assert got == 100 - drops["stuck"]
+
+    run(tmp_path, scenario)
+
+
+def test_memory_is_given_back(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        sender = await producer(broker)
+        client = await broker.client()
+        await client.subscribe(topic=NAME)
+        await publish(sender, *(bytes(1000) for _ in range(50)))
+        await client.messages(50)
+        connections = broker.node.connections
+        assert connections.publish_bytes == 0
+        assert sender.connection.pending_sends == 0
+        assert client.connection.consumers[1].unacked_messages == 0
+        assert client.connection.consumers[1].pending_positions() == []
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_there_while_it_is_used(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        topics = broker.topics
+        lists = pb.CommandGetTopicsOfNamespace(
+            namespace="public/default", request_id=0, mode=pb.CommandGetTopicsOfNamespace.ALL
+        )
+        metadata = pb.CommandPartitionedTopicMetadata(
+            topic=NAME, request_id=0, metadata_auto_creation_enabled=False
+        )
+        answer = await client.request(metadata, "partitionMetadataResponse")
+        assert answer.error == pb.TopicNotFound
+        await client.produce(topic=NAME)
+        assert isinstance(await topic_of(broker), NonPersistentTopic)
+        answer = await client.request(lists, "getTopicsOfNamespaceResponse")
+        assert list(answer.topics) == [NAME]
+        answer = await client.request(metadata, "partitionMetadataResponse")
+        assert (answer.partitions, answer.HasField("error")) == (0, False)
+        await topics.delete_inactive()
+        assert len(topics) == 1
+        await client.request(pb.CommandCloseProducer(producer_id=1, request_id=0), "success")
+        await topics.delete_inactive()
+        assert len(topics) == 0
+        answer = await client.request(lists, "getTopicsOfNamespaceResponse")
+        assert list(answer.topics) == []
+
+    run(tmp_path, scenario, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=0,
+        defaultRetentionTimeInMinutes=-1)  # fmt: skip
+
+
+def test_a_topic_is_deleted_and_closed_like_others(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await producer(broker)
+        await client.subscribe(topic=NAME)
+        name = TopicName.get(NAME)
+        with pytest.raises(NotAllowed, match="2 clients connected"):
+            await broker.topics.delete_by_name(name)
+        await broker.topics.delete_by_name(name, force=True)
+        await client.receive("close_producer")
+        await client.receive("close_consumer")
+        assert len(broker.topics) == 0
+        client = await producer(broker)
+        await publish(client, b"again")
+        topic = await topic_of(broker)
+        await topic.close()
+        await client.receive("close_producer")
+        assert not hasattr(await client.produce(topic=NAME), "error")
+
+    run(tmp_path, scenario)
+
+
+def test_partitions_of_a_non_persistent_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        name = TopicName.get(NAME)
+        await broker.topics.partitioned.create(name, 2)
+        path = paths.partitioned_topic("public/default", "t", "non-persistent")
+        assert await broker.node.store.exists(path)
+        client = await broker.client()
+        assert (await client.produce(topic=NAME)).error == pb.NotAllowedError
+        assert not hasattr(await client.produce(topic=str(name.partition(1))), "error")
+        answer = await client.produce(2, topic=str(name.partition(2)))
+        assert answer.error == pb.TopicNotFound
+        await broker.topics.partitioned.update(name, 3)
+        assert not hasattr(await client.produce(2, topic=str(name.partition(2))), "error")
+        await broker.topics.partitioned.delete(name, force=True)
+        assert not await broker.node.store.exists(path)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("setting", "name"),
+    [
+        ("enableNonPersistentTopics", NAME),
+        ("enablePersistentTopics", "persistent://public/default/t"),
+    ],
+)
+def test_a_kind_of_topics_may_be_switched_off(tmp_path: Path, setting: str, name: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await client.produce(topic=name)
+        assert answer.error == pb.NotAllowedError
+        assert setting in answer.message
+        assert (await client.subscribe(topic=name)).error == pb.NotAllowedError
+
+    run(tmp_path, scenario, **{setting: False})
+
+
+def test_a_producers_initial_subscription_is_not_made(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await client.produce(topic=NAME, initial_subscription_name="first")
+        assert not hasattr(answer, "error")
+        assert (await topic_of(broker)).all_subscriptions() == []
+
+    run(tmp_path, scenario)
