@@ -13,6 +13,10 @@ behaves otherwise:
 - It takes up to 10 messages more than ``receiver_queue_size`` from the broker.
 - An ACTIVE_CONSUMER_CHANGE that comes before the answer to SUBSCRIBE is lost.
 - An empty message outside of a batch and without properties is dropped as a broken one.
+- A reader that starts at a chunked message starts at its last chunk.
+- ``has_message_available`` tells of the place before a seek until the reader has reconnected.
+- Acknowledgements are sent within 100 ms, so what follows them at once may overtake them
+  (``ack_with_response=True`` waits).
 
 What only the Go client has is here under names in the same manner:
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pulsar
 import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
-from compat_tests.conftest import BrokerFactory
+from compat_tests.conftest import AnyClient, BrokerFactory
 from compat_tests.messages import payload, publish, receive
 from compat_tests.raw import RawConnection
 
@@ -19,7 +20,12 @@ SWITCH_S = 1.0  # activeConsumerFailoverDelayTimeMillis
 TYPES = {"Exclusive": wire.EXCLUSIVE, "Shared": wire.SHARED, "Failover": 2, "Key_Shared": 3}
 
 
-def join(client: pulsar.Client, topic: str, name: str) -> pulsar.Consumer:
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
+
+
+def join(client: AnyClient, topic: str, name: str) -> Any:
     return client.subscribe(
         topic,
         "s",
@@ -29,9 +35,7 @@ def join(client: pulsar.Client, topic: str, name: str) -> pulsar.Consumer:
     )
 
 
-def test_one_of_them_gets_everything_and_the_next_goes_on(
-    client: pulsar.Client, topic: str
-) -> None:
+def test_one_of_them_gets_everything_and_the_next_goes_on(client: AnyClient, topic: str) -> None:
     bodies = [payload(number) for number in range(200)]
     waiting = {name: join(client, topic, name) for name in "abc"}
     publish(client.create_producer(topic), bodies)
@@ -132,7 +136,7 @@ def test_types_do_not_mix(broker: Broker, topic: str, first: str, second: str) -
 
 
 def test_a_failover_consumer_gets_a_backlog_in_order_after_a_restart(
-    client: pulsar.Client, topic: str
+    client: AnyClient, topic: str
 ) -> None:
     consumer = join(client, topic, "a")
     publish(client.create_producer(topic), [b"%d" % number for number in range(20)])

@@ -6,13 +6,14 @@ import itertools
 import random
 import time
 from collections import defaultdict
+from typing import Any
 
 import pulsar
 import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
-from compat_tests.conftest import BrokerFactory, official_client
+from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import assert_nothing_more
 from compat_tests.raw import RawConnection
 
@@ -25,13 +26,18 @@ POLICIES = {
 }
 
 
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
+
+
 def join(
-    client: pulsar.Client,
+    client: AnyClient,
     topic: str,
     name: str,
     policy: pulsar.ConsumerKeySharedPolicy | None = None,
     queue: int = 1000,
-) -> pulsar.Consumer:
+) -> Any:
     return client.subscribe(
         topic,
         "s",
@@ -52,7 +58,7 @@ def sticky(*ranges: tuple[int, int]) -> pulsar.ConsumerKeySharedPolicy:
 class Keyed:
     """Sends numbered messages of some keys, and watches the order in which they come."""
 
-    def __init__(self, producer: pulsar.Producer, keys: int) -> None:
+    def __init__(self, producer: Any, keys: int) -> None:
         self._producer = producer
         self._keys = keys
         self._next: dict[str, int] = defaultdict(int)
@@ -74,7 +80,7 @@ class Keyed:
         self._producer.flush()
         assert results == [pulsar.Result.Ok] * count
 
-    def take(self, consumer: pulsar.Consumer, who: int, timeout_ms: int, ack: bool = True) -> bool:
+    def take(self, consumer: Any, who: int, timeout_ms: int, ack: bool = True) -> bool:
         """Receives one message; False when none comes in time."""
         try:
             message = consumer.receive(timeout_millis=timeout_ms)
@@ -87,7 +93,7 @@ class Keyed:
             consumer.acknowledge(message)
         return True
 
-    def take_all(self, consumers: list[pulsar.Consumer], count: int) -> None:
+    def take_all(self, consumers: list[Any], count: int) -> None:
         """Receives from all in turn until so many messages came."""
         taken = 0
         deadline = time.monotonic() + 30
@@ -104,7 +110,7 @@ class Keyed:
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("batching", ["single", "key-based"])
 def test_each_key_goes_to_one_consumer_in_order(
-    client: pulsar.Client, topic: str, policy: str, batching: str
+    client: AnyClient, topic: str, policy: str, batching: str
 ) -> None:
     consumers = [join(client, topic, f"c{n}", POLICIES[policy]) for n in range(4)]
     producer = client.create_producer(
@@ -122,7 +128,7 @@ def test_each_key_goes_to_one_consumer_in_order(
     assert set().union(*keyed.owners.values()) == {0, 1, 2, 3}, "one got nothing"
 
 
-def test_messages_without_a_key_are_spread(client: pulsar.Client, topic: str) -> None:
+def test_messages_without_a_key_are_spread(client: AnyClient, topic: str) -> None:
     consumers = [join(client, topic, f"c{n}") for n in range(3)]
     producer = client.create_producer(topic)
     for number in range(300):
@@ -144,7 +150,7 @@ def test_messages_without_a_key_are_spread(client: pulsar.Client, topic: str) ->
     assert min(counts) > 30, counts
 
 
-def test_a_key_that_moves_waits_for_its_former_consumer(client: pulsar.Client, topic: str) -> None:
+def test_a_key_that_moves_waits_for_its_former_consumer(client: AnyClient, topic: str) -> None:
     first = join(client, topic, "a")
     keyed = Keyed(client.create_producer(topic), 30)
     keyed.send(30)
@@ -161,50 +167,46 @@ def test_a_key_that_moves_waits_for_its_former_consumer(client: pulsar.Client, t
     assert all(numbers == [1] for numbers in keyed.seen.values())
 
 
-def test_order_is_kept_while_consumers_come_and_go(broker: Broker, topic: str) -> None:
+def test_order_is_kept_while_consumers_come_and_go(new_client: ClientFactory, topic: str) -> None:
     """Also with receiver queues that are full of what nobody has looked at."""
     chance = random.Random(7)
-    clients = [official_client(broker.url) for _ in range(3)]
+    clients = [new_client() for _ in range(3)]
     names = itertools.count()
-    consumers: list[tuple[pulsar.Client, pulsar.Consumer]] = []
+    consumers: list[tuple[AnyClient, Any]] = []
 
     def comes() -> None:
         owner = chance.choice(clients)
         queue = chance.choice([5, 100])
         consumers.append((owner, join(owner, topic, f"c{next(names)}", queue=queue)))
 
-    try:
-        comes()
-        keyed = Keyed(clients[0].create_producer(topic, batching_enabled=False), 40)
-        for _ in range(25):
-            keyed.send(40)
-            if len(consumers) < 2 or chance.random() < 0.5:
-                comes()
-            else:
-                consumers.pop(chance.randrange(len(consumers)))[1].close()
-            for _ in range(60):
-                who = chance.randrange(len(consumers))
-                keyed.take(consumers[who][1], who, 5)
+    comes()
+    keyed = Keyed(clients[0].create_producer(topic, batching_enabled=False), 40)
+    for _ in range(25):
+        keyed.send(40)
+        if len(consumers) < 2 or chance.random() < 0.5:
+            comes()
+        else:
+            consumers.pop(chance.randrange(len(consumers)))[1].close()
+        for _ in range(60):
+            who = chance.randrange(len(consumers))
+            keyed.take(consumers[who][1], who, 5)
+    missing = len(keyed.sent - keyed.received())
+    deadline = time.monotonic() + 30
+    while missing:
+        assert time.monotonic() < deadline, f"{missing} are missing"
+        for who, (_, consumer) in enumerate(consumers):
+            while keyed.take(consumer, who, 50):
+                pass
         missing = len(keyed.sent - keyed.received())
-        deadline = time.monotonic() + 30
-        while missing:
-            assert time.monotonic() < deadline, f"{missing} are missing"
-            for who, (_, consumer) in enumerate(consumers):
-                while keyed.take(consumer, who, 50):
-                    pass
-            missing = len(keyed.sent - keyed.received())
-        # An acknowledgement that was on its way when its consumer went is no promise: a message
-        # may come twice, but never behind one that came later.
-        for key, numbers in keyed.seen.items():
-            firsts = list(dict.fromkeys(numbers))
-            assert firsts == sorted(firsts), f"{key}: {numbers}"
-    finally:
-        for each in clients:
-            each.close()
+    # An acknowledgement that was on its way when its consumer went is no promise: a message
+    # may come twice, but never behind one that came later.
+    for key, numbers in keyed.seen.items():
+        firsts = list(dict.fromkeys(numbers))
+        assert firsts == sorted(firsts), f"{key}: {numbers}"
 
 
 def test_one_that_does_not_acknowledge_holds_only_its_own_keys(
-    client: pulsar.Client, topic: str
+    client: AnyClient, topic: str
 ) -> None:
     slow = join(client, topic, "slow", queue=5)
     quick = join(client, topic, "quick")
@@ -222,7 +224,7 @@ def test_one_that_does_not_acknowledge_holds_only_its_own_keys(
     assert all(numbers == sorted(numbers) for numbers in keyed.seen.values())
 
 
-def test_ranges_of_their_own(client: pulsar.Client, topic: str) -> None:
+def test_ranges_of_their_own(client: AnyClient, topic: str) -> None:
     low = join(client, topic, "low", sticky((0, 20_000), (60_000, 65_535)))
     with pytest.raises(pulsar.ConsumerAssignError):
         join(client, topic, "overlapping", sticky((20_000, 30_000)))

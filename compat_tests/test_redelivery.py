@@ -11,7 +11,7 @@ import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
-from compat_tests.conftest import BrokerFactory, official_client
+from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import assert_nothing_more, publish, receive
 from compat_tests.raw import RawConnection
 
@@ -22,14 +22,20 @@ TYPES = {"Exclusive": wire.EXCLUSIVE, "Shared": wire.SHARED, "Failover": FAILOVE
 NACK_MS = 100
 
 
+@pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
+
+
 def numbered(count: int) -> list[bytes]:
     return [b"message-%d" % number for number in range(count)]
 
 
 @pytest.mark.parametrize("kind", [SHARED, KEY_SHARED], ids=["Shared", "Key_Shared"])
 def test_a_negative_ack_is_counted_and_a_disconnect_is_not(
-    client: pulsar.Client, broker: Broker, topic: str, kind: pulsar.ConsumerType
+    new_client: ClientFactory, topic: str, kind: pulsar.ConsumerType
 ) -> None:
+    client = new_client()
     consumer = client.subscribe(
         topic, "s", consumer_type=kind, negative_ack_redelivery_delay_ms=NACK_MS
     )
@@ -41,7 +47,7 @@ def test_a_negative_ack_is_counted_and_a_disconnect_is_not(
     message = consumer.receive(timeout_millis=10_000)
     assert message.redelivery_count() == 3
     # Another one is there, so what is known of the message stays.
-    other_client = official_client(broker.url)
+    other_client = new_client()
     other = other_client.subscribe(topic, "s", consumer_type=kind)
     consumer.close()
     message = other.receive(timeout_millis=10_000)
@@ -51,16 +57,15 @@ def test_a_negative_ack_is_counted_and_a_disconnect_is_not(
     again = other_client.subscribe(topic, "s", consumer_type=kind)
     message = again.receive(timeout_millis=10_000)
     assert (message.data(), message.redelivery_count()) == (b"again", 0)
-    other_client.close()
 
 
 def test_unacknowledged_messages_come_again_after_their_timeout(
-    client: pulsar.Client, topic: str
+    python_client: pulsar.Client, topic: str
 ) -> None:
-    consumer = client.subscribe(
+    consumer = python_client.subscribe(
         topic, "s", consumer_type=SHARED, unacked_messages_timeout_ms=10_000
     )
-    publish(client.create_producer(topic), numbered(4))
+    publish(python_client.create_producer(topic), numbered(4))
     messages = [consumer.receive(timeout_millis=5000) for _ in range(4)]
     consumer.acknowledge(messages[1])
     again = [consumer.receive(timeout_millis=25_000) for _ in range(3)]
@@ -74,9 +79,11 @@ def test_unacknowledged_messages_come_again_after_their_timeout(
     [pulsar.ConsumerType.Exclusive, pulsar.ConsumerType.Failover],
     ids=["Exclusive", "Failover"],
 )
-def test_order_is_restored(client: pulsar.Client, topic: str, kind: pulsar.ConsumerType) -> None:
-    consumer = client.subscribe(topic, "s", consumer_type=kind)
-    publish(client.create_producer(topic), numbered(20))
+def test_order_is_restored(
+    python_client: pulsar.Client, topic: str, kind: pulsar.ConsumerType
+) -> None:
+    consumer = python_client.subscribe(topic, "s", consumer_type=kind)
+    publish(python_client.create_producer(topic), numbered(20))
     messages = [consumer.receive(timeout_millis=10_000) for _ in range(20)]
     consumer.acknowledge_cumulative(messages[4])
     consumer.acknowledge(messages[7])
@@ -87,7 +94,7 @@ def test_order_is_restored(client: pulsar.Client, topic: str, kind: pulsar.Consu
     assert_nothing_more(consumer)
 
 
-def test_dead_letters_go_to_their_topic(client: pulsar.Client, topic: str) -> None:
+def test_dead_letters_go_to_their_topic(client: AnyClient, topic: str) -> None:
     """The topic gets its first subscription with its producer, so that nothing is lost."""
     dead = f"{topic}-dead"
     policy = pulsar.ConsumerDeadLetterPolicy(2, dead, "undertaker")
@@ -283,7 +290,7 @@ def test_a_subscription_stops_at_its_limit(limited: Callable[..., Broker], topic
     assert second.take() == 30
 
 
-def test_a_queue_of_no_size_takes_one_message_at_a_time(client: pulsar.Client, topic: str) -> None:
+def test_a_queue_of_no_size_takes_one_message_at_a_time(client: AnyClient, topic: str) -> None:
     """The client gives one permit for each receive, which then knows no timeout."""
     consumer = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=0)
     other = client.subscribe(topic, "s", consumer_type=SHARED, receiver_queue_size=10)

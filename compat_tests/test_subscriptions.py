@@ -25,9 +25,7 @@ def ask(one: RawConnection, kind: int, fields: dict[int, Any]) -> wire.Frame:
             return answer
 
 
-def publish(
-    broker: Broker, topic: str, count: int, batch_size: int = 0
-) -> list[tuple[int, int]]:
+def publish(broker: Broker, topic: str, count: int, batch_size: int = 0) -> list[tuple[int, int]]:
     batch = {11: batch_size} if batch_size else {}
     with RawConnection(broker.port) as one:
         one.producer(topic)
@@ -68,9 +66,7 @@ def test_a_shared_subscription_is_given_up_with_force(broker: Broker, topic: str
         assert one.subscribe(topic, "s", 1, wire.EXCLUSIVE).type == wire.SUCCESS
 
 
-def test_a_seek_sends_consumers_away_and_moves_the_subscription(
-    broker: Broker, topic: str
-) -> None:
+def test_a_seek_sends_consumers_away_and_moves_the_subscription(broker: Broker, topic: str) -> None:
     places = publish(broker, topic, 10)
     ledger_id = places[0][0]
     with RawConnection(broker.port) as one:

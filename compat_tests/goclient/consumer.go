@@ -126,7 +126,7 @@ func consumerOptions(args consumerArguments) (pulsar.ConsumerOptions, error) {
 	}
 	if policy := args.DeadLetter; policy != nil {
 		options.DLQ = &pulsar.DLQPolicy{
-			MaxDeliveries:           policy.MaxRedeliveries,
+			MaxDeliveries:           deliveries(args),
 			DeadLetterTopic:         policy.DeadLetterTopic,
 			RetryLetterTopic:        policy.RetryLetterTopic,
 			InitialSubscriptionName: policy.InitialSubscription,
@@ -147,6 +147,15 @@ func consumerOptions(args consumerArguments) (pulsar.ConsumerOptions, error) {
 		options.KeySharedPolicy, err = keySharedPolicy(args.KeyShared)
 	}
 	return options, err
+}
+
+// deliveries translates the number of redeliveries that a dead letter policy allows. This client
+// counts the first delivery as well, but not so when it counts the rounds over a retry letter topic.
+func deliveries(args consumerArguments) uint32 {
+	if args.RetryEnable {
+		return args.DeadLetter.MaxRedeliveries
+	}
+	return args.DeadLetter.MaxRedeliveries + 1
 }
 
 func keySharedPolicy(args *keySharedArguments) (*pulsar.KeySharedPolicy, error) {

@@ -89,7 +89,7 @@ func readerSeek(p *program, asked *request) (any, error) {
 	if args.ID == nil {
 		return nil, reader.SeekByTime(time.UnixMilli(args.TimeMs))
 	}
-	id, err := p.id(*args.ID)
+	id, err := p.placeToSeek(*args.ID)
 	if err != nil {
 		return nil, err
 	}
