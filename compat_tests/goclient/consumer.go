@@ -150,7 +150,8 @@ func consumerOptions(args consumerArguments) (pulsar.ConsumerOptions, error) {
 }
 
 // deliveries translates the number of redeliveries that a dead letter policy allows. This client
-// counts the first delivery as well, but not so when it counts the rounds over a retry letter topic.
+// counts the first delivery as well, but not so when it counts the rounds over a retry letter
+// topic.
 func deliveries(args consumerArguments) uint32 {
 	if args.RetryEnable {
 		return args.DeadLetter.MaxRedeliveries

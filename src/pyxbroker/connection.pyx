@@ -191,10 +191,7 @@ cdef class ProducerState:
         raise NotImplementedError
 
     def send_receipts(self, EntryRun run not None, bint stored=True):
-        """The run is durable: one SEND_RECEIPT per entry, all in one write.
-
-        Entries that are not stored have no ids of their own: all get that of the run.
-        """
+        """One SEND_RECEIPT per entry, all in one write; entries not stored all get the run's id."""
         cdef Connection connection = self.connection
         cdef uint32_t i
         cdef int64_t entry_id = run.first_entry_id

@@ -239,6 +239,7 @@ class Sender:
         self.client = client
         self.asked: set[int] = set()
         self.answered: list[int] = []
+        self.pongs = 0
         self.producers: list[int] = []
         self.gone = False
 
@@ -272,30 +273,27 @@ class Sender:
             except (BrokenPipeError, ConnectionResetError):
                 self.gone = True
 
-    def read(self) -> int:
-        """Takes what has come; returns how many PONGs were in it. Raises Broken."""
-        pongs = 0
+    def read(self) -> None:
+        """Takes what has come. Raises Broken."""
         try:
             while data := self.client.far.recv(1 << 20):
-                pongs += self._look_at(data)
+                self._look_at(data)
             self.gone = True
         except BlockingIOError:
             pass
         except ConnectionResetError:
             self.gone = True
-        return pongs
 
-    def _look_at(self, data: bytes) -> int:
+    def _look_at(self, data: bytes) -> None:
         frames, consumed, error = wire.scan(self.client.rest + data, 1 << 30)
         if error is not None:
             raise Broken(f"a client was sent what is no frame: {error}")
         self.client.rest = (self.client.rest + data)[consumed:]
-        pongs = 0
         for command, _ in frames:
             parsed = pb.BaseCommand()
             parsed.ParseFromString(command)
             [(field, message)] = [each for each in parsed.ListFields() if each[0].name != "type"]
-            pongs += field.name == "pong"
+            self.pongs += field.name == "pong"
             if field.name == "ping":
                 self.write(wire.frame(command_of(pb.CommandPong()), b""))
             told = getattr(message, "message", "") if field.name != "message" else ""
@@ -303,12 +301,10 @@ class Sender:
                 raise Broken(f"a defect of ours reached a client: {told}")
             if getattr(message, "request_id", None) is not None:
                 self.answered.append(message.request_id)
-        return pongs
 
-    def check(self) -> None:
-        """Each whole request has one answer, unless the connection was closed."""
-        if not self.gone and (missing := self.asked - set(self.answered)):
-            raise Broken(f"requests {sorted(missing)} were not answered")
+    def has_all(self) -> bool:
+        """Whether the PONG is there and each whole request is answered, or it was sent away."""
+        return self.gone or (self.pongs > 0 and self.asked <= set(self.answered))
 
 
 def _tasks() -> str:
@@ -316,22 +312,21 @@ def _tasks() -> str:
 
 
 async def settle(broker: Broker, senders: list[Sender]) -> None:
-    """Waits until every client has got what it will get."""
+    """Waits until every client has got its answers. Raises Broken when one is missing."""
     for sender in senders:
-        sender.read()
         sender.write(wire.frame(command_of(pb.CommandPing()), b""))
-    waiting = {sender for sender in senders if not sender.gone}
+    waiting = set(senders)
     deadline = time.monotonic() + SETTLE_S
     live = broker.node.connections.live
     while waiting or any(each.session.tasks for each in live):
         await asyncio.sleep(0)
         for sender in list(waiting):
-            if sender.read() or sender.gone:
+            sender.read()
+            if sender.has_all():
                 waiting.discard(sender)
         if time.monotonic() > deadline:
-            raise Broken(f"{len(waiting)} clients have no PONG, or commands do not end{_tasks()}")
-    for sender in senders:
-        sender.read()
+            missing = [sorted(each.asked - set(each.answered)) for each in waiting]
+            raise Broken(f"no PONG, or no answer to the requests {missing}{_tasks()}")
 
 
 def check_nothing_left(broker: Broker) -> None:
@@ -370,7 +365,6 @@ async def one_sequence(broker: Broker, choices: Choices, baseline: int) -> None:
                 break
     await settle(broker, senders)
     for sender in senders:
-        sender.check()
         sender.client.far.close()
     broker.clients.clear()
     deadline = time.monotonic() + SETTLE_S
