@@ -114,29 +114,36 @@ class TopicCommands:
             topic.check_consumers()
             _check_durability(topic, message)
             subscription = await self._subscription(topic, message)
-            key_shared = _key_shared_policy(message)
-            await self._make_room(connection, subscription.holder(kind, key_shared))
-            if connection.closed:
-                topic.drop_unused_reader(subscription)
-                return
-            consumer = Consumer(
-                connection,
-                consumer_id,
-                subscription,
-                message.consumer_name,
-                message.priority_level,
-                {each.key: each.value for each in message.metadata},
-                key_shared,
-            )
-            if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
-                consumer.consumer_epoch = signed(message.consumer_epoch)
             try:
-                subscription.add_consumer(consumer, kind)
-            except BaseException:
+                await self._add_consumer(connection, subscription, kind, message)
+            finally:
                 topic.drop_unused_reader(subscription)
-                raise
-            connection.consumers[consumer_id] = consumer
-            connection.send_frame(replies.success(message.request_id))
+
+    async def _add_consumer(
+        self,
+        connection: Connection,
+        subscription: Subscription,
+        kind: SubscriptionType,
+        message: Any,
+    ) -> None:
+        key_shared = _key_shared_policy(message)
+        await self._make_room(connection, subscription.holder(kind, key_shared))
+        if connection.closed:
+            return
+        consumer = Consumer(
+            connection,
+            message.consumer_id,
+            subscription,
+            message.consumer_name,
+            message.priority_level,
+            {each.key: each.value for each in message.metadata},
+            key_shared,
+        )
+        if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
+            consumer.consumer_epoch = signed(message.consumer_epoch)
+        subscription.add_consumer(consumer, kind)
+        connection.consumers[message.consumer_id] = consumer
+        connection.send_frame(replies.success(message.request_id))
 
     async def _subscription(self, topic: Topic, message: Any) -> Subscription:
         if message.durable:
