@@ -46,7 +46,8 @@ CLIENTS_MAX = 3
 COMMANDS_MAX = 16
 SETTLE_S = 20.0  # of processor time
 PREFIX = "persistent://public/default/"
-TOPICS = [PREFIX + name for name in ("a", "b", "c-partition-0", "c")] + ["d", "bad://x", ""]
+TOPICS = [PREFIX + name for name in ("a", "b", "c-partition-0", "c")]
+TOPICS += ["non-" + PREFIX + "a", "d", "bad://x", ""]
 NUMBERS = [0, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]
 WORDS = ["", "s", "t", "x" * 300, "\u00e9", "a/b"]
 IDS = [1, 2, 3, 4]
@@ -136,7 +137,7 @@ class Choices:
 def _subscribe(c: Choices) -> Any:
     choose = c.random.choice
     made = pb.CommandSubscribe(
-        topic=choose(TOPICS[:5]),
+        topic=choose(TOPICS[:6]),
         subscription=choose(["s", "t"]),
         subType=choose(range(4)),
         consumer_id=choose(IDS),
@@ -157,7 +158,7 @@ def _subscribe(c: Choices) -> Any:
 
 def _producer(c: Choices) -> Any:
     made = pb.CommandProducer(
-        topic=c.random.choice(TOPICS[:5]),
+        topic=c.random.choice(TOPICS[:6]),
         producer_id=c.random.choice(IDS),
         request_id=c.request(),
     )
