@@ -27,6 +27,7 @@ SENDS_MAX = 6
 STREAM_BYTES_MAX = 4 << 20
 CHECKED_BYTES_MAX = 300  # the plain checksum is slow
 SIZES = (0, 1, 7, 200, 1500, 8_100, 8_300, 65_000, 130_000, 460_000, 524_300, 1_100_000)
+PERMITS_MAX = 2**31 - 1  # of one FLOW
 PRODUCER, CONSUMER = 1, 2
 
 
@@ -182,7 +183,10 @@ def told_of(command: bytes, section: bytes) -> list[tuple[Any, ...]]:
         flow = plain.decode_flow(message)
         if flow is None:
             return [("malformed",)]
-        return [("flow", flow["permits"])] if flow["consumer_id"] == CONSUMER else []
+        if flow["consumer_id"] != CONSUMER:
+            return []
+        given = 0 < flow["permits"] <= PERMITS_MAX
+        return [("flow", flow["permits"]) if given else ("malformed",)]
     # A command that stops the plain decoder half way has no kind; the connection may know it.
     return [("command", command, section)]
 
