@@ -140,16 +140,18 @@ class KeySharedDispatcher(SharingDispatcher):
     def _read_new(self) -> bool:
         if self.keys.waiting >= self._look_ahead:
             return False
-        limits = self.topic.limits
+        if self.managed_ledger.normalize(self.read_position) is None:
+            return False
         count = size = 0
         for consumer in self.consumers:
             if self._can_take(consumer):
                 entries, room = self._worth_reading(consumer)
                 count += entries
                 size += room
-        if count == 0:
-            return False
-        return self._read_some(min(count, limits.read_batch_max), min(size, limits.read_bytes_max))
+        limits = self.topic.limits
+        return count > 0 and self._read_some(
+            min(count, limits.read_batch_max), min(size, limits.read_bytes_max)
+        )
 
     def _send(self, batch: EntryBatch) -> Position:
         left_out: list[tuple[int, int]] = []
