@@ -142,7 +142,8 @@ class KeySharedDispatcher(SharingDispatcher):
         """What is due, or else what is new."""
         if self.keys.waiting >= self._look_ahead:
             return False
-        limits = self.topic.limits
+        if not self._has_replay() and self.managed_ledger.normalize(self.read_position) is None:
+            return False
         count = size = 0
         for consumer in self.consumers:
             if self._can_take(consumer):
@@ -151,6 +152,7 @@ class KeySharedDispatcher(SharingDispatcher):
                 size += room
         if count == 0:
             return False
+        limits = self.topic.limits
         count, size = min(count, limits.read_batch_max), min(size, limits.read_bytes_max)
         return (self._read_replay if self._has_replay() else self._read_some)(count, size)
 
