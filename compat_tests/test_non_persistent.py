@@ -9,6 +9,7 @@ import pytest
 
 from compat_tests import wire
 from compat_tests.brokers import Broker
+from compat_tests.conftest import AnyClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 from compat_tests.raw import RawConnection
 
@@ -21,6 +22,11 @@ KINDS = (
 
 
 @pytest.fixture
+def client(any_client: AnyClient) -> AnyClient:
+    return any_client
+
+
+@pytest.fixture
 def fleeting(topic: str) -> str:
     """The name of a non-persistent topic."""
     return "non-" + topic
@@ -29,7 +35,7 @@ def fleeting(topic: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
 def test_consumers_get_what_comes_while_they_are_there(
-    client: pulsar.Client, fleeting: str, kind: pulsar.ConsumerType, batched: bool
+    client: AnyClient, fleeting: str, kind: pulsar.ConsumerType, batched: bool
 ) -> None:
     producer = client.create_producer(fleeting, batching_enabled=batched)
     producer.send(b"too early")
@@ -49,7 +55,7 @@ def test_consumers_get_what_comes_while_they_are_there(
     assert_nothing_more(again)
 
 
-def test_shared_consumers_divide_the_messages(client: pulsar.Client, fleeting: str) -> None:
+def test_shared_consumers_divide_the_messages(client: AnyClient, fleeting: str) -> None:
     consumers = [
         client.subscribe(fleeting, "s", consumer_type=pulsar.ConsumerType.Shared) for _ in range(3)
     ]
@@ -84,14 +90,14 @@ def test_nothing_waits_for_permits(broker: Broker, fleeting: str) -> None:
             one.wait_for(wire.MESSAGE, 0.7)
 
 
-def test_a_reader_of_a_non_persistent_topic(client: pulsar.Client, fleeting: str) -> None:
+def test_a_reader_of_a_non_persistent_topic(client: AnyClient, fleeting: str) -> None:
     reader = client.create_reader(fleeting, pulsar.MessageId.latest)
     producer = client.create_producer(fleeting)
     producer.send(b"now")
     assert reader.read_next(timeout_millis=10_000).data() == b"now"
 
 
-def test_many_messages_to_a_consumer_that_keeps_up(client: pulsar.Client, fleeting: str) -> None:
+def test_many_messages_to_a_consumer_that_keeps_up(client: AnyClient, fleeting: str) -> None:
     consumer = client.subscribe(fleeting, "s", receiver_queue_size=20_000)
     producer = client.create_producer(
         fleeting, block_if_queue_full=True, batching_enabled=True, max_pending_messages=500
