@@ -12,7 +12,7 @@ import pytest
 
 from one_bookie import append
 from one_broker import Broker, Client, section
-from pyxbroker.broker.dispatch import dispatcher as dispatching
+from pyxbroker.broker.dispatch import dispatcher, shared
 from pyxbroker.proto import PulsarApi as pb
 
 NOW = 1_800_000_000.0  # s since the epoch
@@ -163,8 +163,7 @@ def test_few_permits_do_not_keep_others_waiting(tmp_path: Path, kind: int) -> No
         await client.subscribe(subType=kind, permits=1)
         sent = await publish(broker, *[50] * 700, None)
         assert await positions(client, 1) == [sent[-1]]
-        dispatcher = (await broker.topic()).subscriptions["s"].dispatcher
-        assert dispatcher.delayed_entries == 700
+        assert (await broker.topic()).subscriptions["s"].dispatcher.delayed_entries == 700
         clock.now = NOW + 50
         await wake(broker)
         for _ in range(3):
@@ -227,7 +226,8 @@ def test_everything_comes_once_at_its_time(tmp_path: Path, kind: int) -> None:
 def test_a_long_backlog_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatching, "STEPS_MAX", 2)
+    monkeypatch.setattr(dispatcher, "STEPS_MAX", 2)
+    monkeypatch.setattr(shared, "STEPS_ASIDE_MAX", 2)
 
     async def scenario(broker: Broker, clock: Clock) -> None:
         sent = await publish(broker, *[10] * 1000, None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.dispatch")
 
 RETRY_READ_S = 1.0
-STEPS_MAX = 16  # of one dispatcher within one turn
+STEPS_MAX = 64  # of one dispatcher within one turn
 
 
 class Dispatcher:
@@ -70,13 +70,16 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        for _ in range(STEPS_MAX):
+        for _ in range(self._steps_max()):
             if self._reading or not self._step():
                 return
         if not self._goes_on:
             # Others have their turn first.
             self._goes_on = True
             self.topic.loop.call_soon(self.topic.turn.run, self._go_on_now)
+
+    def _steps_max(self) -> int:
+        return STEPS_MAX
 
     def _go_on_now(self) -> None:
         self._goes_on = False

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscription import Subscription
     from pyxbroker.entry import AckRun
 
+STEPS_ASIDE_MAX = 16  # within one turn, while what is read is full of what is not due
+
 
 class SharingDispatcher(Dispatcher):
     """What Shared and Key_Shared have in common: limits, and redelivery one by one."""
@@ -29,6 +31,7 @@ class SharingDispatcher(Dispatcher):
         self._replay = PositionSet()  # to be read and sent before what is new
         self._delayed: DelayedDelivery | None = None
         self._aside_before = 0  # entries that were set aside before the last read
+        self._sets_aside = False  # the read before brought some more
         if limits.delayed_delivery:
             self._delayed = DelayedDelivery(self.topic, self.wake)
             self.aside = self._delayed.index
@@ -46,6 +49,9 @@ class SharingDispatcher(Dispatcher):
         else:
             self._delayed.stop()
 
+    def _steps_max(self) -> int:
+        return STEPS_ASIDE_MAX if self._sets_aside else super()._steps_max()
+
     def _has_replay(self) -> bool:
         """Whether there is something to send before what is new; takes what has become due."""
         if len(self._replay) == 0 and self._delayed is not None:
@@ -54,7 +60,8 @@ class SharingDispatcher(Dispatcher):
 
     def _read_some(self, count: int, size: int) -> bool:
         before, self._aside_before = self._aside_before, self.delayed_entries
-        if self._aside_before > before:
+        self._sets_aside = self._aside_before > before
+        if self._sets_aside:
             # What is not due needs no permits: a consumer that has few must not slow that down.
             count = self.topic.limits.read_batch_max
         return super()._read_some(count, size)
