@@ -7,8 +7,11 @@
 
 #include "bytes.h"
 
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14; C libraries name it later than kernels know it */
+/* To or nothing into a byte that the owner may be writing is no race, though it looks like one. */
+#if defined(__SANITIZE_THREAD__)
+#define UNRACED __attribute__((no_sanitize("thread")))
+#else
+#define UNRACED
 #endif
 
 enum { HUGE_PAGE_BYTES = 2 << 20 };
@@ -22,6 +25,7 @@ struct segment_pool {
     size_t segment_bytes;
     int refused;           /* somebody was refused since the last notification */
     int closed;
+    _Atomic int huge; /* fresh segments ask for huge pages */
     void (*notify)(void *);
     void *arg;
 };
@@ -91,9 +95,9 @@ void segment_pool_close(segment_pool *pool) {
         segment_pool_free(pool);
 }
 
-/* Fresh memory. Large pieces start at a huge page and ask for huge pages: fewer page faults on the
- * first lap, and fewer pages to pin for each direct write. Returns NULL when there is none. */
-static uint8_t *segment_memory(size_t bytes) {
+/* Fresh memory. Large pieces start at a huge page, and ask for huge pages if told to. Returns NULL
+ * when there is none. */
+static uint8_t *segment_memory(size_t bytes, int huge) {
     size_t slack = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : 0;
     uint8_t *memory =
         mmap(NULL, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -107,7 +111,8 @@ static uint8_t *segment_memory(size_t bytes) {
         munmap(memory, before);
     if (before < slack)
         munmap(base + bytes, slack - before);
-    (void)madvise(base, bytes, MADV_HUGEPAGE); /* a hint that small kernels lack */
+    if (huge)
+        (void)madvise(base, bytes, MADV_HUGEPAGE); /* a hint that small kernels lack */
     return base;
 }
 
@@ -115,7 +120,7 @@ static segment *segment_allocate(segment_pool *pool, size_t bytes) {
     segment *s = calloc(1, sizeof *s);
     if (s == NULL)
         return NULL;
-    s->base = segment_memory(bytes);
+    s->base = segment_memory(bytes, atomic_load_explicit(&pool->huge, memory_order_relaxed));
     if (s->base == NULL) {
         free(s);
         return NULL;
@@ -150,12 +155,19 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
     return s;
 }
 
-void segment_populate(segment *s, size_t from, size_t bytes) {
+void segment_pool_use_huge(segment_pool *pool, int on) {
+    atomic_store_explicit(&pool->huge, on, memory_order_relaxed);
+}
+
+UNRACED void segment_populate(segment *s, size_t from, size_t bytes) {
     if (from >= s->bytes)
         return;
     if (bytes > s->bytes - from)
         bytes = s->bytes - from;
-    (void)madvise(s->base + from, bytes, MADV_POPULATE_WRITE);
+    /* One page after the other: asking the kernel for all of them at once would keep others from
+     * this processor, and from mapping memory, until it has done. */
+    for (size_t at = from; at < from + bytes; at += BLOCK_BYTES)
+        (void)__atomic_fetch_or(s->base + at, 0, __ATOMIC_RELAXED);
 }
 
 void segment_pool_prepare(segment_pool *pool) {

@@ -44,6 +44,7 @@ struct storage {
     id_map ledgers;       /* of ledger_state */
     ledger_state *recent; /* the ledger of the last add */
     int flush_wanted;
+    uint64_t segment_ns; /* when the active segment was taken */
     uint64_t adds, add_bytes, cache_hits, replayed;
 };
 

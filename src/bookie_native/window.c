@@ -15,7 +15,10 @@ int windows_open(windows *w, const disk_calls *disk, int directory_fd) {
     for (int i = 0; i < WINDOW_FILES; i++)
         w->files[i].fd = -1;
     w->pool = segment_pool_open(WINDOW_BYTES, WINDOWS_POOLED_MAX, NULL, NULL);
-    return w->pool == NULL ? -ENOMEM : 0;
+    if (w->pool == NULL)
+        return -ENOMEM;
+    segment_pool_use_huge(w->pool, 1);
+    return 0;
 }
 
 void windows_close(windows *w) {
