@@ -366,7 +366,7 @@ def test_a_cumulative_ack_of_no_entry_changes_nothing(tmp_path: Path) -> None:
 # --- both -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive", "Failover", "Key_Shared"])
 def test_entries_of_many_ledgers_come_from_disk_in_order(tmp_path: Path, kind: str) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
@@ -387,7 +387,7 @@ def test_entries_of_many_ledgers_come_from_disk_in_order(tmp_path: Path, kind: s
     run(tmp_path, scenario, managedLedgerMaxEntriesPerLedger=20)
 
 
-@pytest.mark.parametrize("kind", ["Shared", "Exclusive"])
+@pytest.mark.parametrize("kind", ["Shared", "Exclusive", "Failover", "Key_Shared"])
 def test_a_damaged_entry_is_passed_over(tmp_path: Path, kind: str) -> None:
     kinds = {"subType": getattr(pb.CommandSubscribe, kind)}
 
@@ -408,7 +408,7 @@ def test_a_damaged_entry_is_passed_over(tmp_path: Path, kind: str) -> None:
         [position] = await broker.publish(b"new")
         [message] = await client.messages(1)
         assert (message.position, message.data) == (position, b"new")
-        assert await client.quiet() == []
+        assert "message" not in await client.quiet()
 
     async def main() -> None:
         first = Broker(tmp_path / "bookie")

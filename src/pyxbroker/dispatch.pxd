@@ -12,9 +12,9 @@ from pyxbroker.key_shared cimport KeyShared
 cdef class UnackedCount:
     cdef readonly int64_t messages
     cdef readonly int64_t limit             # 0: none
-    cdef readonly int64_t share             # a part of it may have this while it blocks
     cdef readonly bint blocked
     cdef readonly UnackedCount whole        # what this is a part of, or None
+    cdef readonly int64_t share             # what this may have while the whole blocks
     cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
     cdef bint stops(self) noexcept          # nothing more may be sent
 
@@ -30,6 +30,7 @@ cdef class ConsumerState:
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed
     cdef public bint forgets                # nothing is ever redelivered: what is sent is not kept
+    cdef public int32_t priority_level      # of a Shared subscription: 0 comes first
     cdef public KeyShared keys              # of a Key_Shared subscription, or None
     cdef public int32_t slot                # the consumer's number there
     cdef readonly uint64_t msg_out          # counters since the consumer came

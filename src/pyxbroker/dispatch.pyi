@@ -12,8 +12,8 @@ from pyxbroker.key_shared import KeyShared
 class UnackedCount:
     """Messages sent and not acknowledged, of a subscription or of the whole broker.
 
-    At its limit (0: none) it blocks until less than half of that is left. Of a whole that blocks,
-    each part may still have its share.
+    At its limit (0: none) it blocks until less than half of that is left. While the whole that it
+    is a part of blocks, it may still have its share.
     """
 
     def __init__(
@@ -50,6 +50,8 @@ class ConsumerState:
     closed: bool
     forgets: bool
     """Nothing is ever redelivered, so what was sent is not kept as pending."""
+    priority_level: int
+    """Of a Shared subscription: 0 comes first."""
     keys: KeyShared | None
     """Of a Key_Shared subscription."""
     slot: int
@@ -125,6 +127,12 @@ class ConsumerState:
         """Every delivered, unacknowledged position, in order."""
     def clear_pending(self) -> None:
         """Forgets all deliveries: they will be sent again."""
+
+def choose(consumers: Sequence[ConsumerState], turn_of: int) -> int:
+    """The index of the consumer that gets the next entries; -1: nobody can take any.
+
+    Among those of the best priority level that can take some it is the first at or after turn_of.
+    """
 
 def deal(
     batch: EntryBatch,

@@ -50,7 +50,7 @@ cdef class UnackedCount:
         if self.blocked:
             return True
         return (self.whole is not None and self.whole.blocked
-                and self.messages > self.whole.share)
+                and self.messages > self.share)
 
     def set_limit(self, int64_t limit):
         """A policy changed."""
@@ -297,6 +297,25 @@ cdef class ConsumerState:
         for entries in pending.values():
             for held in entries.values():
                 self._settled(held)
+
+
+def choose(list consumers not None, Py_ssize_t turn_of):
+    """The index of the consumer that gets the next entries; -1: nobody can take any.
+
+    Among those of the best priority level that can take some it is the first at or after turn_of.
+    """
+    cdef Py_ssize_t count = len(consumers)
+    cdef Py_ssize_t best = -1
+    cdef Py_ssize_t step, at
+    cdef int32_t level = 0
+    cdef ConsumerState consumer
+    for step in range(count):
+        at = (turn_of + step) % count
+        consumer = consumers[at]
+        if (best < 0 or consumer.priority_level < level) and consumer._can_take():
+            best = at
+            level = consumer.priority_level
+    return best
 
 
 cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:

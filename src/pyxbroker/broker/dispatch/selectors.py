@@ -69,7 +69,8 @@ class ConsistentHashing:
     def __init__(self, points: int) -> None:
         self._points = points
         self._sorted: list[int] = []
-        self._at: dict[int, list[int]] = {}  # point -> slots, in the order in which they came
+        self._at: dict[int, int] = {}  # point -> slot
+        self._behind: dict[int, list[int]] = {}  # point -> slots that came later
         self._names: dict[int, tuple[str, int]] = {}  # slot -> name and its number
 
     def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
@@ -78,30 +79,37 @@ class ConsistentHashing:
         self._names[slot] = (name, number)
         for point in self._points_of(slot):
             if point not in self._at:
-                self._at[point] = []
+                self._at[point] = slot
                 insort(self._sorted, point)
-            if slot not in self._at[point]:
-                self._at[point].append(slot)
+            else:
+                self._behind.setdefault(point, []).append(slot)
 
     def remove(self, slot: int) -> None:
-        points = set(self._points_of(slot))
+        points = self._points_of(slot)
         del self._names[slot]
         for point in points:
-            self._at[point].remove(slot)
-            if not self._at[point]:
+            behind = self._behind.get(point)
+            if self._at[point] != slot:
+                self._behind[point].remove(slot)
+            elif behind:
+                self._at[point] = behind.pop(0)
+            else:
                 del self._at[point]
                 del self._sorted[bisect_left(self._sorted, point)]
+            if behind is not None and not behind:
+                del self._behind[point]
 
-    def _points_of(self, slot: int) -> list[int]:
+    def _points_of(self, slot: int) -> set[int]:
+        """Points of one consumer that meet count once."""
         name, number = self._names[slot]
         prefix = f"{name}\0{number}\0"
-        return [
+        return {
             murmur3_of(f"{prefix}{point}".encode()) % RING_HASHES + 1
             for point in range(self._points)
-        ]
+        }
 
     def owners(self) -> list[tuple[int, int]]:
-        found = [(point, self._at[point][0]) for point in self._sorted]
+        found = [(point, self._at[point]) for point in self._sorted]
         if found and found[-1][0] < HASH_MAX:
             found.append((HASH_MAX, found[0][1]))
         return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.ackset import PositionSet
 from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.dispatch import choose
 from pyxbroker.entry import EntryBatch, Position
 
 if TYPE_CHECKING:
@@ -127,8 +128,9 @@ class SharingDispatcher(Dispatcher):
                     self._redelivery_counts.pop((ledger_id, entry_id), None)
         if run.partial:
             self.settle_batches(run)
-        self._go_on(consumer)
+        # Others have waited longer than who acknowledges just now.
         self._let_others_go_on()
+        self._go_on(consumer)
 
     def _let_others_go_on(self) -> None:
         """Less is unacknowledged: other subscriptions may have waited for that."""
@@ -165,14 +167,16 @@ class SharedDispatcher(SharingDispatcher):
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
         self._turn_of = 0
+        self._chosen = -1
 
     def give_back(self, consumer: Consumer) -> None:
+        if not self.consumers:
+            self._redelivery_counts.clear()
         if self.consumers or self.delayed_entries:
             # To read again what is set aside would be long: the next consumer finds it here.
             self._take_back(consumer, consumer.pending_positions())
             return
         consumer.clear_pending()
-        self._redelivery_counts.clear()
         self.rewind()
 
     @property
@@ -181,19 +185,17 @@ class SharedDispatcher(SharingDispatcher):
 
     def next_consumer(self) -> Consumer | None:
         """The next one in turn among those of the best priority level that can take entries."""
-        best: Consumer | None = None
-        count = len(self.consumers)
-        for step in range(count):
-            consumer = self.consumers[(self._turn_of + step) % count]
-            if (best is None or consumer.priority_level < best.priority_level) and (
-                self._can_take(consumer)
-            ):
-                best = consumer
-        return best
+        self._chosen = choose(self.consumers, self._turn_of)
+        if self._chosen >= 0:
+            return self.consumers[self._chosen]
+        for consumer in self.consumers:
+            # One whose socket is full, or who has too much unacknowledged, wakes us later.
+            self._can_take(consumer)
+        return None
 
     def served(self, consumer: Consumer) -> None:
         # Only who got something has had its turn: choosing one to read for is not enough.
-        self._turn_of = self.consumers.index(consumer) + 1
+        self._turn_of = self._chosen + 1
 
     def _share(self, consumer: Consumer) -> int:
         if len(self.consumers) == 1:

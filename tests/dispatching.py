@@ -1,0 +1,238 @@
+"""Dispatchers without a broker: entries of a ledger, a cursor that only counts, a manual loop.
+
+Everything happens within the call that causes it. Reads come from memory, or, while the desk is
+`cold`, from a disk that answers when the test says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from oracles import wire
+from pyxbroker import _native
+from pyxbroker.ackset import AckSet
+from pyxbroker.broker.consumer import Consumer
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.broker.topic import TopicLimits
+from pyxbroker.connection import Connection, Connections
+from pyxbroker.entry import AckRun, EntryBatch, Position
+from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.reads import StorageReader
+from pyxbroker.topic_name import TopicName
+from stored import LEDGER, add, storage
+
+ENTRIES = 400
+KEYS = [f"key-{random.Random(n).randrange(5)}" for n in range(ENTRIES)]
+# When an entry is due, in ms since the epoch, for those that are not due at once.
+DELAYED = {n: 1000 * (1 + n % 7) for n in range(ENTRIES) if n % 9 == 4}
+
+Read = tuple[int, int, int, int, Callable[[EntryBatch | LedgerError], None]]
+
+
+def open_entries(directory: Path) -> Any:
+    """A context with a storage that holds ENTRIES entries, with KEYS and as DELAYED says."""
+    return _Entries(directory)
+
+
+class _Entries:
+    def __init__(self, directory: Path) -> None:
+        self._opened = storage(directory)
+
+    def __enter__(self) -> _native.Storage:
+        opened = self._opened.__enter__()
+        entries = []
+        for number, key in enumerate(KEYS):
+            metadata = pb.MessageMetadata(
+                producer_name="p", sequence_id=number, publish_time=1, partition_key=key
+            )
+            if number in DELAYED:
+                metadata.deliver_at_time = DELAYED[number]
+            entries.append(wire.payload_section(metadata.SerializeToString(), b"%d" % number))
+        add(opened, entries)
+        return opened
+
+    def __exit__(self, *what: Any) -> None:
+        self._opened.__exit__(*what)
+
+
+class Loop:
+    """As much of an event loop as connections and dispatchers ask for."""
+
+    def __init__(self) -> None:
+        self._soon: list[Callable[[], None]] = []
+        self._later: list[Callable[[], None]] = []
+        self._writer: Callable[[], None] | None = None
+
+    def add_reader(self, fd: int, call: Callable[[], None]) -> None:
+        """Nothing is ever read."""
+
+    def remove_reader(self, fd: int) -> None:
+        """Nothing is ever read."""
+
+    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
+        self._writer = call
+
+    def remove_writer(self, fd: int) -> None:
+        self._writer = None
+
+    def call_soon(self, call: Callable[..., None], *args: Any) -> None:
+        self._soon.append(lambda: call(*args))
+
+    def call_later(self, seconds: float, call: Callable[..., None], *args: Any) -> Any:
+        self._later.append(lambda: call(*args))
+        return SimpleNamespace(cancel=self._later.clear)
+
+    def time(self) -> float:
+        return 0.0
+
+    def run(self) -> None:
+        """Everything that is due soon, and what that brings; the client must read meanwhile."""
+        while self._soon or self._writer is not None:
+            calls, self._soon = self._soon, []
+            if self._writer is not None:
+                calls.append(self._writer)
+            for call in calls:
+                call()
+
+    def run_later(self) -> None:
+        calls, self._later = self._later, []
+        for call in calls:
+            call()
+
+
+class Ledger:
+    """The managed ledger of the desk: LEDGER, as far as it is published."""
+
+    def __init__(self, opened: _native.Storage) -> None:
+        self.last = -1
+        self.cold = False
+        self.reads: list[Read] = []
+        self._reader = StorageReader(opened)
+
+    def normalize(self, position: tuple[int, int]) -> Position | None:
+        ledger_id, entry_id = max(position, (LEDGER, 0))
+        if ledger_id > LEDGER or entry_id > self.last:
+            return None
+        return Position(ledger_id, entry_id)
+
+    def next_position(self, position: tuple[int, int]) -> Position:
+        return Position(LEDGER, position[1] + 1)
+
+    def read_cached(
+        self, position: Position, count_max: int, bytes_max: int, last: int | None = None
+    ) -> EntryBatch | None:
+        if self.cold:
+            return None
+        return self._read(position.entry_id, count_max, bytes_max, last)
+
+    def _read(self, first: int, count: int, size: int, last: int | None) -> EntryBatch | None:
+        end = self.last if last is None else min(last, self.last)
+        return cast("EntryBatch | None", self._reader.read_cached(LEDGER, first, end, count, size))
+
+    def read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[EntryBatch | LedgerError], None],
+        last: int | None = None,
+    ) -> None:
+        end = self.last if last is None else last
+        self.reads.append((position.entry_id, count_max, bytes_max, end, callback))
+
+    def answer(self, damaged: bool = False) -> int | None:
+        """The disk answers its oldest read; the entry that it could not give, if so."""
+        first, count, size, last, callback = self.reads.pop(0)
+        if damaged:
+            callback(NoSuchEntry(f"entry {first} is gone"))
+            return first
+        batch = self._read(first, count, size, last)
+        assert batch is not None
+        callback(batch)
+        return None
+
+
+class Desk:
+    """One subscription with its dispatcher and consumers."""
+
+    def __init__(
+        self, opened: _native.Storage, make: Callable[[Any], Dispatcher], **limits: Any
+    ) -> None:
+        self.loop = Loop()
+        self.clock_s = 0.0
+        self.ledger = Ledger(opened)
+        self.acks = AckSet(LEDGER, -1)
+        group = Connections(
+            cast(asyncio.AbstractEventLoop, self.loop),
+            SimpleNamespace(on_closed=lambda connection: None),
+            frame_bytes_max=1 << 20,
+            sends_max=1000,
+            publish_bytes_max=1 << 30,
+        )
+        self._far, near = socket.socketpair()
+        near.setblocking(False)
+        self._far.setblocking(False)
+        self.connection: Connection = group.accept(near, "peer", None)
+        topic = SimpleNamespace(
+            name=TopicName.get("persistent://public/default/t"),
+            partition=-1,
+            limits=TopicLimits(**limits),
+            managed_ledger=self.ledger,
+            loop=self.loop,
+            turn=group.turn,
+            wall_clock=lambda: self.clock_s,
+        )
+        cursor = SimpleNamespace(acks=self.acks, acknowledge_positions=self._acknowledge)
+        self.subscription: Any = SimpleNamespace(
+            topic=topic, name="s", cursor=cursor, tell_end=lambda: None
+        )
+        self.dispatcher = make(self.subscription)
+        self.subscription.dispatcher = self.dispatcher
+        self._ids = 0
+
+    def close(self) -> None:
+        self.connection.close()
+        self._far.close()
+
+    def _acknowledge(self, positions: list[tuple[int, int]]) -> None:
+        for position in positions:
+            self.acks.add(*position)
+
+    def publish(self, count: int) -> None:
+        self.ledger.last = min(self.ledger.last + count, ENTRIES - 1)
+        self.dispatcher.wake()
+
+    def join(self, name: str, priority: int = 0) -> Consumer:
+        self._ids += 1
+        consumer = Consumer(
+            self.connection, self._ids, self.subscription, name, priority, {}, KeySharedPolicy()
+        )
+        self.dispatcher.add_consumer(consumer)
+        return consumer
+
+    def leave(self, consumer: Consumer) -> None:
+        consumer.closed = True
+        self.dispatcher.remove_consumer(consumer)
+        self.dispatcher.wake()
+
+    def acknowledge(self, consumer: Consumer, entries: list[int]) -> None:
+        positions = [(LEDGER, entry) for entry in entries]
+        self._acknowledge(positions)
+        self.dispatcher.on_acknowledged(consumer, AckRun.of(positions))
+
+    def send(self) -> None:
+        """What is queued for the client goes to it, and it throws it away."""
+        self.loop.run()
+        try:
+            while self._far.recv(1 << 20):
+                self.loop.run()
+        except BlockingIOError:
+            return

@@ -1,0 +1,299 @@
+"""Shared and Key_Shared dispatchers against what must hold after any sequence of events."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from dispatching import DELAYED, KEYS, Desk, open_entries
+from oracles.key_shared import key_hash
+from pyxbroker import _native
+from pyxbroker.broker.consumer import Consumer
+from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
+from pyxbroker.broker.dispatch.shared import SharedDispatcher
+from pyxbroker.dispatch import choose
+from stored import LEDGER
+
+LOOK_AHEAD = 15
+
+
+class DispatchMachine(RuleBasedStateMachine):
+    """What is true of both. `opened` is set before a machine is made."""
+
+    opened: _native.Storage
+    kind = "Shared"
+
+    @initialize(unacked=st.sampled_from([0, 6]), together=st.sampled_from([0, 9]))
+    def open(self, unacked: int, together: int) -> None:
+        self.desk = Desk(
+            self.opened,
+            self.make,
+            unacked_per_consumer_max=unacked,
+            unacked_per_subscription_max=together,
+            look_ahead_per_consumer_max=0,
+            look_ahead_per_subscription_max=LOOK_AHEAD,
+            read_batch_max=10,
+            round_robin_max=3,
+            key_shared_points=20,
+        )
+        self.numbers = itertools.count()
+        self.consumers: list[Consumer] = []
+        self.pending: dict[Consumer, set[int]] = {}
+        self.returned: set[int] = set()  # delivered before, and to be delivered again
+        self.counts: dict[int, int] = {}
+        self.damaged: set[int] = set()
+        self.was_read = False  # from disk, in this event
+
+    def make(self, subscription: Any) -> Any:
+        return SharedDispatcher(subscription)
+
+    def teardown(self) -> None:
+        if hasattr(self, "desk"):
+            self.desk.close()
+
+    # --- what is seen -------------------------------------------------------------------------
+
+    def held(self, consumer: Consumer) -> set[int]:
+        return {entry for _, entry in consumer.pending_positions()}
+
+    def waiting(self) -> list[int]:
+        """Entries that nobody has, and that can be read."""
+        taken = set().union(*map(self.held, self.consumers)) | self.damaged
+        return [
+            entry
+            for entry in range(self.desk.ledger.last + 1)
+            if entry not in taken
+            and DELAYED.get(entry, 0) <= self.desk.clock_s * 1000
+            and not self.desk.acks.is_acknowledged(LEDGER, entry)
+        ]
+
+    def look(self) -> None:
+        """After each event: who has got what, and whether that is right."""
+        self.desk.send()
+        new: dict[Consumer, set[int]] = {}
+        for consumer in self.consumers:
+            held = self.held(consumer)
+            new[consumer] = held - self.pending.get(consumer, set())
+            self.pending[consumer] = held
+            assert consumer.permits >= 0
+            assert consumer.unacked_messages == len(held)
+            early = [each for each in held if DELAYED.get(each, 0) > self.desk.clock_s * 1000]
+            assert not early, f"{early} came too early"
+        all_held = [entry for held in self.pending.values() for entry in held]
+        assert len(set(all_held)) == len(all_held), "two consumers have an entry"
+        assert self.desk.dispatcher.unacked.messages == len(all_held)
+        self.check(new)
+        self.returned -= set().union(*new.values())
+
+    def check(self, new: dict[Consumer, set[int]]) -> None:
+        if self.desk.ledger.reads:
+            return
+        if not self.was_read:
+            # What was on its way from the disk may come before what was returned meanwhile.
+            fresh = set().union(*new.values()) - self.returned - DELAYED.keys()
+            again = self.returned & set(self.waiting())
+            assert not (fresh and again), f"{fresh} came before {again}"
+        if self.waiting():
+            assert not any(each.can_deliver for each in self.consumers), "somebody is stuck"
+
+    @invariant()
+    def one_read_at_a_time(self) -> None:
+        if hasattr(self, "desk"):
+            assert len(self.desk.ledger.reads) <= 1
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        if hasattr(self, "desk"):
+            kept = self.desk.dispatcher._redelivery_counts
+            assert {entry: count for (_, entry), count in kept.items()} == self.counts
+
+    # --- events -------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 12))
+    def publish(self, count: int) -> None:
+        self.desk.publish(count)
+        self.look()
+
+    @rule(name=st.sampled_from("abc"), priority=st.integers(0, 1), permits=st.integers(0, 15))
+    def join(self, name: str, priority: int, permits: int) -> None:
+        if len(self.consumers) < 4:
+            consumer = self.desk.join(f"{name}{next(self.numbers)}", priority)
+            self.consumers.append(consumer)
+            if permits:
+                consumer.on_flow(permits)
+            self.look()
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), permits=st.integers(1, 15))
+    def flow(self, data: st.DataObject, permits: int) -> None:
+        data.draw(st.sampled_from(self.consumers)).on_flow(permits)
+        self.look()
+
+    def some_of(self, data: st.DataObject, consumer: Consumer) -> list[int]:
+        held = sorted(self.held(consumer))
+        if not held:
+            return []
+        return data.draw(st.lists(st.sampled_from(held), unique=True, max_size=8))
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), stolen=st.booleans())
+    def acknowledge(self, data: st.DataObject, stolen: bool) -> None:
+        owner = data.draw(st.sampled_from(self.consumers))
+        entries = self.some_of(data, owner)
+        who = data.draw(st.sampled_from(self.consumers)) if stolen else owner
+        for entry in entries:
+            self.counts.pop(entry, None)
+        self.desk.acknowledge(who, entries)
+        self.look()
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), everything=st.booleans())
+    def redeliver(self, data: st.DataObject, everything: bool) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers))
+        entries = sorted(self.held(consumer)) if everything else self.some_of(data, consumer)
+        for entry in entries:
+            self.counts[entry] = self.counts.get(entry, 0) + 1
+        self.takes_back(consumer, set(entries))
+        if everything:
+            self.desk.dispatcher.redeliver_all(consumer)
+        else:
+            # Also what it does not have, which changes nothing.
+            named = [(LEDGER, entry) for entry in [*entries, 399]]
+            self.desk.dispatcher.redeliver(consumer, named)
+        self.look()
+
+    def takes_back(self, consumer: Consumer, entries: set[int]) -> None:
+        self.returned |= entries
+        self.pending[consumer] -= entries
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers))
+        self.consumers.remove(consumer)
+        self.takes_back(consumer, self.held(consumer))
+        del self.pending[consumer]
+        self.desk.leave(consumer)
+        if not self.consumers:
+            self.counts.clear()
+            if not self.desk.dispatcher.is_kept:
+                self.returned.clear()
+                self.damaged.clear()
+        self.look()
+
+    @rule()
+    def nothing_is_in_memory(self) -> None:
+        self.desk.ledger.cold = True
+
+    @rule()
+    def everything_is_in_memory(self) -> None:
+        self.desk.ledger.cold = False
+
+    @precondition(lambda self: hasattr(self, "desk") and self.desk.ledger.reads)
+    @rule(damaged=st.sampled_from([False, False, False, True]))
+    def disk_answers(self, damaged: bool) -> None:
+        entry = self.desk.ledger.reads[0][0]
+        if damaged and entry in self.waiting():
+            self.damaged.add(entry)
+        self.desk.ledger.answer(damaged)
+        self.was_read = True
+        self.look()
+        self.was_read = False
+
+    @rule(seconds=st.integers(1, 3))
+    def time_passes(self, seconds: int) -> None:
+        self.desk.clock_s += seconds
+        self.desk.loop.run_later()
+        self.look()
+
+    @rule()
+    def move_the_cursor(self) -> None:
+        """A seek to where it is: everything that is not acknowledged comes anew."""
+        self.counts.clear()
+        self.returned.clear()
+        self.damaged.clear()
+        for consumer in self.consumers:
+            self.pending[consumer] = set()
+        self.desk.dispatcher.reset()
+        self.desk.dispatcher.wake()
+        self.look()
+
+
+class KeySharedMachine(DispatchMachine):
+    """Every key goes to one consumer at a time, in order."""
+
+    def make(self, subscription: Any) -> Any:
+        return KeySharedDispatcher(subscription, KeySharedPolicy())
+
+    def check(self, new: dict[Consumer, set[int]]) -> None:
+        dispatcher = self.desk.dispatcher
+        assert isinstance(dispatcher, KeySharedDispatcher)
+        keys = dispatcher.keys
+        waiting: dict[str, list[int]] = {}
+        for entry in self.waiting():
+            waiting.setdefault(KEYS[entry], []).append(entry)
+        for key in set(KEYS):
+            holders = [c for c in self.consumers if any(KEYS[e] == key for e in self.pending[c])]
+            assert len(holders) <= 1, f"{key} is with {len(holders)} consumers"
+            slot = keys.owner_of(key_hash(b"", 0, None, key.encode(), False, keys.hashes))
+            got = [entry for entry in set().union(*new.values()) if KEYS[entry] == key]
+            first = min(waiting.get(key, []), default=10_000)
+            # What is delayed does not hold up what is behind it, nor has it a place in its order.
+            in_order = min((e for e in waiting.get(key, []) if e not in DELAYED), default=10_000)
+            late = [entry for entry in got if entry not in DELAYED and entry > in_order]
+            assert not late, f"{late} came before {in_order}"
+            if first == 10_000 or self.desk.ledger.reads:
+                continue
+            owner = next((c for c in self.consumers if c.slot == slot), None)
+            may_go = owner is not None and (not holders or holders[0] is owner)
+            # What was set aside until it is due has to be read again.
+            is_read = first not in DELAYED and (LEDGER, first) < dispatcher.read_position
+            if may_go and (is_read or keys.waiting < LOOK_AHEAD):
+                assert owner is not None and not owner.can_deliver, f"{first} of {key} is stuck"
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
+    with open_entries(tmp_path_factory.mktemp("entries")) as storage:
+        yield storage
+
+
+@pytest.mark.parametrize("machine", [DispatchMachine, KeySharedMachine])
+def test_any_sequence_of_events(opened: _native.Storage, machine: type[DispatchMachine]) -> None:
+    DispatchMachine.opened = opened
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine, settings=settings(max_examples=100, stateful_step_count=60, deadline=None)
+    )
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2), st.booleans()), max_size=8), st.integers(0, 20))
+def test_who_is_next(opened_once: Desk, states: list[tuple[int, bool]], turn_of: int) -> None:
+    consumers = []
+    for number, (level, can_take) in enumerate(states):
+        consumer = Consumer(opened_once.connection, number, opened_once.subscription, "", level, {})
+        consumer.permits = int(can_take)
+        consumers.append(consumer)
+    order = [(turn_of + step) % len(states) for step in range(len(states))]
+    able = [at for at in order if states[at][1]]
+    expected = min(able, key=lambda at: states[at][0], default=-1)
+    assert choose(consumers, turn_of) == expected
+
+
+@pytest.fixture(scope="module")
+def opened_once(opened: _native.Storage) -> Iterator[Desk]:
+    desk = Desk(opened, SharedDispatcher)
+    yield desk
+    desk.close()
