@@ -31,12 +31,14 @@ from stored import LEDGER, add, storage
 
 ENTRIES = 400
 KEYS = [f"key-{random.Random(n).randrange(5)}" for n in range(ENTRIES)]
+# When an entry is due, in ms since the epoch, for those that are not due at once.
+DELAYED = {n: 1000 * (1 + n % 7) for n in range(ENTRIES) if n % 9 == 4}
 
 Read = tuple[int, int, int, int, Callable[[EntryBatch | LedgerError], None]]
 
 
 def open_entries(directory: Path) -> Any:
-    """A context with a storage that holds ENTRIES entries with KEYS."""
+    """A context with a storage that holds ENTRIES entries, with KEYS and as DELAYED says."""
     return _Entries(directory)
 
 
@@ -51,6 +53,8 @@ class _Entries:
             metadata = pb.MessageMetadata(
                 producer_name="p", sequence_id=number, publish_time=1, partition_key=key
             )
+            if number in DELAYED:
+                metadata.deliver_at_time = DELAYED[number]
             entries.append(wire.payload_section(metadata.SerializeToString(), b"%d" % number))
         add(opened, entries)
         return opened
@@ -163,6 +167,7 @@ class Desk:
         self, opened: _native.Storage, make: Callable[[Any], Dispatcher], **limits: Any
     ) -> None:
         self.loop = Loop()
+        self.clock_s = 0.0
         self.ledger = Ledger(opened)
         self.acks = AckSet(LEDGER, -1)
         group = Connections(
@@ -178,12 +183,12 @@ class Desk:
         self.connection: Connection = group.accept(near, "peer", None)
         topic = SimpleNamespace(
             name=TopicName.get("persistent://public/default/t"),
-            wall_clock=lambda: 0.0,
             partition=-1,
             limits=TopicLimits(**limits),
             managed_ledger=self.ledger,
             loop=self.loop,
             turn=group.turn,
+            wall_clock=lambda: self.clock_s,
         )
         cursor = SimpleNamespace(acks=self.acks, acknowledge_positions=self._acknowledge)
         self.subscription: Any = SimpleNamespace(

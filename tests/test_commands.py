@@ -84,16 +84,31 @@ metadata = messages(
 # name -> message class, messages, decoder under test, plain decoder, protobuf's view
 KINDS: dict[str, tuple[Any, Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "send": (
-        pb.CommandSend, sends, commands.decode_send_py, plain.decode_send, plain.send_of,
+        pb.CommandSend,
+        sends,
+        commands.decode_send_py,
+        plain.decode_send,
+        plain.send_of,
     ),
     "flow": (
-        pb.CommandFlow, flows, commands.decode_flow_py, plain.decode_flow, plain.flow_of,
+        pb.CommandFlow,
+        flows,
+        commands.decode_flow_py,
+        plain.decode_flow,
+        plain.flow_of,
     ),
     "ack": (
-        pb.CommandAck, acks, commands.decode_ack_py, plain.decode_ack, plain.ack_of,
+        pb.CommandAck,
+        acks,
+        commands.decode_ack_py,
+        plain.decode_ack,
+        plain.ack_of,
     ),
     "metadata": (
-        pb.MessageMetadata, metadata, commands.peek_metadata_py, plain.peek_metadata,
+        pb.MessageMetadata,
+        metadata,
+        commands.peek_metadata_py,
+        plain.peek_metadata,
         plain.metadata_of,
     ),
 }
@@ -279,7 +294,13 @@ def test_a_message_header_is_built_as_protobuf_builds_it(
     payload_size: int,
 ) -> None:
     arguments = (
-        consumer_id, ledger_id, entry_id, partition, redelivery_count, ack_set, consumer_epoch,
+        consumer_id,
+        ledger_id,
+        entry_id,
+        partition,
+        redelivery_count,
+        ack_set,
+        consumer_epoch,
         payload_size,
     )
     assert commands.build_message_header_py(*arguments) == plain.build_message_header(*arguments)

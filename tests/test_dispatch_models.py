@@ -18,7 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from dispatching import KEYS, Desk, open_entries
+from dispatching import DELAYED, KEYS, Desk, open_entries
 from oracles.key_shared import key_hash
 from pyxbroker import _native
 from pyxbroker.broker.consumer import Consumer
@@ -75,7 +75,9 @@ class DispatchMachine(RuleBasedStateMachine):
         return [
             entry
             for entry in range(self.desk.ledger.last + 1)
-            if entry not in taken and not self.desk.acks.is_acknowledged(LEDGER, entry)
+            if entry not in taken
+            and DELAYED.get(entry, 0) <= self.desk.clock_s * 1000
+            and not self.desk.acks.is_acknowledged(LEDGER, entry)
         ]
 
     def look(self) -> None:
@@ -88,6 +90,8 @@ class DispatchMachine(RuleBasedStateMachine):
             self.pending[consumer] = held
             assert consumer.permits >= 0
             assert consumer.unacked_messages == len(held)
+            early = [each for each in held if DELAYED.get(each, 0) > self.desk.clock_s * 1000]
+            assert not early, f"{early} came too early"
         all_held = [entry for held in self.pending.values() for entry in held]
         assert len(set(all_held)) == len(all_held), "two consumers have an entry"
         assert self.desk.dispatcher.unacked.messages == len(all_held)
@@ -99,11 +103,16 @@ class DispatchMachine(RuleBasedStateMachine):
             return
         if not self.was_read:
             # What was on its way from the disk may come before what was returned meanwhile.
-            fresh = set().union(*new.values()) - self.returned
+            fresh = set().union(*new.values()) - self.returned - DELAYED.keys()
             again = self.returned & set(self.waiting())
             assert not (fresh and again), f"{fresh} came before {again}"
         if self.waiting():
             assert not any(each.can_deliver for each in self.consumers), "somebody is stuck"
+
+    @invariant()
+    def one_read_at_a_time(self) -> None:
+        if hasattr(self, "desk"):
+            assert len(self.desk.ledger.reads) <= 1
 
     @invariant()
     def counts_are_right(self) -> None:
@@ -177,11 +186,12 @@ class DispatchMachine(RuleBasedStateMachine):
         self.consumers.remove(consumer)
         self.takes_back(consumer, self.held(consumer))
         del self.pending[consumer]
+        self.desk.leave(consumer)
         if not self.consumers:
             self.counts.clear()
-            self.returned.clear()
-            self.damaged.clear()
-        self.desk.leave(consumer)
+            if not self.desk.dispatcher.is_kept:
+                self.returned.clear()
+                self.damaged.clear()
         self.look()
 
     @rule()
@@ -202,6 +212,12 @@ class DispatchMachine(RuleBasedStateMachine):
         self.was_read = True
         self.look()
         self.was_read = False
+
+    @rule(seconds=st.integers(1, 3))
+    def time_passes(self, seconds: int) -> None:
+        self.desk.clock_s += seconds
+        self.desk.loop.run_later()
+        self.look()
 
     @rule()
     def move_the_cursor(self) -> None:
@@ -235,12 +251,16 @@ class KeySharedMachine(DispatchMachine):
             slot = keys.owner_of(key_hash(b"", 0, None, key.encode(), False, keys.hashes))
             got = [entry for entry in set().union(*new.values()) if KEYS[entry] == key]
             first = min(waiting.get(key, []), default=10_000)
-            assert all(entry < first for entry in got), f"{got} came before {first}"
+            # What is delayed does not hold up what is behind it, nor has it a place in its order.
+            in_order = min((e for e in waiting.get(key, []) if e not in DELAYED), default=10_000)
+            late = [entry for entry in got if entry not in DELAYED and entry > in_order]
+            assert not late, f"{late} came before {in_order}"
             if first == 10_000 or self.desk.ledger.reads:
                 continue
             owner = next((c for c in self.consumers if c.slot == slot), None)
             may_go = owner is not None and (not holders or holders[0] is owner)
-            is_read = (LEDGER, first) < dispatcher.read_position
+            # What was set aside until it is due has to be read again.
+            is_read = first not in DELAYED and (LEDGER, first) < dispatcher.read_position
             if may_go and (is_read or keys.waiting < LOOK_AHEAD):
                 assert owner is not None and not owner.can_deliver, f"{first} of {key} is stuck"
 

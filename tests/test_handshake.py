@@ -113,9 +113,7 @@ def test_garbage_ends_one_connection_and_no_other(tmp_path: Path, data: bytes) -
 def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        answer = await client.request(
-            pb.CommandGetSchema(topic="t", request_id=0), "error"
-        )
+        answer = await client.request(pb.CommandGetSchema(topic="t", request_id=0), "error")
         assert answer.error == pb.NotAllowedError
         assert "not supported" in answer.message
 

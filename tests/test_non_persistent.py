@@ -171,9 +171,7 @@ def test_subscriptions_go_with_their_last_consumer(tmp_path: Path) -> None:
         assert mine.cursor.properties == {"k": "v"}
         await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
         assert len(topic.all_subscriptions()) == 2
-        answer = await client.request(
-            pb.CommandUnsubscribe(consumer_id=2, request_id=0), "success"
-        )
+        answer = await client.request(pb.CommandUnsubscribe(consumer_id=2, request_id=0), "success")
         assert not hasattr(answer, "error")
         client.connection.close()
         assert topic.all_subscriptions() == []

@@ -140,9 +140,7 @@ def test_the_parts_of_a_name() -> None:
     st.from_regex(r"[-=:.\w]+", fullmatch=True).filter(str.isascii),
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="/"), min_size=1),
 )
-def test_a_managed_ledgers_name_leads_back_to_its_topic(
-    domain: str, part: str, local: str
-) -> None:
+def test_a_managed_ledgers_name_leads_back_to_its_topic(domain: str, part: str, local: str) -> None:
     if local.isspace():
         return
     name = TopicName.get(f"{domain}://{part}/{part}/{local}")

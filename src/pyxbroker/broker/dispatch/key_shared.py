@@ -136,13 +136,15 @@ class KeySharedDispatcher(SharingDispatcher):
         super().wake()
 
     def _step(self) -> bool:
-        return self._serve_waiting() or self._read_new()
+        # What waits may be on its way from the disk now; nothing else is read meanwhile.
+        return self._serve_waiting() or (not self._reading and self._read_new())
 
     def _read_new(self) -> bool:
         """What is due, or else what is new."""
         if self.keys.waiting >= self._look_ahead:
             return False
-        if not self._has_replay() and self.managed_ledger.normalize(self.read_position) is None:
+        due = self._has_replay()
+        if not due and self.managed_ledger.normalize(self.read_position) is None:
             return False
         count = size = 0
         for consumer in self.consumers:
@@ -154,7 +156,7 @@ class KeySharedDispatcher(SharingDispatcher):
             return False
         limits = self.topic.limits
         count, size = min(count, limits.read_batch_max), min(size, limits.read_bytes_max)
-        return (self._read_replay if self._has_replay() else self._read_some)(count, size)
+        return (self._read_replay if due else self._read_some)(count, size)
 
     def _send_again(self, batch: EntryBatch) -> Position:
         return self._send(batch, again=True)

@@ -177,12 +177,13 @@ class SharedDispatcher(SharingDispatcher):
         self._chosen = -1
 
     def give_back(self, consumer: Consumer) -> None:
+        if not self.consumers:
+            self._redelivery_counts.clear()
         if self.consumers or self.delayed_entries:
             # To read again what is set aside would be long: the next consumer finds it here.
             self._take_back(consumer, consumer.pending_positions())
             return
         consumer.clear_pending()
-        self._redelivery_counts.clear()
         self.rewind()
 
     @property

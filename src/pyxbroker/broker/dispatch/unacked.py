@@ -16,15 +16,19 @@ class BrokerUnacked(UnackedCount):
 
     def __init__(self, limit: int) -> None:
         super().__init__(limit)
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turn
 
     def when_it_goes_on(self, call: Callable[[], None]) -> None:
-        """Calls call() once when the broker is not at its limit any more."""
-        self._waiting.add(call)
+        """Calls call() once when the broker is not at its limit any more.
+
+        Who asks again, having been served meanwhile, goes behind the others.
+        """
+        self._waiting.pop(call, None)
+        self._waiting[call] = None
 
     def go_on(self) -> None:
         """Something was acknowledged: wakes those who wait, when that is enough."""
         if self._waiting and not self.blocked:
-            waiting, self._waiting = self._waiting, set()
+            waiting, self._waiting = self._waiting, {}
             for call in waiting:
                 call()
