@@ -244,11 +244,12 @@ int reader_submit(reader *r, const read_request *request, int answered) {
     *copy = *request;
     pthread_mutex_lock(&r->lock);
     read_queue_put(answered ? &r->done : &r->requests, copy);
+    pthread_mutex_unlock(&r->lock);
+    /* After the lock is free: who is woken wants it at once. */
     if (answered)
         event_ring(r->event_fd);
     else
         pthread_cond_signal(&r->work);
-    pthread_mutex_unlock(&r->lock);
     return 0;
 }
 

@@ -15,7 +15,8 @@ cdef enum:
     READ_BYTES_MIN = 65536          # below this much room the rest is moved to the slab's start
     HANDSHAKE_FRAME_BYTES_MAX = 131072      # frames before CONNECTED
     OUT_PENDING_PAUSE = 8 * 1024 * 1024     # unsent bytes that pause reading from the peer
-    OUT_PENDING_DISPATCH = 2 * 1024 * 1024  # unsent bytes that pause delivery to the peer
+    OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the peer
+    OUT_PENDING_RESUME = 2 * 1024 * 1024    # and those below which it goes on, in few large steps
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
     CLOSED_PRODUCERS_KEPT = 64      # SENDs for producers closed this recently are dropped
 

@@ -542,7 +542,7 @@ cdef class Connection:
                 self.group.loop.remove_writer(self.fd)
             if self.paused & PAUSED_OUTPUT and self.out.pending * 2 < OUT_PENDING_PAUSE:
                 self._set_paused(PAUSED_OUTPUT, False)
-            if self.waiting_output and self.can_deliver():
+            if self.waiting_output and self.out.pending < OUT_PENDING_RESUME:
                 self._resume_delivery()
         except Exception as error:
             self._fail(error)
