@@ -34,6 +34,7 @@ class NoLedger:
     def __init__(self) -> None:
         self.listener: Any = None
         self.cursors: dict[str, Any] = {}
+        self.unreadable: frozenset[str] = frozenset()
         self.last_confirmed = NOWHERE
         self.entries = 0
         self.size = 0

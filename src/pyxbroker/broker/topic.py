@@ -18,6 +18,7 @@ from pyxbroker.entry import Position
 from pyxbroker.errors import (
     ConsumerBusy,
     NotAllowed,
+    PersistenceError,
     ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
@@ -185,6 +186,11 @@ class Topic:
             if replicated:
                 await found.set_replicated()
             return found
+        if name in self.managed_ledger.unreadable:
+            raise PersistenceError(
+                f"The state of subscription {name} of {self.name} cannot be read; the broker's log"
+                " says why."
+            )
         if not create:
             raise SubscriptionNotFound(
                 f"Subscription {name} of {self.name} does not exist, and it may not be created"
@@ -375,7 +381,7 @@ class Topic:
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def _is_used(self, mode: str) -> bool:
-        if self.producers or self._readers:
+        if self.producers or self._readers or self.managed_ledger.unreadable:
             return True
         subscriptions = self.subscriptions.values()
         if mode == DELETE_WHEN_NO_SUBSCRIPTIONS:

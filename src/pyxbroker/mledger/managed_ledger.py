@@ -120,6 +120,7 @@ class ManagedLedger:
         self.terminated_position: Position | None = None
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
+        self.unreadable: set[str] = set()  # cursors: nobody knows what they need, so all is kept
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
         self.entries_added = 0
@@ -149,9 +150,7 @@ class ManagedLedger:
                 del self._readers[ledger_id]
 
     async def write_info(self) -> None:
-        """Writes the list, by compare-and-set. Raises ManagedLedgerFenced when it has another
-        owner.
-        """
+        """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
         async with self._info_lock:
             try:
                 result = await self.store.put(*self._list_put(self.ledgers.values()))
@@ -404,7 +403,7 @@ class ManagedLedger:
 
     def trim(self) -> None:
         """Deletes ledgers that every cursor has passed and retention does not keep."""
-        can_trim = self.state is State.OPEN or self.is_terminated
+        can_trim = (self.state is State.OPEN or self.is_terminated) and not self.unreadable
         if not self._trimming and can_trim and len(self._ids) > 1:
             victims = self._trimmable()
             if victims:

@@ -8,6 +8,7 @@ import time
 
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, NotFound
@@ -106,10 +107,11 @@ async def _open_cursors(managed_ledger: ManagedLedger) -> None:
         name = paths.decode(encoded)
         try:
             cursor = await recover_cursor(managed_ledger, name, node.value, node.version)
-        except MalformedRecord as error:
+        except (MalformedRecord, MalformedLedgerMetadata) as error:
             # The topic serves everybody else; who asks for this subscription is refused.
+            managed_ledger.unreadable.add(name)
             log.error(
-                "a cursor cannot be read",
+                "a cursor cannot be read; nothing is trimmed until it is repaired or deleted",
                 managed_ledger=managed_ledger.name,
                 cursor=name,
                 error=error,
@@ -129,6 +131,9 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
         raise ManagedLedgerError(f"{managed_ledger.name} is {managed_ledger.state.value}")
     for cursor in list(managed_ledger.cursors.values()):
         await cursor.delete()
+    for name in managed_ledger.unreadable:
+        with contextlib.suppress(NotFound):
+            await managed_ledger.store.delete(paths.cursor(managed_ledger.name, name))
     ledger_ids = list(managed_ledger.ledgers)
     with contextlib.suppress(NotFound):
         await managed_ledger.store.delete(

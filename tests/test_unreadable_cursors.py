@@ -1,0 +1,92 @@
+"""A subscription whose state cannot be read: it is refused, and what it may need is kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from one_bookie import turns
+from one_broker import TOPIC, Broker
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
+
+NAME = "public/default/persistent/t"
+LEDGER = "the metadata of its ledger"
+
+Scenario = Callable[[Broker, list[tuple[int, int]]], Awaitable[None]]
+
+
+async def made(broker: Broker, damaged: str) -> list[tuple[int, int]]:
+    """A topic of four ledgers whose subscription "s" is lost; it is not open."""
+    topic = await broker.topic()
+    node = broker.node
+    await topic.subscription_for("s", topic.managed_ledger.first_position(), {}, True)
+    positions = []
+    for n in range(4):
+        positions += await broker.publish(b"%d" % n)
+        topic.managed_ledger.roll_over()
+        await topic.managed_ledger.finish_tasks()
+    cursor = topic.subscriptions["s"].cursor
+    cursor.acknowledge_positions(positions[1:2])
+    await cursor.persist()
+    broken = paths.cursor(NAME, "s") if damaged == "its node" else paths.ledger(cursor.ledger_id)
+    # As a kill leaves it: a clean close would put the state into the node.
+    cursor.abandon()
+    await broker.topics.close()
+    await node.store.put(broken, b"\xff\xff\xff\xff")
+    return positions
+
+
+def run(tmp_path: Path, damaged: str, scenario: Scenario) -> None:
+    async def main() -> None:
+        first = Broker(tmp_path / "bookie")
+        async with first:
+            positions = await made(first, damaged)
+        settings = {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 0}
+        second = Broker(tmp_path / "bookie", **settings)
+        second.node.tree = first.node.tree
+        async with second:
+            await scenario(second, positions)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("damaged", ["its node", LEDGER])
+def test_it_is_refused_and_others_are_served(tmp_path: Path, damaged: str) -> None:
+    async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
+        client = await broker.client()
+        for consumer_id in (1, 2):
+            answer = await client.subscribe(consumer_id, permits=0)
+            assert (answer.error, "cannot be read" in answer.message) == (pb.PersistenceError, True)
+        await client.produce()
+        await client.subscribe(3, subscription="other")
+        assert [each.position for each in await client.messages(4)] == positions
+        assert not (await broker.topic()).fenced
+        assert await client.quiet() == []
+
+    run(tmp_path, damaged, scenario)
+
+
+def test_what_it_may_need_is_kept(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
+        topic = await broker.topic()
+        topic.managed_ledger.trim()
+        await broker.topics.delete_inactive()
+        await turns()
+        assert await broker.topic() is topic
+        assert {ledger_id for ledger_id, _ in positions} <= set(topic.managed_ledger.ledgers)
+
+    run(tmp_path, "its node", scenario)
+
+
+def test_it_goes_with_its_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
+        await broker.topics.delete_by_name(TopicName.get(TOPIC))
+        assert not await broker.node.store.exists(paths.managed_ledger(NAME))
+        assert not await broker.node.store.exists(paths.cursor(NAME, "s"))
+
+    run(tmp_path, "its node", scenario)
