@@ -396,6 +396,29 @@ def test_runs_that_wait_for_a_ledger_fail_when_another_owner_comes(tmp_path: Pat
     run(tmp_path, scenario)
 
 
+def test_who_was_fenced_while_a_ledger_was_created_stays_fenced(tmp_path: Path) -> None:
+    """A cursor may be the first to notice another owner; the topic can then be opened anew."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        managed_ledger.listener = told = Told()
+        await append(managed_ledger, b"one")
+        runs = Runs()
+        managed_ledger.roll_over()
+        managed_ledger.append(runs.run(b"waiting"))
+        managed_ledger.fence("somebody else changed a cursor")
+        await managed_ledger.finish_tasks()
+        assert managed_ledger.state is State.FENCED
+        assert managed_ledger.is_dead
+        with pytest.raises(ManagedLedgerFenced):
+            managed_ledger.append(runs.run(b"late"))
+        assert [data for data, _ in runs.failed] == [b"waiting"]
+        assert len(told.failures) == 1
+        assert await read_all(await node.open()) == [b"one"]
+
+    run(tmp_path, scenario)
+
+
 def test_a_failed_journal_fails_each_run_and_acknowledges_none(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:

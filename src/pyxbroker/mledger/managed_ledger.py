@@ -316,9 +316,7 @@ class ManagedLedger:
             self.spawn(self._roll_over())
 
     def check_age(self) -> None:
-        """Called now and then: closes a current ledger that has grown too old, frees old
-        ledgers.
-        """
+        """Called now and then: closes a current ledger that is too old, frees old ones."""
         age = time.monotonic() - self._current_since
         if self.state is State.OPEN and self.current is not None:
             full = self.current.pending.next >= self.limits.entries_per_ledger_max or (
@@ -392,7 +390,9 @@ class ManagedLedger:
         self.index_ledgers()
 
     def start_ledger(self, handle: LedgerHandle) -> None:
-        """Writes to a ledger that the list on disk has."""
+        """Writes to a ledger that the list on disk has. Raises what it failed of meanwhile."""
+        if self._failure is not None:
+            raise self._failure
         self.current = handle
         self._readers[handle.ledger_id] = handle
         self._current_since = time.monotonic()
