@@ -184,6 +184,22 @@ def test_subscriptions_go_with_their_last_consumer(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_reader_from_some_time_ago_gets_what_comes(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        answer = await client.subscribe(
+            1,
+            topic=NAME,
+            durable=False,
+            subType=pb.CommandSubscribe.Exclusive,
+            start_message_rollback_duration_sec=60,
+        )
+        assert not hasattr(answer, "error")
+        assert (await broker.topic(NAME)).all_subscriptions()[0].consumers
+
+    run(tmp_path, scenario)
+
+
 def test_the_usual_refusals(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from one_bookie import append, until
+from one_bookie import append, settled, until
 from one_broker import TOPIC, Broker, Client, section
 from oracles import wire
 from pyxbroker.broker.topic import Topic
+from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
@@ -343,6 +344,53 @@ def test_markers_are_not_the_last_message(tmp_path: Path) -> None:
         assert places(await last_message(client))[0] == (*position, 2)
 
     run(tmp_path, scenario)
+
+
+# --- while ledgers are trimmed --------------------------------------------------------------------
+
+
+def trim_at_next_read(topic: Topic, mark: tuple[int, int]) -> None:
+    """Everything up to a mark is acknowledged, and gone, when the next entry is read."""
+    managed_ledger = topic.managed_ledger
+    read_one = managed_ledger.read_one
+
+    async def read_and_trim(position: Position) -> EntryBatch:
+        managed_ledger.read_one = read_one  # type: ignore[method-assign]
+        found = await read_one(position)
+        topic.subscriptions["s"].cursor.acknowledge_up_to(mark)
+        await managed_ledger.finish_tasks()
+        assert mark[0] not in managed_ledger.ledgers
+        return found
+
+    managed_ledger.read_one = read_and_trim  # type: ignore[method-assign]
+
+
+def test_a_time_is_found_while_ledgers_are_trimmed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        managed_ledger = topic.managed_ledger
+        await topic.subscription_for("s", managed_ledger.first_position(), {}, True)
+        positions = []
+        for n in range(30):
+            positions += await append(managed_ledger, of_time(n * 10))
+            await settled(managed_ledger)
+        trim_at_next_read(topic, positions[9])
+        assert await topic.position_before_time(200) == positions[19]
+
+    run(tmp_path, scenario, {"managedLedgerMaxEntriesPerLedger": 5})
+
+
+def test_the_last_message_is_found_while_ledgers_are_trimmed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        managed_ledger = topic.managed_ledger
+        await topic.subscription_for("s", managed_ledger.first_position(), {}, True)
+        positions = await three_ledgers(broker)
+        await append(managed_ledger, section(b"marker", marker_type=10))
+        trim_at_next_read(topic, positions[5])
+        assert await topic.last_message() == (positions[8], -1)
+
+    run(tmp_path, scenario, {})
 
 
 def test_a_partition_says_which_it_is(tmp_path: Path) -> None:

@@ -266,37 +266,46 @@ class Topic:
         Markers are no messages. (-1, -1) when there is no message.
         """
         managed_ledger = self.managed_ledger
-        for index in range(managed_ledger.entries - 1, -1, -1):
-            peeked = await self._peek(index)
-            position = managed_ledger.position_of(index)
+        index = managed_ledger.entries
+        while index > 0:
+            position = managed_ledger.position_of(index - 1)
+            peeked = await self._peek(position)
             if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
                 return position, -1
             if peeked.marker_type < 0:
                 return position, peeked.num_messages - 1
+            # Ledgers may have been trimmed meanwhile, so it is counted anew.
+            index = managed_ledger.ordinal(position) - 1
         return Position(-1, -1), -1
 
     async def position_before_time(self, publish_time_ms: int) -> Position:
         """The last position whose entry was published before a time, by bisection."""
         managed_ledger = self.managed_ledger
-        low = 0
-        high = managed_ledger.entries
+        end, count = managed_ledger.last_confirmed, managed_ledger.entries
+
+        def place(index: int) -> Position | None:
+            # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
+            kept = managed_ledger.ordinal(end) - count + index
+            return managed_ledger.position_of(kept) if kept >= 0 else None
+
+        low, high = 0, count
         while low < high:
             middle = (low + high) // 2
             # An entry that cannot be read tells nothing: the one before it is asked.
             at = middle
-            while (peeked := await self._peek(at)) is None and at > low:
+            while (peeked := await self._peek(place(at))) is None and at > low:
                 at -= 1
             if peeked is not None and peeked.publish_time >= publish_time_ms:
                 high = at
             else:
                 low = middle + 1
-        if low == 0:
-            return managed_ledger.first_position()
-        return managed_ledger.position_of(low - 1)
+        before = place(low - 1) if low else None
+        return before or managed_ledger.first_position()
 
-    async def _peek(self, index: int) -> Peeked | None:
-        """What the metadata of the index-th kept entry says; None when it cannot be read."""
-        position = self.managed_ledger.position_of(index)
+    async def _peek(self, position: Position | None) -> Peeked | None:
+        """What the metadata of an entry says; None when it cannot be read, or is none."""
+        if position is None:
+            return None
         try:
             return peek_entry(await self.managed_ledger.read_one(position), 0)
         except (EntryDamaged, NoSuchEntry) as error:
