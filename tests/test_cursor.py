@@ -43,6 +43,13 @@ async def made(
     return managed_ledger, cursor
 
 
+def away(*_: Any, **__: Any) -> asyncio.Future[Any]:
+    """What a store answers that cannot be reached."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(Unavailable("the store is away"))
+    return future
+
+
 async def reopened(node: Node, limits: ManagedLedgerLimits = LIMITS) -> Cursor:
     return (await node.open(limits)).cursors["c"]
 
@@ -319,6 +326,23 @@ def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_cursor_ledger_that_is_left_over_refuses_no_acknowledgement(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        short = replace(LIMITS, cursor_entries_per_ledger_max=1)
+        managed_ledger, cursor = await made(node, 3, short)
+        ledger = managed_ledger.last_confirmed.ledger_id
+
+        node.store.delete = away  # type: ignore[method-assign]
+        for entry_id in range(3):
+            cursor.acknowledge_positions([(ledger, entry_id)])
+            await cursor.persist()
+        assert (await stored(node)).cursors_ledger_id == cursor.ledger_id
+        await cursor.close()
+        assert (await stored(node)).acks.mark_delete == (ledger, 2)
+
+    run(tmp_path, scenario)
+
+
 def test_the_newest_state_that_is_whole_counts(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:
@@ -410,6 +434,15 @@ def test_a_cursor_without_a_name_on_disk_writes_nothing(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_reader_that_goes_leaves_a_cursor_of_its_name_alone(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger, cursor = await made(node, 1)
+        await Cursor(managed_ledger, "c", Position(-1, -1), durable=False).delete()
+        assert managed_ledger.cursors == {"c": cursor}
+
+    run(tmp_path, scenario)
+
+
 def test_names_and_properties_of_any_kind_survive(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open()
@@ -479,9 +512,7 @@ def test_a_store_that_was_away_is_written_when_it_is_back(tmp_path: Path) -> Non
             def refuse(*_: Any, **__: Any) -> asyncio.Future[Any]:
                 nonlocal refused
                 refused += 1
-                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                future.set_exception(Unavailable("the store is away"))
-                return future
+                return away()
 
             node.store.put = refuse  # type: ignore[method-assign]
             cursor.acknowledge_positions([(ledger, 0)])
@@ -514,9 +545,7 @@ def test_a_node_that_could_not_be_written_does_not_hide_later_states(tmp_path: P
             def refuse_the_node(path: str, *arguments: Any, **named: Any) -> asyncio.Future[Any]:
                 if path != PATH:
                     return put(path, *arguments, **named)
-                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-                future.set_exception(Unavailable("the store is away"))
-                return future
+                return away()
 
             node.store.put = refuse_the_node  # type: ignore[method-assign]
             cursor.acknowledge_positions([(ledger, 0)])

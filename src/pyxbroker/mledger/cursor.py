@@ -249,11 +249,24 @@ class Cursor:
             await self._write_node(ledger.ledger_id)
         except CursorError:
             # Nothing names the ledger, and nobody else would ever delete it.
-            await client.delete(ledger.ledger_id)
+            await self._delete_ledger(ledger.ledger_id)
             raise
         self._ledger = ledger
-        if previous != NO_LEDGER:
-            await client.delete(previous)
+        await self._delete_ledger(previous)
+
+    async def _delete_ledger(self, ledger_id: int) -> None:
+        """Deletes a ledger that the node does not name (any more): only its space is at stake."""
+        if ledger_id == NO_LEDGER:
+            return
+        try:
+            await self.managed_ledger.client.delete(ledger_id)
+        except MetadataError as error:
+            log.warning(
+                "a cursor's ledger was not deleted",
+                cursor=self.name,
+                ledger=ledger_id,
+                error=error,
+            )
 
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
@@ -301,8 +314,7 @@ class Cursor:
             previous = self.ledger_id
             await self._write_node(NO_LEDGER)
             self._ledger = None
-            if previous != NO_LEDGER:
-                await self.managed_ledger.client.delete(previous)
+            await self._delete_ledger(previous)
 
     async def _close_in_ledger(self) -> None:
         """There is too much for a node: its ledger keeps it, as Pulsar reads it where it can."""
@@ -330,7 +342,8 @@ class Cursor:
         await self.finish_writing()
         if self.durable:
             await self._delete_node()
-        self.managed_ledger.cursors.pop(self.name, None)
+        if self.managed_ledger.cursors.get(self.name) is self:
+            del self.managed_ledger.cursors[self.name]
         self.managed_ledger.trim()
 
     async def _delete_node(self) -> None:
@@ -339,11 +352,7 @@ class Cursor:
             await self.managed_ledger.store.delete(path)
         except NotFound:
             log.warning("the cursor's node was gone already", cursor=self.name)
-        if self.ledger_id != NO_LEDGER:
-            try:
-                await self.managed_ledger.client.delete(self.ledger_id)
-            except MetadataError as error:
-                log.warning("a cursor's ledger was not deleted", cursor=self.name, error=error)
+        await self._delete_ledger(self.ledger_id)
 
 
 async def recover_cursor(
