@@ -58,12 +58,18 @@ class ProducerNames:
 
     def __init__(self, cluster: str, store: MetadataStore) -> None:
         self._cluster = cluster
+        self._store = store
         self._count = 0
-        self._instance = asyncio.ensure_future(
-            next_counter_value(store, paths.PRODUCER_NAME_COUNTER)
-        )
+        self._instance = self._number_of_start()
+
+    def _number_of_start(self) -> asyncio.Future[int]:
+        return asyncio.ensure_future(next_counter_value(self._store, paths.PRODUCER_NAME_COUNTER))
 
     async def next(self) -> str:
+        """Raises MetadataError while the store cannot be reached."""
+        if self._instance.done() and self._instance.exception() is not None:
+            # The store was away; it may have come back.
+            self._instance = self._number_of_start()
         instance = await asyncio.shield(self._instance)
         name = f"{self._cluster}-{instance}-{self._count}"
         self._count += 1
