@@ -506,6 +506,32 @@ def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_lookup_that_meets_a_defect_is_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        async def broken(*_: Any) -> int:
+            raise ZeroDivisionError("broken")
+
+        broker.topics.partitioned.metadata = broken  # type: ignore[method-assign]
+        client = await broker.client()
+        answer = await client.request(
+            pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=0),
+            "partitionMetadataResponse",
+        )
+        assert answer.error == pb.UnknownError
+        [record] = [each for each in caplog.records if each.message == "a command failed"]
+        assert record.exc_info is not None
+        assert record.exc_info[0] is ZeroDivisionError
+        # What is refused as it should be is nothing for the log.
+        caplog.clear()
+        lookup = pb.CommandLookupTopic(topic="a/b", request_id=0)
+        await client.request(lookup, "lookupTopicResponse")
+        assert caplog.records == []
+
+    run(tmp_path, scenario)
+
+
 def test_partitions_are_read_from_metadata(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         name = TopicName.get(TOPIC)

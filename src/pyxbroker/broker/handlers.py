@@ -242,12 +242,18 @@ class Handlers:
             self._answer_error(connection, message, error)
 
     def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
+        told = self._told(connection, message, error)
+        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+
+    @staticmethod
+    def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
+        """What the client of a command that failed is told; the log has what it is not."""
         told = as_pulsar_error(error)
         if told is not error:
             log.failure(
                 "a command failed", error, peer=connection.peer, command=type(message).__name__
             )
-        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+        return told
 
     def _refuse(self, connection: Connection, command: Any) -> None:
         """What is not built, or not for a broker, answers its request with a sentence."""
@@ -335,7 +341,7 @@ class Handlers:
             result = await self.service.lookup(message.topic)
             return replies.lookup_connect(message.request_id, result.broker_url)
 
-        await self._answer_lookup(connection, message.request_id, replies.LOOKUP, answer())
+        await self._answer_lookup(connection, message, replies.LOOKUP, answer())
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
@@ -344,14 +350,12 @@ class Handlers:
             )
             return replies.partitions(message.request_id, count)
 
-        await self._answer_lookup(
-            connection, message.request_id, replies.PARTITIONED_METADATA, answer()
-        )
+        await self._answer_lookup(connection, message, replies.PARTITIONED_METADATA, answer())
 
     async def _answer_lookup(
         self,
         connection: Connection,
-        request_id: int,
+        message: Any,
         kind: replies.LookupKind,
         answering: Coroutine[Any, Any, bytes],
     ) -> None:
@@ -360,6 +364,6 @@ class Handlers:
             with contextlib.closing(answering), self._lookups.admitted():
                 answer = await answering
         except Exception as error:
-            told = as_pulsar_error(error)
-            answer = replies.lookup_failed(kind, request_id, told.code, str(told))
+            told = self._told(connection, message, error)
+            answer = replies.lookup_failed(kind, message.request_id, told.code, str(told))
         connection.send_frame(answer)
