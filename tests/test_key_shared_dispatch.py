@@ -14,6 +14,8 @@ from one_bookie import append, until
 from one_broker import Broker, Message, section
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, look_ahead
 from pyxbroker.broker.topic import TopicLimits
+from pyxbroker.broker.topic_commands import _key_shared_policy
+from pyxbroker.errors import ConsumerAssignError
 from pyxbroker.proto import PulsarApi as pb
 
 Scenario = Callable[[Broker], Awaitable[None]]
@@ -194,6 +196,15 @@ def test_the_last_one_leaves_everything_to_the_next(tmp_path: Path) -> None:
             await until(lambda client=client: client.connection.closed)
 
     run(tmp_path, scenario)
+
+
+def test_more_ranges_than_there_are_hashes_are_refused() -> None:
+    message = pb.CommandSubscribe()
+    message.keySharedMeta.hashRanges.extend([pb.IntRange(start=0, end=1)] * 65_536)
+    assert len(_key_shared_policy(message).ranges) == 65_536
+    message.keySharedMeta.hashRanges.add(start=0, end=1)
+    with pytest.raises(ConsumerAssignError, match="65537 ranges"):
+        _key_shared_policy(message)
 
 
 def test_not_more_than_the_look_ahead_is_read(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -135,6 +136,17 @@ def test_ranges_that_another_consumer_has(asked: list[tuple[int, int]], expected
     sticky.add(1, "", [(10, 20)])
     sticky.add(2, "", [(50, 60), (70, 80)])
     assert sticky.conflict(asked) == expected
+
+
+def test_as_many_ranges_as_there_are_hashes_take_no_time() -> None:
+    sticky = HashRangeExclusive()
+    began = time.process_time()
+    sticky.add(1, "", [(hash_, hash_) for hash_ in range(65534, -1, -2)])
+    others = [(hash_, hash_) for hash_ in range(1, 65536, 2)]
+    assert sticky.conflict(others) == 0
+    sticky.add(2, "", others)
+    assert time.process_time() - began < 5.0
+    assert sticky.conflict([(65535, 65535)]) == 2
 
 
 def test_what_nobody_asked_for_nobody_has() -> None:

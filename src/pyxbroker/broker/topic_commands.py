@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.broker import replies
 from pyxbroker.broker.consumer import Consumer
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
+from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
 from pyxbroker.broker.liveness import Liveness
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.seek import reader_start, signed
@@ -14,7 +15,13 @@ from pyxbroker.broker.session import Opening, opened
 from pyxbroker.broker.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topic import Topic
 from pyxbroker.connection import Connection
-from pyxbroker.errors import ConsumerNotFound, MetadataStoreError, NotAllowed, ProducerBusy
+from pyxbroker.errors import (
+    ConsumerAssignError,
+    ConsumerNotFound,
+    MetadataStoreError,
+    NotAllowed,
+    ProducerBusy,
+)
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
@@ -249,6 +256,10 @@ def _check_durability(topic: Topic, message: Any) -> None:
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:
     meta = message.keySharedMeta
+    if len(meta.hashRanges) > RANGE_HASHES:
+        raise ConsumerAssignError(
+            f"{len(meta.hashRanges)} ranges are more than the {RANGE_HASHES} hashes there are."
+        )
     return KeySharedPolicy(
         KeySharedMode(meta.keySharedMode),
         tuple((each.start, each.end) for each in meta.hashRanges),

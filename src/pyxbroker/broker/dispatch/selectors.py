@@ -169,8 +169,8 @@ class HashRangeExclusive:
 
     def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
         self.check(ranges)
-        for first, last in ranges:
-            insort(self._ranges, (first, last, slot))
+        self._ranges.extend((first, last, slot) for first, last in ranges)
+        self._ranges.sort()
 
     def check(self, ranges: Sequence[tuple[int, int]]) -> None:
         """Raises ConsumerAssignError for ranges that are none, or overlap each other."""
@@ -192,7 +192,9 @@ class HashRangeExclusive:
     def conflict(self, ranges: Sequence[tuple[int, int]]) -> int:
         """The slot of a consumer that has a part of these ranges; 0: nobody has."""
         for first, last in ranges:
-            for held_first, held_last, slot in self._ranges:
+            # None of them overlap, so only the two can that are next to its beginning.
+            at = bisect_left(self._ranges, (first, first, 0))
+            for held_first, held_last, slot in self._ranges[max(at - 1, 0) : at + 1]:
                 if held_first <= last and first <= held_last:
                     return slot
         return 0
