@@ -137,6 +137,8 @@ class TopicCommands:
         await self._make_room(connection, subscription.holder(kind, key_shared))
         if connection.closed:
             return
+        # The topic may have been closed, or got other consumers, since it was asked first.
+        subscription.topic.check_consumers()
         consumer = Consumer(
             connection,
             message.consumer_id,
