@@ -241,7 +241,7 @@ def _refuse_unsupported_producer(message: Any) -> None:
             "Only the producer access mode Shared is supported by this broker; exclusive"
             " producers are not."
         )
-    if message.HasField("schema") and message.schema.type not in (0,):
+    if message.HasField("schema") and message.schema.type != 0:
         raise NotAllowed(_NO_SCHEMAS)
 
 
@@ -272,7 +272,7 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
 def _refuse_unsupported_consumer(message: Any) -> None:
     if message.read_compacted:
         raise NotAllowed("Reading compacted topics is not supported by this broker.")
-    if message.HasField("schema") and message.schema.type not in (0,):
+    if message.HasField("schema") and message.schema.type != 0:
         raise NotAllowed(_NO_SCHEMAS)
 
 
