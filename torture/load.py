@@ -38,6 +38,7 @@ class Load:
         self._room: dict[int, asyncio.Semaphore] = {}
         self._stopping = False
         self._acks: set[asyncio.Task[None]] = set()
+        self.problems: list[str] = []
 
     async def run(self, port: int) -> None:
         """Drive the broker; returns when the connection ends."""
@@ -50,7 +51,10 @@ class Load:
         try:
             await self._subscribe(receiver)
             await asyncio.gather(*(self._produce(sender, n) for n in self._producers))
-        except (ConnectionError, TimeoutError, asyncio.TimeoutError, Refused):
+        except Refused as error:
+            # Nothing of the load is anything that a broker may refuse.
+            self.problems.append(f"the load was refused: {error}")
+        except (ConnectionError, TimeoutError, asyncio.TimeoutError):
             if not sender.closed.done() and not self._stopping:
                 await asyncio.wait([sender.closed], timeout=0.2)
         finally:
@@ -149,7 +153,9 @@ async def time_to_ready(port: int, topic: str, started_at: float) -> float:
             connection.close()
 
 
-async def verify(port: int, topics: list[TopicModel], verdict: Verdict, clean: bool) -> None:
+async def verify(
+    port: int, topics: list[TopicModel], verdict: Verdict, acks_are_durable: bool
+) -> None:
     """Read every topic back, drain its subscription, and put what is wrong into the verdict."""
     connection = await Connection.open(port)
     try:
@@ -160,7 +166,7 @@ async def verify(port: int, topics: list[TopicModel], verdict: Verdict, clean: b
             verdict.read_back += len(check.positions)
             if topic.subscribed:
                 await _drain(connection, topic, check, verdict)
-            verdict.problems += check.finish(clean)
+            verdict.problems += check.finish(acks_are_durable)
     finally:
         connection.close()
 

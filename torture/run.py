@@ -130,8 +130,7 @@ class Torture:
         else:
             end_at = 0.05 + self.random.random() * self.options.load_s
         await self._load_until(broker, end_at, wait_ready=started)
-        clean = how == "stop"
-        if clean:
+        if how == "stop":
             await asyncio.to_thread(broker.stop)
         broker.kill()
         self._cut_power()
@@ -146,7 +145,8 @@ class Torture:
         self.verdict.ready_s.append(ready)
         if ready > self.options.ready_limit_s:
             self.verdict.problems.append(f"ready only after {ready:.2f} s")
-        await verify(broker.port, self.topics, self.verdict, clean)
+        acks_are_durable = how == "stop" or self.options.broker == "pyxbroker"
+        await verify(broker.port, self.topics, self.verdict, acks_are_durable)
 
     async def _load_until(self, broker: Broker, end_at: float, wait_ready: bool) -> None:
         deadline = time.monotonic() + end_at
@@ -165,6 +165,7 @@ class Torture:
         else:
             broker.kill()
             await asyncio.wait_for(running, 30)
+        self.verdict.problems += load.problems
 
     def _cut_power(self) -> None:
         if self.simulator is None or not self.simulator.used():

@@ -12,7 +12,7 @@ from compat_tests.brokers import Broker
 
 from torture.cut import Mode, PowerCut
 from torture.load import Load, make_topics, verify
-from torture.model import Verdict
+from torture.model import TopicCheck, Verdict
 from torture.run import main
 from torture.simulator import Simulator, build_library
 
@@ -84,7 +84,7 @@ def test_a_lost_message_is_found_out(tmp_path: Path) -> None:
         # A promise the broker never made stands for one that it broke.
         producer.received[10**9] = (10**6, 0)
         verdict = Verdict()
-        await verify(broker.port, topics, verdict, clean=False)
+        await verify(broker.port, topics, verdict, acks_are_durable=True)
         return verdict
 
     try:
@@ -93,3 +93,25 @@ def test_a_lost_message_is_found_out(tmp_path: Path) -> None:
         broker.close()
     assert any("1 acknowledged messages lost" in problem for problem in problems), problems
     assert any("were not delivered" in problem for problem in problems), problems
+
+
+def test_an_acknowledgement_that_was_forgotten_is_found_out() -> None:
+    [topic, *_] = make_topics(random.Random(4), 1)
+    topic.subscribed = True
+    topic.acked_with_receipt.add((3, 4))
+    for durable, found in ((True, 1), (False, 0)):
+        check = TopicCheck(topic)
+        check.delivered.add((3, 4))
+        assert len(check.finish(durable)) == found
+
+
+def test_a_broker_that_refuses_the_load_is_found_out(tmp_path: Path) -> None:
+    settings = {"allowAutoTopicCreation": "false"}
+    broker = Broker("pyxbroker", tmp_path / "broker", settings=settings)
+    load = Load(make_topics(random.Random(5), 1), random.Random(5))
+    try:
+        broker.start()
+        asyncio.run(load.run(broker.port))
+    finally:
+        broker.close()
+    assert ["refused" in each for each in load.problems] == [True]
