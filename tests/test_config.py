@@ -87,6 +87,15 @@ def test_unknown_keys_are_listed_once_and_java_keys_are_silent(tmp_path: Path) -
     assert config.unknown == ["functionsWorkerEnabled"]
 
 
+@pytest.mark.parametrize("key", ["authenticationEnabled", "authorizationEnabled"])
+def test_who_asks_for_a_protection_that_is_not_there_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"line 1: {key} is true, and there is none yet"):
+        Config.load(write(tmp_path, f"{key}= True\n"))
+    with pytest.raises(ConfigError, match=key):
+        Config.load(environment={f"PULSAR_PREFIX_{key}": "true"})
+    assert Config.load(write(tmp_path, f"{key}=false\n")).unknown == []
+
+
 def test_a_setting_that_is_not_implemented_is_named_too(tmp_path: Path) -> None:
     assert Config.load(write(tmp_path, "brokerDeduplicationEnabled=true\n")).unknown == [
         "brokerDeduplicationEnabled"

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT, ZOOKEEPER_ALIASES
+from pyxbroker.config_names import (
+    ALIASES,
+    NOT_YET,
+    PROTECTION,
+    WITHOUT_EFFECT,
+    ZOOKEEPER_ALIASES,
+)
 from pyxbroker.properties import ConfigError, read_properties
 
 T = TypeVar("T")
@@ -514,10 +520,14 @@ class Config:
         return config
 
     def _set(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
+        if key in PROTECTION and text.strip().lower() == "true":
+            raise ConfigError(
+                f"{place}: {key} is true, and there is none yet: anybody would be served."
+            )
         target = ALIASES.get(key, key)
         row = SCHEMA.get(target)
         ignored = row is None or target in NOT_YET
-        if ignored and key not in WITHOUT_EFFECT and key not in self.unknown:
+        if ignored and key not in WITHOUT_EFFECT | PROTECTION and key not in self.unknown:
             self.unknown.append(key)
         if row is None:
             return

@@ -36,6 +36,10 @@ NOT_YET = frozenset(
     """.split()
 )
 
+# Keys that ask for a protection that is not there: who sets one to true is refused, as others would
+# be let in whom it is to keep out.
+PROTECTION = frozenset({"authenticationEnabled", "authorizationEnabled"})
+
 # Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
 WITHOUT_EFFECT = frozenset(
     """
