@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from one_broker import Broker, Client
 from oracles import wire
+from pyxbroker.broker import topic_list
+from pyxbroker.broker.topic_list import TopicListWatcher
 from pyxbroker.broker.topics_pattern import compile_pattern, matches, topics_hash, without_domain
 from pyxbroker.errors import MetadataStoreError
 from pyxbroker.metadata import paths
@@ -250,6 +252,39 @@ def test_many_changes_add_up(tmp_path: Path) -> None:
             assert known == set(names)
 
     run(tmp_path, scenario)
+
+
+def test_others_have_their_turn_while_many_watchers_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_list, "SLICE_S", -1.0)
+    turns: list[int] = []
+    on_change = TopicListWatcher.on_change
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for watcher_id in range(5):
+            await watch(client, watcher_id=watcher_id)
+        now = 0
+
+        def noted(watcher: TopicListWatcher, *change: Any) -> None:
+            turns.append(now)
+            on_change(watcher, *change)
+            if len(turns) == 2:
+                # The last one goes before it was told.
+                client.connection.session.watchers.pop(4).forget()
+
+        monkeypatch.setattr(TopicListWatcher, "on_change", noted)
+        await broker.topic(PREFIX + "a1")
+        while len(turns) < 4:
+            await asyncio.sleep(0)
+            now += 1
+        for watcher_id in range(4):
+            assert (await told(client, watcher_id))[0] == [PREFIX + "a1"]
+        assert await client.quiet() == []
+
+    run(tmp_path, scenario)
+    assert len(set(turns)) == 4
 
 
 def test_a_watcher_goes_with_its_connection(tmp_path: Path) -> None:

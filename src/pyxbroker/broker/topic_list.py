@@ -35,7 +35,7 @@ log = get_logger("pyxbroker.topics")
 WATCHERS_MAX = 1_000  # of one connection
 SLICE_S = 0.005  # of matching names before others have their turn
 RETRY_S = 1.0
-REST_FACTOR = 10  # times as long as the list took to read, before it is read again
+REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
 SYSTEM_NAMESPACE = "pulsar/system"
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
 _SYSTEM_TOPIC = re.compile(r"__change_events|__transaction_.*|.*__transaction_pending_ack")
@@ -80,7 +80,7 @@ class WatchedNamespace:
         self._namespace = namespace
         self._turn = turn
         self._path = paths.managed_ledgers(namespace, PERSISTENT)
-        self._watchers: list[TopicListWatcher] = []
+        self._watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
         self._changed = asyncio.Event()
         self._unsubscribe = store.watch(self._on_notification, prefix=self._path)
         self._task: asyncio.Task[None] | None = None
@@ -97,10 +97,10 @@ class WatchedNamespace:
             self._task = asyncio.ensure_future(self._follow())
 
     def add(self, watcher: TopicListWatcher) -> None:
-        self._watchers.append(watcher)
+        self._watchers[watcher] = None
 
     def remove(self, watcher: TopicListWatcher) -> None:
-        self._watchers.remove(watcher)
+        del self._watchers[watcher]
 
     def close(self) -> None:
         self._unsubscribe()
@@ -115,7 +115,7 @@ class WatchedNamespace:
         self.topics = await list_persistent_topics(self._store, self._namespace, self.topics)
 
     async def _follow(self) -> None:
-        """Reads the list again after changes; the longer that takes, the more rarely."""
+        """Reads the list again after changes and tells of them; what takes long comes rarely."""
         loop = asyncio.get_running_loop()
         while True:
             await self._changed.wait()
@@ -129,14 +129,17 @@ class WatchedNamespace:
                 self._changed.set()
                 await asyncio.sleep(RETRY_S)
                 continue
-            took = loop.time() - began
-            self._turn.run(self._tell, before)
-            await asyncio.sleep(took * REST_FACTOR)
+            await self._tell(before)
+            await asyncio.sleep((loop.time() - began) * REST_FACTOR)
 
-    def _tell(self, before: dict[str, TopicName]) -> None:
+    async def _tell(self, before: dict[str, TopicName]) -> None:
+        """Tells all watchers; one that comes meanwhile has got the list as it is now."""
         added, deleted = _difference(before, self.topics)
-        for watcher in self._watchers:
-            watcher.on_change(added, deleted)
+        slices = _Slices()
+        for watcher in list(self._watchers):
+            if watcher in self._watchers:
+                self._turn.run(watcher.on_change, added, deleted)
+            await slices.pause()
 
 
 class TopicLists:
