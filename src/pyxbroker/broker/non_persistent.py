@@ -33,6 +33,7 @@ class NoLedger:
 
     def __init__(self) -> None:
         self.listener: Any = None
+        self.limits: Any = None  # of what is kept
         self.cursors: dict[str, Any] = {}
         self.unreadable: frozenset[str] = frozenset()
         self.last_confirmed = NOWHERE

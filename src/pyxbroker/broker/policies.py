@@ -42,6 +42,7 @@ class NamespacePolicies:
     auto_topic_creation: AutoTopicCreation
     inactive_topics: InactiveTopics
     retention_s: float  # of acknowledged messages; negative: for ever
+    retention_bytes: int  # of them; negative: however many they are
 
 
 def namespace_policies(namespace: str, value: bytes, config: Config) -> NamespacePolicies:
@@ -51,7 +52,7 @@ def namespace_policies(namespace: str, value: bytes, config: Config) -> Namespac
         return NamespacePolicies(
             _auto_topic_creation(record.get("autoTopicCreationOverride"), config),
             _inactive_topics(record.get("inactive_topic_policies"), config),
-            _retention_s(record.get("retention_policies"), config),
+            *_retention(record.get("retention_policies"), config),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetadataStoreError(
@@ -88,7 +89,11 @@ def _inactive_topics(record: dict[str, Any] | None, config: Config) -> InactiveT
     )
 
 
-def _retention_s(record: dict[str, Any] | None, config: Config) -> float:
+def _retention(record: dict[str, Any] | None, config: Config) -> tuple[float, int]:
+    """(seconds, bytes); a size of -1 MB is no limit."""
     if record is None:
-        return config.defaultRetentionTimeInMinutes * 60.0
-    return int(record["retentionTimeInMinutes"]) * 60.0
+        minutes, megabytes = config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB
+    else:
+        minutes = int(record["retentionTimeInMinutes"])
+        megabytes = int(record.get("retentionSizeInMB") or 0)
+    return minutes * 60.0, megabytes << 20

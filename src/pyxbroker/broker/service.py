@@ -299,7 +299,7 @@ class Service:
     async def _check_ages(self) -> None:
         while True:
             await asyncio.sleep(AGE_CHECK_INTERVAL_S)
-            self.topics.check_ages()
+            await self.topics.check_ages()
 
     async def _delete_inactive_topics(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -88,16 +89,12 @@ class MetadataCache:
 
 
 def limits_of(config: Config) -> ManagedLedgerLimits:
-    """The settings of managed ledgers."""
+    """The settings of managed ledgers, but for retention, which is a namespace's policy."""
     return ManagedLedgerLimits(
         entries_per_ledger_max=config.managedLedgerMaxEntriesPerLedger,
         bytes_per_ledger_max=config.managedLedgerMaxSizePerLedgerMbytes << 20,
         rollover_min_s=config.managedLedgerMinLedgerRolloverTimeMinutes * 60,
         rollover_max_s=config.managedLedgerMaxLedgerRolloverTimeMinutes * 60,
-        retention_s=config.defaultRetentionTimeInMinutes * 60,
-        retention_bytes=(
-            config.defaultRetentionSizeInMB << 20 if config.defaultRetentionSizeInMB >= 0 else -1
-        ),
         cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
@@ -223,7 +220,7 @@ class Topics:
                 name.managed_ledger_name,
                 self._store,
                 self._ledgers,
-                self._ledger_limits,
+                self._limits(await self.policies(name)),
                 create,
             )
         if managed_ledger is None:
@@ -231,6 +228,13 @@ class Topics:
         topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
         self._topics[name] = topic
         return topic
+
+    def _limits(self, policies: NamespacePolicies) -> ManagedLedgerLimits:
+        return replace(
+            self._ledger_limits,
+            retention_s=policies.retention_s,
+            retention_bytes=policies.retention_bytes,
+        )
 
     def _load_non_persistent(self, name: TopicName, create: bool) -> Topic:
         if not create:
@@ -338,9 +342,19 @@ class Topics:
             await self.partitioned.forget(whole)
             log.info("its last partition was deleted", topic=whole)
 
-    def check_ages(self) -> None:
-        """Called now and then: ledgers that are old enough are closed or deleted."""
-        for topic in self._topics.values():
+    async def check_ages(self) -> None:
+        """Called now and then: ledgers that are old enough are closed or deleted, as the policies
+        say by now.
+        """
+        for number, topic in enumerate(list(self._topics.values())):
+            if number % TOPICS_PER_LOOK == 0:
+                await asyncio.sleep(0)
+            try:
+                policies = await self.policies(topic.name)
+            except (PulsarError, MetadataError) as error:
+                log.warning("a topic keeps all its ledgers for now", topic=topic.name, error=error)
+                continue
+            topic.managed_ledger.limits = self._limits(policies)
             topic.managed_ledger.check_age()
 
     async def close(self) -> None:

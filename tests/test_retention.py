@@ -1,0 +1,96 @@
+"""Retention: what every subscription has acknowledged is kept as the namespace's policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_broker import TOPIC, Broker
+from pyxbroker.broker.policies import namespace_policies
+from pyxbroker.config import Config
+from pyxbroker.metadata import paths
+
+FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
+
+
+def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+async def set_retention(broker: Broker, policies: dict[str, int] | None) -> None:
+    value = json.dumps({"retention_policies": policies}).encode()
+    await broker.node.store.put(paths.namespace_policies("public/default"), value)
+
+
+async def ledgers_left(broker: Broker) -> int:
+    """Of four closed ones, after a look at their age."""
+    topic = await broker.topic()
+    await broker.topics.check_ages()
+    await topic.managed_ledger.finish_tasks()
+    return len(topic.managed_ledger.ledgers) - 1
+
+
+async def fill(broker: Broker) -> None:
+    topic = await broker.topic()
+    for number in range(4):
+        await broker.publish(b"%d" % number)
+        topic.managed_ledger.roll_over()
+        await topic.managed_ledger.finish_tasks()
+
+
+def test_the_policy_of_the_namespace_counts_and_may_change(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await set_retention(broker, FOR_EVER)
+        await fill(broker)
+        assert await ledgers_left(broker) == 4
+        await broker.node.store.put(paths.namespace_policies("public/default"), b"[")
+        assert await ledgers_left(broker) == 4, "nobody knows what is to be kept"
+        await set_retention(broker, NOTHING)
+        assert await ledgers_left(broker) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_namespace_may_keep_less_than_the_setting(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await fill(broker)
+        assert await ledgers_left(broker) == 4
+        await set_retention(broker, NOTHING)
+        assert await ledgers_left(broker) == 0
+        await broker.topic("non-" + TOPIC)
+        await broker.topics.check_ages()
+
+    run(tmp_path, scenario, defaultRetentionTimeInMinutes=-1, defaultRetentionSizeInMB=-1)
+
+
+@pytest.mark.parametrize(
+    ("record", "seconds", "size_is"),
+    [
+        (None, 300.0, 7 << 20),
+        ({"retentionTimeInMinutes": 2, "retentionSizeInMB": 3}, 120.0, 3 << 20),
+        ({"retentionTimeInMinutes": 2}, 120.0, 0),
+    ],
+)
+def test_where_a_policy_is_silent(
+    record: dict[str, int] | None, seconds: float, size_is: int
+) -> None:
+    config = Config(defaultRetentionTimeInMinutes=5, defaultRetentionSizeInMB=7)
+    value = json.dumps({"retention_policies": record}).encode()
+    found = namespace_policies("a/b", value, config)
+    assert (found.retention_s, found.retention_bytes) == (seconds, size_is)
+
+
+def test_without_limits_retention_is_negative() -> None:
+    value = json.dumps({"retention_policies": FOR_EVER}).encode()
+    found = namespace_policies("a/b", value, Config())
+    assert found.retention_s < 0 and found.retention_bytes < 0
