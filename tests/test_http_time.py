@@ -101,7 +101,8 @@ def test_a_client_that_takes_nothing_is_cut_off(run: Run, monkeypatch: pytest.Mo
 
 
 def test_a_slow_client_gets_all_of_a_long_answer(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    quick(monkeypatch, WRITE_TIMEOUT_S=0.5, LINGER_S=0.1, KEEP_ALIVE_TIMEOUT_S=0.1)
+    # Longer than a busy machine leaves a process without a turn, shorter than the whole answer.
+    quick(monkeypatch, WRITE_TIMEOUT_S=1.2, LINGER_S=0.1, KEEP_ALIVE_TIMEOUT_S=0.1)
     size = 24 << 20
 
     async def answer(request: Request) -> Response:
@@ -115,11 +116,13 @@ def test_a_slow_client_gets_all_of_a_long_answer(run: Run, monkeypatch: pytest.M
                 head = await reader.readuntil(b"\r\n\r\n")
                 assert b"Content-Length: %d\r\n" % size in head
                 left = size
+                began = time.monotonic()
                 while left:
                     piece = await reader.read(2 << 20)
                     assert piece, left
                     left -= len(piece)
-                    await asyncio.sleep(0.004)
+                    await asyncio.sleep(0.02)
+                assert time.monotonic() - began > 1.2
                 assert await reader.read() == b""
                 writer.close()
 

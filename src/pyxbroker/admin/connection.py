@@ -486,6 +486,11 @@ class HttpConnection(asyncio.Protocol):
         self._is_deaf = True
         if self._transport.is_closing():
             return
+        if self._stall_timer is not None:
+            # The deadline of the end takes over: two that look at one count would take each other's
+            # look for a client that took nothing since.
+            self._stall_timer.cancel()
+            self._stall_timer = None
         self._unsent = self._transport.get_write_buffer_size()
         if (self._is_cut or self._receiving is not None) and self._transport.can_write_eof():
             self._set_timer(LINGER_S, self._on_linger_timeout)
