@@ -1,4 +1,4 @@
-"""Consumers that join a topic while something else happens to it."""
+"""Consumers that join a topic, or leave it, while something else happens to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from one_broker import Broker
 from pyxbroker.proto import PulsarApi as pb
@@ -53,3 +55,28 @@ def test_consumers_that_come_at_once_are_not_more_than_the_limit(tmp_path: Path)
         assert errors == [pb.ConsumerBusy] * 3
 
     run(tmp_path, scenario, maxConsumersPerTopic=2)
+
+
+@pytest.mark.parametrize("how", ["seek", "unsubscribe", "close"])
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared])
+def test_who_is_sent_away_gets_nothing_of_who_was_sent_away_before(
+    tmp_path: Path, how: str, kind: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        first, second = [await broker.client() for _ in range(2)]
+        await first.subscribe(1, subType=kind)
+        await broker.publish(*[b"%d" % n for n in range(20)])
+        await first.messages(20)
+        await second.subscribe(1, subType=kind)
+        if how == "seek":
+            latest = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
+            seek = pb.CommandSeek(consumer_id=1, request_id=0, message_id=latest)
+            await first.request(seek, "success")
+        elif how == "unsubscribe":
+            leave = pb.CommandUnsubscribe(consumer_id=1, request_id=0, force=True)
+            await first.request(leave, "success")
+        else:
+            await (await broker.topic()).close()
+        assert await second.quiet() == ["close_consumer"]
+
+    run(tmp_path, scenario)

@@ -46,10 +46,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     topic.check_open()
     subscription.closing = True
     try:
-        for each in list(subscription.consumers):
-            each.connection.consumers.pop(each.consumer_id, None)
-            each.connection.send_frame(replies.close_consumer(each.consumer_id))
-            subscription.remove_consumer(each)
+        subscription.disconnect()
         await subscription.seek(mark_delete, ack_set)
     finally:
         subscription.closing = False

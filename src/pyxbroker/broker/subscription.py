@@ -147,6 +147,19 @@ class Subscription:
             self.dispatcher.wake()
         self.topic.drop_unused_reader(self)
 
+    def disconnect(self, but: Consumer | None = None) -> None:
+        """Detaches every consumer, and tells the clients of all but one, which knows."""
+        going = list(self.consumers)
+        for each in going:
+            # What the first one has not acknowledged is not for those that go right after it.
+            each.closed = True
+        for each in going:
+            connection = each.connection
+            connection.consumers.pop(each.consumer_id, None)
+            if each is not but:
+                connection.send_frame(replies.close_consumer(each.consumer_id))
+            self.remove_consumer(each)
+
     def tell_end(self) -> None:
         """Tells consumers, once each, when nothing will ever come for the subscription."""
         if not self.topic.is_terminated or self.cursor.backlog > 0:

@@ -329,11 +329,7 @@ class Topic:
         """Tells every client that the topic is not served here any more."""
         self.disconnect_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
-            for consumer in list(subscription.consumers):
-                connection = consumer.connection
-                connection.send_frame(replies.close_consumer(consumer.consumer_id))
-                connection.consumers.pop(consumer.consumer_id, None)
-                subscription.remove_consumer(consumer)
+            subscription.disconnect()
 
     def disconnect_producers(self) -> None:
         for producer in list(self.producers.values()):

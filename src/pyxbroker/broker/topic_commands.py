@@ -186,11 +186,7 @@ class TopicCommands:
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)
         subscription.closing = True
-        for each in list(subscription.consumers):
-            each.connection.consumers.pop(each.consumer_id, None)
-            if each is not consumer:
-                each.connection.send_frame(replies.close_consumer(each.consumer_id))
-            subscription.remove_consumer(each)
+        subscription.disconnect(but=consumer)
         await subscription.topic.unsubscribe(subscription)
         connection.send_frame(replies.success(message.request_id))
 
