@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyxbroker.config import Config
 from pyxbroker.errors import PulsarError
@@ -54,7 +55,8 @@ class FakeService:
     def __init__(self, metadata: MemoryStore, config: Config | None = None) -> None:
         self.config = config or Config()
         self.metadata = metadata
-        self.topics: list[Topic] = []
+        self.topics: Any = None  # nothing that the tests of this service ask for
+        self.loaded: list[Topic] = []
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
@@ -70,7 +72,7 @@ class FakeService:
         return self.broken
 
     def topic_stats(self) -> list[Topic]:
-        return self.topics
+        return self.loaded
 
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage

@@ -39,7 +39,7 @@ class Clock:
 def service() -> FakeService:
     fake = FakeService(MemoryStore())
     subscription = Subscription("s", 2, backlog=7, unacked_messages=3, msg_out=50, bytes_out=500)
-    fake.topics = [
+    fake.loaded = [
         Topic(TOPIC, "public/default", 1, 2, [subscription], 60, 600, 50, 500, 9000, 700),
         Topic(f"{TOPIC}2", "public/default", 1, msg_in=5, bytes_in=50, storage_size=100),
     ]
@@ -86,8 +86,8 @@ def test_rates_are_taken_over_the_window(service: FakeService) -> None:
     topic = {"namespace": "public/default", "topic": TOPIC}
     assert value(collector.sample(service), "pulsar_rate_in", **topic) == 0
     clock.now += RATE_WINDOW_S / 2
-    service.topics[0].msg_in += 10
-    service.topics[0].bytes_in += 100
+    service.loaded[0].msg_in += 10
+    service.loaded[0].bytes_in += 100
     first = collector.sample(service)
     assert value(first, "pulsar_rate_in", **topic) == pytest.approx(10 / (RATE_WINDOW_S / 2))
     assert value(first, "pulsar_throughput_in", **topic) == pytest.approx(20.0)
@@ -104,8 +104,8 @@ def test_a_reloaded_topic_has_no_negative_rate(service: FakeService) -> None:
     collector = Collector(clock)
     collector.sample(service)
     clock.now += RATE_WINDOW_S
-    service.topics[0].msg_in = 1
-    service.topics[0].bytes_in = 10
+    service.loaded[0].msg_in = 1
+    service.loaded[0].bytes_in = 10
     sample = collector.sample(service)
     assert min(number for (name, _), number in series(sample).items() if "rate" in name) == 0
 
@@ -130,7 +130,7 @@ def test_a_sick_storage_is_read_only(service: FakeService) -> None:
 
 def test_names_in_labels_are_escaped(service: FakeService) -> None:
     name = 'persistent://public/default/a"b\\c\nd'
-    service.topics = [Topic(name, "public/default")]
+    service.loaded = [Topic(name, "public/default")]
     sample = Collector().sample(service)
     assert value(sample, "pulsar_producers_count", namespace="public/default", topic=name) == 0
     assert re.search(rb"^d", sample.exposition()[1], re.MULTILINE) is None

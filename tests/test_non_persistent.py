@@ -317,7 +317,7 @@ def test_a_topic_is_deleted_and_closed_like_others(tmp_path: Path) -> None:
         client = await producer(broker)
         await client.subscribe(topic=NAME)
         name = TopicName.get(NAME)
-        with pytest.raises(NotAllowed, match="2 clients connected"):
+        with pytest.raises(NotAllowed, match="2 connected producers/consumers"):
             await broker.topics.delete_by_name(name)
         await broker.topics.delete_by_name(name, force=True)
         await client.receive("close_producer")

@@ -199,6 +199,18 @@ class TopicExists(NotAllowed):
     sentence = "A topic with this name exists already."
 
 
+class TopicBusy(NotAllowed):
+    """Somebody is connected to the topic, which therefore stays. (REST answers 412.)"""
+
+    sentence = "Clients are connected to the topic; close them first, or delete it by force."
+
+
+class PartitionsNotAllowed(NotAllowed):
+    """A topic cannot have so many partitions. (REST answers 406, and 422 to one that has some.)"""
+
+    sentence = "A topic cannot have that number of partitions."
+
+
 class TransactionConflict(PulsarError):
     """Another transaction has acknowledged the message already."""
 

@@ -34,6 +34,8 @@ PARTITION_INDEX_MAX = 2**31 - 1
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
+SYSTEM_NAMESPACE = "pulsar/system"
+_SYSTEM_TOPIC = re.compile(r"__change_events|__transaction_.*|.*__transaction_pending_ack")
 
 
 class NamespaceName:
@@ -158,6 +160,14 @@ class TopicName:
     def is_partitioned(self) -> bool:
         """Whether this names one partition of a topic."""
         return self.partition_index >= 0
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is one of the broker's own, which lists leave out; SystemTopicNames."""
+        return (
+            self.namespace == SYSTEM_NAMESPACE
+            or _SYSTEM_TOPIC.fullmatch(self._base_local_name()) is not None
+        )
 
     @property
     def encoded_local_name(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker.admin.response import Headers, Response
-from pyxbroker.errors import PulsarError
+from pyxbroker.errors import PartitionsNotAllowed, PulsarError, TopicBusy, TopicExists
 from pyxbroker.metadata.store import MetadataError
 
 # The status for a ServerError of the binary protocol; others are 500.
@@ -21,6 +21,14 @@ STATUS = {
     17: 412,  # InvalidTopicName
     18: 409,  # IncompatibleSchema
     22: 405,  # NotAllowedError
+}
+
+
+# Those that tell more than their ServerError does.
+STATUS_OF_CLASS: dict[type[PulsarError], int] = {
+    PartitionsNotAllowed: 406,
+    TopicBusy: 412,
+    TopicExists: 409,
 }
 
 
@@ -44,7 +52,8 @@ def refusal_of(error: Exception) -> Response | None:
     if isinstance(error, HttpError):
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
-        return refusal(STATUS.get(error.code, 500), str(error))
+        status = STATUS_OF_CLASS.get(type(error)) or STATUS.get(error.code, 500)
+        return refusal(status, str(error))
     if isinstance(error, MetadataError):
         return refusal(503, f"The metadata store cannot answer: {error}")
     if isinstance(error, asyncio.TimeoutError):

@@ -92,6 +92,11 @@ class Request:
             self._query = dict(reversed(pairs))
         return self._query
 
+    @property
+    def content_type(self) -> str:
+        """The media type of the body in lower case, without its parameters; may be empty."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
     def flag(self, name: str, default: bool = False) -> bool:
         """A field of the query that is true or false. Raises HttpError 400."""
         text = self.query.get(name)

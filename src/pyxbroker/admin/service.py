@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyxbroker.config import Config
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.metrics import TopicStats
+from pyxbroker.topic_name import TopicName
 
 
 class LookupResult(Protocol):
@@ -20,6 +21,51 @@ class LookupResult(Protocol):
     def http_url(self) -> str: ...
 
 
+class PartitionedTopic(Protocol):
+    """What metadata says of a partitioned topic; of one that is none, 0 partitions."""
+
+    @property
+    def partitions(self) -> int: ...
+
+    @property
+    def fields(self) -> Mapping[str, Any]: ...
+
+
+class PartitionedTopics(Protocol):
+    """The partitioned topics of all namespaces. All raise PulsarError and MetadataError."""
+
+    async def read(self, name: TopicName) -> PartitionedTopic: ...
+
+    async def metadata(self, name: TopicName, auto_create: bool) -> int: ...
+
+    async def create(
+        self, name: TopicName, count: int, properties: dict[str, str] | None = None
+    ) -> None: ...
+
+    async def update(self, name: TopicName, count: int) -> None: ...
+
+    async def delete(self, name: TopicName, force: bool = False) -> None: ...
+
+
+class Topics(Protocol):
+    """The topics of all namespaces. All raise PulsarError and MetadataError."""
+
+    @property
+    def partitioned(self) -> PartitionedTopics: ...
+
+    async def exists(self, name: TopicName) -> bool: ...
+
+    async def check_name(self, name: TopicName) -> Any: ...
+
+    async def make(self, name: TopicName, properties: Mapping[str, str] = ...) -> Any: ...
+
+    async def delete_by_name(self, name: TopicName, force: bool = False) -> None: ...
+
+    async def terminate(self, name: TopicName) -> tuple[int, int]: ...
+
+    def open_names(self, namespace: str, domain: str) -> list[TopicName]: ...
+
+
 class BrokerService(Protocol):
     """The broker, seen from its web port. Everything here belongs to the loop's thread."""
 
@@ -29,11 +75,11 @@ class BrokerService(Protocol):
     @property
     def metadata(self) -> MetadataStore: ...
 
+    @property
+    def topics(self) -> Topics: ...
+
     async def lookup(self, topic: str) -> LookupResult:
         """The owner of a topic, by full name. Raises PulsarError."""
-
-    async def partitions(self, topic: str) -> int:
-        """Partitions of a topic, 0 when it is not partitioned. Raises PulsarError."""
 
     def failure(self) -> str | None:
         """Why the broker cannot do its work, as a sentence; None when it can."""

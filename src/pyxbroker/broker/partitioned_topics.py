@@ -18,6 +18,7 @@ from pyxbroker.entry import Position
 from pyxbroker.errors import (
     MetadataStoreError,
     NotAllowed,
+    PartitionsNotAllowed,
     ServiceNotReady,
     TopicExists,
     TopicNotFound,
@@ -146,11 +147,13 @@ class PartitionedTopics:
 
     # --- changing -----------------------------------------------------------------------------
 
-    async def create(self, name: TopicName, count: int) -> None:
+    async def create(
+        self, name: TopicName, count: int, properties: dict[str, str] | None = None
+    ) -> None:
         """Makes a partitioned topic with all its partitions.
 
-        Raises TopicExists, NotAllowed for a number that cannot be, TopicNotFound for a namespace
-        that does not exist.
+        Raises TopicExists, PartitionsNotAllowed for a number that cannot be, NotAllowed for the
+        name of a partition, TopicNotFound for a namespace that does not exist.
         """
         await self._topics.policies(name)
         self._check_count(count)
@@ -158,8 +161,11 @@ class PartitionedTopics:
             raise NotAllowed(f"{name} is the name of a partition.")
         if await self._topics.exists(name):
             raise TopicExists(f"Topic {name} exists already.")
+        fields: dict[str, Any] = {"partitions": count, "deleted": False}
+        if properties is not None:
+            fields["properties"] = properties
         try:
-            await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
+            await self._write(name, fields, MUST_NOT_EXIST)
         except BadVersion as error:
             raise TopicExists(f"Topic {name} exists already.") from error
         if name.is_persistent:
@@ -168,12 +174,18 @@ class PartitionedTopics:
     async def update(self, name: TopicName, count: int) -> None:
         """Makes further partitions, with the subscriptions that the topic has.
 
-        Raises TopicNotFound when the topic is not partitioned, NotAllowed when it has more.
+        Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
+        more or may not have so many.
         """
-        self._check_count(count)
         found = await self._existing(name)
+        limit = self._config.maxNumPartitionsPerPartitionedTopic
+        if limit and count > limit:
+            raise PartitionsNotAllowed(
+                f"Desired partitions {count} can't be greater than the maximum partitions per topic"
+                f" {limit}."
+            )
         if count < found.partitions:
-            raise NotAllowed(
+            raise PartitionsNotAllowed(
                 f"Desired partitions {count} can't be less than the current partitions"
                 f" {found.partitions}."
             )
@@ -210,7 +222,7 @@ class PartitionedTopics:
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Deletes a partitioned topic and its partitions; with force, even while they are in use.
 
-        Raises TopicNotFound, NotAllowed when it is in use. Who was interrupted begins again.
+        Raises TopicNotFound, TopicBusy when it is in use. Who was interrupted begins again.
         """
         found = await self._existing(name)
         partitions = [name.partition(index) for index in range(found.partitions)]
@@ -244,12 +256,11 @@ class PartitionedTopics:
 
     def _check_count(self, count: int) -> None:
         if count <= 0:
-            raise NotAllowed("Number of partitions should be more than 0")
+            raise PartitionsNotAllowed("Number of partitions should be more than 0")
         limit = self._config.maxNumPartitionsPerPartitionedTopic
         if limit and count > limit:
-            raise NotAllowed(
+            raise PartitionsNotAllowed(
                 f"Number of partitions should be less than or equal to {limit}"
-                " (maxNumPartitionsPerPartitionedTopic)"
             )
 
 

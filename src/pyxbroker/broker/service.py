@@ -247,12 +247,6 @@ class Service:
         await self.topics.check_name(TopicName.get(topic))
         return LookupResult(self.broker_url, self.web_url)
 
-    async def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, 0 when it is not partitioned. Raises PulsarError."""
-        name = TopicName.get(topic)
-        await self.topics.policies(name)
-        return await self.topics.partitioned.partitions(name)
-
     def failure(self) -> str | None:
         """Why nothing can be written any more, or None."""
         code = self._bookie.failure

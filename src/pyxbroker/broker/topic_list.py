@@ -36,9 +36,7 @@ WATCHERS_MAX = 1_000  # of one connection
 SLICE_S = 0.005  # of matching names before others have their turn
 RETRY_S = 1.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
-SYSTEM_NAMESPACE = "pulsar/system"
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
-_SYSTEM_TOPIC = re.compile(r"__change_events|__transaction_.*|.*__transaction_pending_ack")
 
 
 class TopicListWatcher:
@@ -298,9 +296,7 @@ def _topic_of(namespace: str, name: str) -> TopicName | None:
     except InvalidTopicName as error:
         log.warning("metadata has a topic that cannot be one", namespace=namespace, error=error)
         return None
-    whole = TopicName.get(topic.partitioned_topic_name).local_name
-    is_system = namespace == SYSTEM_NAMESPACE or _SYSTEM_TOPIC.fullmatch(whole) is not None
-    return None if is_system else topic
+    return None if topic.is_system else topic
 
 
 def _difference(

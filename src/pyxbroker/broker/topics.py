@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,22 @@ from pyxbroker.broker.policies import NamespacePolicies, namespace_policies
 from pyxbroker.broker.topic import Topic, TopicLimits
 from pyxbroker.config import Config
 from pyxbroker.connection import Turn
-from pyxbroker.errors import NotAllowed, PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.entry import Position
+from pyxbroker.errors import (
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    ServiceNotReady,
+    TopicBusy,
+    TopicNotFound,
+)
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, parent_of
 from pyxbroker.mledger.managed_ledger import ManagedLedgerError, ManagedLedgerLimits
-from pyxbroker.mledger.opening import open_managed_ledger
+from pyxbroker.mledger.opening import NONE, open_managed_ledger
 from pyxbroker.topic_name import TopicName
 
 if TYPE_CHECKING:
@@ -166,10 +174,7 @@ class Topics:
             topic = self._topics.get(name)
             if topic is not None and not topic.fenced:
                 return topic
-            if self._closing or (
-                topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
-            ):
-                raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+            self._check_settled(name)
             under_way = self._opening.get(name)
             if under_way is None:
                 under_way = (self._begin(name, self._open(name, create), create), create)
@@ -187,16 +192,29 @@ class Topics:
         future.add_done_callback(lambda _: self._opening.pop(name, None))
         return future
 
-    async def make(self, name: TopicName) -> Topic:
-        """The topic, made if need be, whatever the policies say of clients that would do that."""
+    def _check_settled(self, name: TopicName) -> None:
+        """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet."""
+        topic = self._topics.get(name)
+        if self._closing or (
+            topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
+        ):
+            raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+
+    async def make(self, name: TopicName, properties: Mapping[str, str] = NONE) -> Topic:
+        """The topic, made if need be, whatever the policies say of clients that would do that.
+
+        properties are those of a new one.
+        """
         topic = self._topics.get(name)
         if topic is not None and not topic.fenced:
             return topic
         found = self._opening.get(name)
         if found is not None:
             await asyncio.wait([found[0]])
-            return await self.make(name)
-        return await asyncio.shield(self._begin(name, self._load(name, create=True), create=True))
+            return await self.make(name, properties)
+        self._check_settled(name)
+        loading = self._load(name, create=True, properties=properties)
+        return await asyncio.shield(self._begin(name, loading, create=True))
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         policies = await self.check_name(name)
@@ -205,7 +223,9 @@ class Topics:
         )
         return await self._load(name, create and may_create)
 
-    async def _load(self, name: TopicName, create: bool) -> Topic:
+    async def _load(
+        self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
+    ) -> Topic:
         async with self._loading:
             former = self._topics.get(name)
             if former is not None and not former.fenced:
@@ -222,6 +242,7 @@ class Topics:
                 self._ledgers,
                 self._limits(await self.policies(name)),
                 create,
+                properties,
             )
         if managed_ledger is None:
             raise _not_found(name)
@@ -282,22 +303,25 @@ class Topics:
     # --- deleting -----------------------------------------------------------------------------
 
     def check_unused(self, name: TopicName) -> None:
-        """Raises NotAllowed when somebody is connected to a topic."""
+        """Raises TopicBusy when somebody is connected to a topic."""
         topic = self._topics.get(name)
         if topic is None:
             return
         producers = len(topic.producers)
         consumers = sum(len(each.consumers) for each in topic.all_subscriptions())
-        if producers or consumers:
-            raise NotAllowed(
-                f"Topic {name} has {producers + consumers} clients connected, {consumers} consumers"
-                f" and {producers} producers."
+        clients = producers + consumers
+        if clients and not name.is_persistent:
+            raise TopicBusy(f"Topic has {clients} connected producers/consumers")
+        if clients:
+            raise TopicBusy(
+                f"Topic has {clients} client{'s' if clients > 1 else ''} connected"
+                f" Including {consumers} consumers, {producers} producers, and 0 replicators."
             )
 
     async def delete_by_name(self, name: TopicName, force: bool = False) -> None:
         """Deletes a topic, open or not, if it is there; with force, whoever is connected.
 
-        Raises NotAllowed when somebody is, and force is not set.
+        Raises TopicBusy when somebody is, and force is not set; PersistenceError.
         """
         if not force:
             self.check_unused(name)
@@ -305,10 +329,35 @@ class Topics:
             await self.delete(await self.make(name))
 
     async def delete(self, topic: Topic) -> None:
-        """Deletes an open topic with everything in it; its clients are sent away."""
-        await topic.delete()
+        """Deletes an open topic with everything in it; its clients are sent away.
+
+        Raises PersistenceError, MetadataError.
+        """
+        try:
+            await topic.delete()
+        except (LedgerError, ManagedLedgerError) as error:
+            raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         if self._topics.get(topic.name) is topic:
             del self._topics[topic.name]
+
+    async def terminate(self, name: TopicName) -> Position:
+        """Lets nothing be added to a topic any more; the last position there will ever be.
+
+        Raises TopicNotFound, PersistenceError.
+        """
+        topic = await self.get(name, create=False)
+        try:
+            return await topic.terminate()
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Topic {name} was not terminated: {error}") from error
+
+    def open_names(self, namespace: str, domain: str) -> list[TopicName]:
+        """The topics of a namespace that are open here."""
+        return [
+            name
+            for name, topic in self._topics.items()
+            if name.domain == domain and name.namespace == namespace and not topic.fenced
+        ]
 
     async def delete_inactive(self) -> None:
         """Called now and then: deletes the topics that nobody has used for long enough."""
@@ -325,7 +374,7 @@ class Topics:
                     await self.delete(topic)
                     log.info("deleted, since nobody uses it", topic=topic.name)
                     await self._forget_partitions(topic.name)
-            except (PulsarError, MetadataError, LedgerError, ManagedLedgerError) as error:
+            except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
 
     async def _forget_partitions(self, name: TopicName) -> None:

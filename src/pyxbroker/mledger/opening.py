@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
@@ -25,6 +27,8 @@ from pyxbroker.mledger.records import MalformedRecord
 
 log = get_logger("pyxbroker.mledger")
 
+NONE: Mapping[str, str] = MappingProxyType({})
+
 
 async def open_managed_ledger(
     name: str,
@@ -32,9 +36,14 @@ async def open_managed_ledger(
     ledgers: LedgerClient,
     limits: ManagedLedgerLimits,
     create: bool = True,
+    properties: Mapping[str, str] = NONE,
 ) -> ManagedLedger | None:
-    """Opens a managed ledger, or makes it; None when it does not exist and create is False."""
+    """Opens a managed ledger, or makes it; None when it does not exist and create is False.
+
+    properties are those of a new one.
+    """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
+    managed_ledger.properties = dict(properties)
     found = None
     while found is None:
         # A new one costs a single write: it is not asked for first, creating it tells as well.
@@ -44,9 +53,9 @@ async def open_managed_ledger(
         if found is None and not create:
             return None
     managed_ledger.version = found.version
-    ledgers_found, properties, terminated = positions.decode_ledger_list(found.value)
+    ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
-    managed_ledger.properties = properties
+    managed_ledger.properties = kept
     managed_ledger.terminated_position = terminated
     await _recover_last_ledger(managed_ledger)
     managed_ledger.index_ledgers()
