@@ -146,10 +146,15 @@ def test_who_comes_to_the_end_is_told_when_it_asks(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_an_old_client_is_not_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "version"), [("old", 8), ("Pulsar-CPP-v4.2.0", 20), ("Pulsar-Go-v0.19.0", 20)]
+)
+def test_a_client_that_does_not_know_the_command_is_not_told(
+    tmp_path: Path, name: str, version: int
+) -> None:
     async def scenario(broker: Broker) -> None:
         client = Client(broker)
-        client.send(pb.CommandConnect(client_version="old", protocol_version=8))
+        client.send(pb.CommandConnect(client_version=name, protocol_version=version))
         await client.receive("connected")
         await client.subscribe()
         await (await broker.topic()).terminate()

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 # What marks a cursor whose position other clusters shall know, with the value 1.
 REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
 VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
+# The Go client, the C++ client and those made of it (Python, Node.js) have a newer protocol, do
+# not know the command all the same, and close the connection; at the end of a topic they would do
+# nothing but reconnect.
+CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 
 
 class SubscriptionType(enum.IntEnum):
@@ -165,9 +169,13 @@ class Subscription:
         if not self.topic.is_terminated or self.cursor.backlog > 0:
             return
         for consumer in self.consumers:
-            if not consumer.end_told and consumer.connection.protocol_version >= VERSION_END:
+            connection = consumer.connection
+            if not consumer.end_told and (
+                connection.protocol_version >= VERSION_END
+                and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
+            ):
                 consumer.end_told = True
-                consumer.connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
+                connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     @property
     def msg_out(self) -> int:
