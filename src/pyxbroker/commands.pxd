@@ -77,6 +77,10 @@ cdef struct MetadataPeek:
     uint32_t ordering_key_size
     const uint8_t *producer_name
     uint32_t producer_name_size
+    const uint8_t *uuid             # of a message in chunks
+    uint32_t uuid_size
+    int32_t num_chunks              # 0: it is not in chunks
+    int32_t chunk_id                # from 0
 
 # The type of a BaseCommand and the bytes of its message when it has the shape every client writes
 # (type first, message second, nothing after); DECODE_MALFORMED otherwise (then protobuf decides).

@@ -270,6 +270,10 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
                 out.deliver_at_time = <int64_t>field.value
             elif field.number == 20:
                 out.marker_type = <int32_t>field.value
+            elif field.number == 27:
+                out.num_chunks = <int32_t>field.value
+            elif field.number == 29:
+                out.chunk_id = <int32_t>field.value
         elif field.wire == WIRE_BYTES:
             if field.number == 1:
                 out.producer_name = field.data
@@ -281,6 +285,9 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
             elif field.number == 18:
                 out.ordering_key = field.data
                 out.ordering_key_size = field.size
+            elif field.number == 26:
+                out.uuid = field.data
+                out.uuid_size = field.size
     return DECODE_OK if seen == 7 else DECODE_MALFORMED
 
 
@@ -436,6 +443,7 @@ def peek_metadata_py(const uint8_t[::1] data not None):
         "partition_key_b64": bool(out.partition_key_b64),
         "ordering_key": out.ordering_key[:out.ordering_key_size],
         "producer_name": out.producer_name[:out.producer_name_size],
+        "uuid": out.uuid[:out.uuid_size], "num_chunks": out.num_chunks, "chunk_id": out.chunk_id,
     }
 
 

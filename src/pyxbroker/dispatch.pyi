@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 from pyxbroker.connection import Connection
 from pyxbroker.delayed import DelayedIndex
 from pyxbroker.entry import AckRun, EntryBatch
@@ -99,6 +100,7 @@ class ConsumerState:
         redelivery_counts: dict[tuple[int, int], int],
         left_out: list[tuple[int, int]],
         aside: DelayedIndex | None = None,
+        chunked: ChunkedMessages | None = None,
     ) -> int:
         """Sends entries start..stop-1 of a batch while there are permits; where it stopped.
 
@@ -178,9 +180,7 @@ class Peeked(NamedTuple):
 def count_messages(batch: EntryBatch, start: int) -> int:
     """Messages in the entries of a batch from start on, of those that clients may see."""
 
-def deal_now(
-    batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared
-) -> int:
+def deal_now(batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared) -> int:
     """Sends entries to the owners of their keys, nothing waits; returns the messages that nobody
     took. consumers: by slot, the first one is None.
     """

@@ -107,14 +107,17 @@ cdef class ConsumerState:
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
-                dict redelivery_counts, list left_out not None, DelayedIndex aside=None):
+                dict redelivery_counts, list left_out not None, DelayedIndex aside=None,
+                chunked=None):
         """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
 
         Acknowledged entries are passed over. Entries that no client may see (markers, metadata that
         cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id). Those
-        that are not due yet are set aside, where there is an index for that.
+        that are not due yet are set aside, where there is an index for that. chunked, which is a
+        ChunkedMessages or None, may give a chunk to another consumer, or keep it.
         """
         cdef MetadataPeek peek
+        cdef ConsumerState taker
         cdef int64_t entry_id
         cdef int i = start
         cdef int sent = 0
@@ -142,6 +145,14 @@ cdef class ConsumerState:
                 messages = bits_below(words, messages)
                 if messages == 0:
                     left_out.append((batch.ledger_id, entry_id))
+                    continue
+            if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
+                taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
+                                      peek.chunk_id == peek.num_chunks - 1, self)
+                if taker is not self:
+                    if taker is not None:
+                        taker._send(batch, i - 1, messages, words, 0, count, True)
+                        taker.connection.group.mark_dirty(taker.connection)
                     continue
             self._send(batch, i - 1, messages, words, 0, count, not pinned)
             pinned = True

@@ -140,6 +140,9 @@ def peek_metadata(data: bytes) -> dict[str, Any] | None:
         "partition_key_b64": numbers.get(17, 0) != 0,
         "ordering_key": texts.get(18, b""),
         "producer_name": texts[1],
+        "uuid": texts.get(26, b""),
+        "num_chunks": signed(numbers.get(27, 0), 32),
+        "chunk_id": signed(numbers.get(29, 0), 32),
     }
 
 
@@ -213,6 +216,9 @@ def metadata_of(message: Any) -> dict[str, Any]:
         "partition_key_b64": message.partition_key_b64_encoded,
         "ordering_key": message.ordering_key,
         "producer_name": _raw(message.producer_name),
+        "uuid": _raw(message.uuid),
+        "num_chunks": message.num_chunks_from_msg,
+        "chunk_id": message.chunk_id,
     }
 
 

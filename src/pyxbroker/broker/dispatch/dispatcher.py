@@ -17,6 +17,7 @@ from pyxbroker.log import get_logger
 
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
+    from pyxbroker.broker.dispatch.chunks import ChunkedMessages
     from pyxbroker.broker.subscription import Subscription
     from pyxbroker.delayed import DelayedIndex
 
@@ -40,6 +41,7 @@ class Dispatcher:
         self._redelivery_counts: dict[tuple[int, int], int] = {}
         self._goes_on = False  # a later turn does
         self.aside: DelayedIndex | None = None  # entries that are not due yet
+        self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
         # What consumers may have unacknowledged together, and whether that kept somebody from
         # getting more when it was last asked for.
         self.unacked = UnackedCount()
@@ -178,6 +180,7 @@ class Dispatcher:
                 self._redelivery_counts,
                 left_out,
                 self.aside,
+                self.chunked,
             )
             self.served(consumer)
         if left_out:

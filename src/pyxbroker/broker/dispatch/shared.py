@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import PositionSet
+from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.dispatch import choose
@@ -175,8 +176,10 @@ class SharedDispatcher(SharingDispatcher):
         super().__init__(subscription)
         self._turn_of = 0
         self._chosen = -1
+        self._chunked = self.chunked = ChunkedMessages(subscription.cursor.acks)
 
     def give_back(self, consumer: Consumer) -> None:
+        self._chunked.forget(consumer)
         if not self.consumers:
             self._redelivery_counts.clear()
         if self.consumers or self.delayed_entries:
@@ -185,6 +188,18 @@ class SharedDispatcher(SharingDispatcher):
             return
         consumer.clear_pending()
         self.rewind()
+
+    def rewind(self) -> None:
+        self._chunked.clear()
+        super().rewind()
+
+    def _has_replay(self) -> bool:
+        self._chunked.release(self._replay)
+        return super()._has_replay()
+
+    def _pass_over_replay(self, position: Position) -> None:
+        super()._pass_over_replay(position)
+        self._chunked.pass_over(position)
 
     @property
     def is_kept(self) -> bool:

@@ -1,0 +1,124 @@
+"""Messages in chunks on a Shared subscription: all chunks of one go to the same consumer, in order.
+
+A chunk goes to who got the chunk before. When that consumer can take nothing now, its chunks wait
+here, and nobody else does for that. When it goes away, the chunks that it had come again, and
+those that are behind wait for them. A chunk that never comes holds up nothing: what there is of its
+message is sent, and the client decides. Mirrors SharedConsumerAssignor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet, PositionSet
+    from pyxbroker.broker.consumer import Consumer
+
+MESSAGES_MAX = 1_000  # whose last chunk has not come; of a subscription
+POSITIONS_MAX = 1_000  # chunks of one message
+
+Place = tuple[int, int]  # ledger id, entry id
+
+
+class _Message:
+    __slots__ = ("consumer", "sent", "waiting")
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer: Consumer | None = consumer  # None: the one that had chunks is gone
+        self.sent: set[Place] = set()
+        self.waiting: set[Place] = set()  # to be sent before what is behind them
+
+
+class ChunkedMessages:
+    """The messages of a subscription of which some chunks are sent, and some are not."""
+
+    def __init__(self, acks: AckSet) -> None:
+        self._acks = acks
+        self._messages: dict[bytes, _Message] = {}  # by uuid, the oldest one first
+        self._held: set[bytes] = set()  # those with chunks that wait
+        self._freed: set[Place] = set()  # waited for a message that is forgotten
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def taker(
+        self, uuid: bytes, place: Place, is_last: bool, candidate: Consumer
+    ) -> Consumer | None:
+        """Who gets a chunk now, if not the candidate, whose turn it is; None: it waits here."""
+        message = self._messages.get(uuid)
+        if message is None:
+            message = self._begin(uuid, candidate)
+        if message.waiting:
+            self._drop_acknowledged(message)
+            if message.waiting and min(message.waiting) < place:
+                self._hold(uuid, message, place)
+                return None
+        consumer = message.consumer
+        if consumer is None:
+            consumer = message.consumer = candidate
+        elif consumer is not candidate and not consumer.can_deliver:
+            self._hold(uuid, message, place)
+            return None
+        message.waiting.discard(place)
+        message.sent.add(place)
+        if not message.waiting:
+            self._held.discard(uuid)
+            if is_last or len(message.sent) >= POSITIONS_MAX:
+                del self._messages[uuid]
+        return consumer
+
+    def _begin(self, uuid: bytes, consumer: Consumer) -> _Message:
+        if len(self._messages) >= MESSAGES_MAX:
+            self._end(next(iter(self._messages)))
+        message = self._messages[uuid] = _Message(consumer)
+        return message
+
+    def _end(self, uuid: bytes) -> None:
+        """Forgets a message; what waited is sent to anybody."""
+        self._freed |= self._messages.pop(uuid).waiting
+        self._held.discard(uuid)
+
+    def _hold(self, uuid: bytes, message: _Message, place: Place) -> None:
+        message.waiting.add(place)
+        self._held.add(uuid)
+        if len(message.waiting) > POSITIONS_MAX:
+            self._end(uuid)
+
+    def _drop_acknowledged(self, message: _Message) -> None:
+        acks = self._acks
+        message.waiting = {each for each in message.waiting if not acks.is_acknowledged(*each)}
+
+    def release(self, replay: PositionSet) -> None:
+        """Adds to replay what waits no longer: its consumer can take some, or another one shall."""
+        if self._freed:
+            for place in self._freed:
+                replay.add(*place)
+            self._freed.clear()
+        for uuid in list(self._held):
+            message = self._messages[uuid]
+            if message.consumer is None or message.consumer.can_deliver:
+                self._drop_acknowledged(message)
+                for place in message.waiting:
+                    replay.add(*place)
+                if not message.waiting:
+                    self._held.discard(uuid)
+
+    def forget(self, consumer: Consumer) -> None:
+        """A consumer is gone: the chunks that it had come again, and go to another one."""
+        for uuid, message in self._messages.items():
+            if message.consumer is consumer:
+                message.consumer = None
+                message.waiting |= message.sent
+                message.sent.clear()
+                self._held.add(uuid)
+
+    def pass_over(self, place: Place) -> None:
+        """An entry cannot be read, so nothing may wait for it."""
+        for uuid in list(self._held):
+            self._messages[uuid].waiting.discard(place)
+
+    def clear(self) -> None:
+        """Everything is read again."""
+        self._messages.clear()
+        self._held.clear()
+        self._freed.clear()
