@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import importlib.util
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache")
@@ -182,6 +184,19 @@ class Broker:
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return 0
+        finally:
+            connection.close()
+
+    def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """(status, the answer's JSON or None) of an admin request; a body is sent as JSON."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=60)
+        try:
+            data = None if body is None else json.dumps(body)
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, path, data, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            return answer.status, json.loads(text) if text else None
         finally:
             connection.close()
 

@@ -126,9 +126,7 @@ class PartitionedTopics:
         """
         if not name.is_partitioned:
             if await self.partitions(name) and (await self.read(name)).partitions:
-                raise NotAllowed(
-                    f"Found partitioned metadata for non-partitioned topic: {name}"
-                )
+                raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
             return create
         whole = TopicName.get(name.partitioned_topic_name)
         now = await self._cached(whole)
