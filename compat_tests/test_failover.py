@@ -35,6 +35,7 @@ def join(client: AnyClient, topic: str, name: str) -> Any:
     )
 
 
+@pytest.mark.pyxbroker  # with Apache Pulsar 4.2 the next one at times gets nothing, for ever
 def test_one_of_them_gets_everything_and_the_next_goes_on(client: AnyClient, topic: str) -> None:
     bodies = [payload(number) for number in range(200)]
     waiting = {name: join(client, topic, name) for name in "abc"}

@@ -16,11 +16,11 @@ from typing import Any
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import ResourceLock
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
+from pyxbroker.topic_name import SYSTEM_NAMESPACE
 
 PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
 SYSTEM_TENANT = "pulsar"
-SYSTEM_NAMESPACE = "pulsar/system"
 TRANSACTION_COORDINATOR_TOPIC = "transaction_coordinator_assign"
 
 LAST_BUNDLE_BOUNDARY = 0xFFFFFFFF
