@@ -321,6 +321,7 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
         pthread_mutex_unlock(&j->lock);
         /* After the unlock, so that the woken owner does not run into the held lock. */
         event_ring(j->event_fd);
+        journal_files_filled(j->files, j->file, j->offset);
         first += count;
     }
     return 0;

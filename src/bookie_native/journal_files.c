@@ -16,7 +16,9 @@
 #include "crc32c.h"
 
 enum {
-    PREPARE_WRITE_BYTES = 1 << 20,
+    PREPARE_WRITE_BYTES = 1 << 20, /* when the journal needs the file soon */
+    PREPARE_STEP_BYTES = 128 << 10, /* when it does not: its own writes wait for no more */
+    PREPARE_PAUSE_MS = 4,
     SPARES_WANTED = 1,
     SPARES_MAX = 2,
     RETRY_MS_MIN = 50,
@@ -132,21 +134,46 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint6
     return error;
 }
 
-/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. */
+static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += milliseconds / 1000;
+    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_sec++;
+        until.tv_nsec -= 1000000000;
+    }
+    pthread_cond_timedwait(condition, lock, &until);
+}
+
+/* Whether a file is wanted as soon as can be: the first one, or when the one in use is half full. */
+static int journal_files_urgent(const journal_files *files) {
+    return !files->running || files->waiting || files->closing ||
+           atomic_load_explicit(&files->half_full, memory_order_relaxed);
+}
+
+/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. With
+ * pauses, while there is time: otherwise each sync of the journal would wait behind these writes. */
 static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
     void *zeros = mmap(NULL, PREPARE_WRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED)
         return -ENOMEM;
-    int error = 0;
-    for (uint64_t at = 0; at < bytes && error == 0; at += PREPARE_WRITE_BYTES) {
-        uint64_t rest = bytes - at;
-        error = disk_write_all(files->disk, fd, zeros,
-                               rest < PREPARE_WRITE_BYTES ? rest : PREPARE_WRITE_BYTES,
-                               (int64_t)at);
+    int error = 0, urgent = 1;
+    uint64_t at = 0;
+    while (at < bytes && error == 0) {
         pthread_mutex_lock(&files->lock);
-        if (error == 0 && files->stopping)
+        urgent = journal_files_urgent(files);
+        if (at > 0 && !urgent && !files->stopping)
+            wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
+        if (files->stopping)
             error = -ECANCELED;
         pthread_mutex_unlock(&files->lock);
+        uint64_t step = urgent ? PREPARE_WRITE_BYTES : PREPARE_STEP_BYTES;
+        if (step > bytes - at)
+            step = bytes - at;
+        if (error == 0)
+            error = disk_write_all(files->disk, fd, zeros, step, (int64_t)at);
+        at += step;
     }
     munmap(zeros, PREPARE_WRITE_BYTES);
     return error;
@@ -266,18 +293,6 @@ static void journal_files_prepare(journal_files *files) {
     pthread_cond_signal(&files->ready);
 }
 
-static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += milliseconds / 1000;
-    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(condition, lock, &until);
-}
-
 static void *journal_files_run(void *arg) {
     journal_files *files = arg;
     unsigned retry_ms = RETRY_MS_MIN;
@@ -327,8 +342,11 @@ int journal_files_start(journal_files *files) {
             return error;
         }
     }
+    /* Before the thread is there: it reads this. */
+    files->running = 1;
     int error = -pthread_create(&files->thread, NULL, journal_files_run, files);
-    files->running = error == 0;
+    if (error < 0)
+        files->running = 0;
     return error;
 }
 
@@ -382,10 +400,12 @@ journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
             break;
         } else {
             atomic_store(&files->starved, files->error < 0);
+            pthread_cond_signal(&files->work); /* which may be pausing */
             pthread_cond_wait(&files->ready, &files->lock);
         }
     }
     files->waiting = 0;
+    atomic_store_explicit(&files->half_full, 0, memory_order_relaxed);
     if (atomic_exchange(&files->starved, 0))
         event_ring(files->event_fd);
     pthread_mutex_unlock(&files->lock);

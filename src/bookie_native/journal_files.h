@@ -3,7 +3,8 @@
  *
  * A file is named <16 hex digits of its id>.journal and has a fixed size. It is written with zeros
  * from end to end and synced before it gets its name, so that a commit overwrites blocks that exist
- * and its sync has no file system metadata to write. Ids grow and are used in order. When the
+ * and its sync has no file system metadata to write. That is done in small steps with pauses as long
+ * as the file in use is not half full, so that no commit waits long behind it. Ids grow and are used in order. When the
  * entry logs cover all its groups a file becomes a spare under a new id, or is removed.
  *
  * First block of a file, little-endian:
@@ -59,7 +60,8 @@ typedef struct journal_files {
     int closing;         /* the journal need not wait for a disk that is full */
     int stopping;
     int running;
-    _Atomic int starved; /* the journal waits and the preparation fails */
+    _Atomic int starved;   /* the journal waits and the preparation fails */
+    _Atomic int half_full; /* the file that the journal writes to */
 } journal_files;
 
 /* Formats and parses names. journal_file_parse returns 1 and *id, or 0. */
@@ -89,6 +91,13 @@ void journal_files_close(journal_files *files);
 /* Takes the next file of at least group_bytes of room for groups, waiting for its preparation.
  * NULL when the storage closes and none can be had. Called by the journal thread. */
 journal_file *journal_files_take(journal_files *files, uint64_t group_bytes);
+
+/* So many bytes of the journal's file are written. Called by the journal thread. */
+static inline void journal_files_filled(journal_files *files, const journal_file *file,
+                                        uint64_t bytes) {
+    if (bytes > file->bytes / 2)
+        atomic_store_explicit(&files->half_full, 1, memory_order_relaxed);
+}
 
 /* The journal has left this file, whose last group is file->last_group, synced. */
 void journal_files_retire(journal_files *files, journal_file *file);

@@ -1,0 +1,128 @@
+/* test_journal_files.c - how the next journal file is prepared beside one that is in use. */
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "bytes.h"
+#include "check.h"
+#include "journal_files.h"
+#include "support.h"
+
+enum { FILE_BYTES = 8 << 20, SMALL_STEP = 128 << 10, LARGE_STEP = 1 << 20 };
+
+static disk_calls counting;   /* the simulated disk's calls, but for pwritev */
+static const disk_calls *simulated;
+static _Atomic int small_steps, large_steps;
+
+static ssize_t count_write(void *ctx, int fd, const struct iovec *parts, int count,
+                           int64_t offset) {
+    size_t bytes = 0;
+    for (int i = 0; i < count; i++)
+        bytes += parts[i].iov_len;
+    atomic_fetch_add(&small_steps, bytes == SMALL_STEP);
+    atomic_fetch_add(&large_steps, bytes == LARGE_STEP);
+    return simulated->pwritev(ctx, fd, parts, count, offset);
+}
+
+typedef struct setting {
+    sim_disk *disk;
+    events events;
+    journal_files files;
+    int directory_fd, event_fd;
+} setting;
+
+static void start(setting *t) {
+    memset(t, 0, sizeof *t);
+    t->disk = sim_disk_new();
+    sim_disk_put_directory(t->disk, JOURNAL_DIRECTORY);
+    simulated = sim_disk_calls(t->disk);
+    counting = *simulated;
+    counting.pwritev = count_write;
+    atomic_store(&small_steps, 0);
+    atomic_store(&large_steps, 0);
+    t->event_fd = eventfd(0, EFD_NONBLOCK);
+    t->directory_fd = counting.open_directory(counting.ctx, JOURNAL_DIRECTORY);
+    CHECK(t->event_fd >= 0 && t->directory_fd >= 0);
+    events_open(&t->events, t->event_fd);
+    journal_files_open(&t->files, &counting, &t->events, t->directory_fd, t->event_fd, FILE_BYTES);
+    CHECK(journal_files_start(&t->files) == 0);
+}
+
+static void stop(setting *t, journal_file *taken) {
+    journal_files_retire(&t->files, taken);
+    journal_files_close(&t->files);
+    events_close(&t->events);
+    counting.close(counting.ctx, t->directory_fd);
+    close(t->event_fd);
+    CHECK(sim_disk_clean(t->disk));
+    sim_disk_free(t->disk);
+}
+
+static int spares(setting *t) {
+    pthread_mutex_lock(&t->files.lock);
+    int count = 0;
+    for (journal_file *file = t->files.spares; file != NULL; file = file->next)
+        count++;
+    pthread_mutex_unlock(&t->files.lock);
+    return count;
+}
+
+static void wait_for_a_spare(setting *t) {
+    for (int waited = 0; spares(t) == 0; waited++) {
+        CHECK(waited < 10000);
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
+/* The first file is small and made at once, the next one in small steps. */
+static void test_steps_are_small_while_there_is_time(void) {
+    setting t;
+    start(&t);
+    CHECK(large_steps == JOURNAL_FIRST_FILE_BYTES / LARGE_STEP && small_steps == 0);
+    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    CHECK(first != NULL);
+    journal_files_filled(&t.files, first, first->bytes / 4);
+    wait_for_a_spare(&t);
+    CHECK(large_steps == JOURNAL_FIRST_FILE_BYTES / LARGE_STEP);
+    CHECK(small_steps == FILE_BYTES / SMALL_STEP);
+    stop(&t, first);
+}
+
+static void test_steps_are_large_when_half_of_the_file_is_used(void) {
+    setting t;
+    start(&t);
+    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    CHECK(first != NULL);
+    journal_files_filled(&t.files, first, first->bytes / 2 + BLOCK_BYTES);
+    wait_for_a_spare(&t);
+    /* It may have begun before that was known. */
+    CHECK(small_steps < FILE_BYTES / SMALL_STEP / 2);
+    stop(&t, first);
+}
+
+static void test_who_waits_for_the_file_gets_it_soon(void) {
+    setting t;
+    start(&t);
+    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    CHECK(first != NULL);
+    journal_file *second = journal_files_take(&t.files, BLOCK_BYTES);
+    CHECK(second != NULL && second->bytes == FILE_BYTES);
+    CHECK(small_steps < FILE_BYTES / SMALL_STEP / 2);
+    journal_files_retire(&t.files, first);
+    stop(&t, second);
+}
+
+static const check_test tests[] = {
+    {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
+    {"journal_files_steps_are_large_when_half_of_the_file_is_used",
+     test_steps_are_large_when_half_of_the_file_is_used},
+    {"journal_files_who_waits_for_the_file_gets_it_soon",
+     test_who_waits_for_the_file_gets_it_soon},
+};
+
+int main(int argc, char **argv) {
+    return check_main(argc, argv, tests, sizeof tests / sizeof *tests);
+}
