@@ -146,14 +146,14 @@ static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned m
     pthread_cond_timedwait(condition, lock, &until);
 }
 
-/* Whether a file is wanted as soon as can be: the first one, or when the one in use is half full. */
+/* Whether a file is wanted at once: the first one, or when the one in use is half full. */
 static int journal_files_urgent(const journal_files *files) {
     return !files->running || files->waiting || files->closing ||
            atomic_load_explicit(&files->half_full, memory_order_relaxed);
 }
 
-/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. With
- * pauses, while there is time: otherwise each sync of the journal would wait behind these writes. */
+/* Zeros from the header to the end, in pieces, so that a close need not wait for all of it. While
+ * there is time, with pauses: each sync of the journal would wait behind these writes otherwise. */
 static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
     void *zeros = mmap(NULL, PREPARE_WRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED)

@@ -3,8 +3,8 @@
  *
  * A file is named <16 hex digits of its id>.journal and has a fixed size. It is written with zeros
  * from end to end and synced before it gets its name, so that a commit overwrites blocks that exist
- * and its sync has no file system metadata to write. That is done in small steps with pauses as long
- * as the file in use is not half full, so that no commit waits long behind it. Ids grow and are used
+ * and its sync has no file system metadata to write. That is done in small steps with pauses while
+ * the file in use is not half full, so that no commit waits long behind it. Ids grow and are used
  * in order. When the entry logs cover all its groups a file becomes a spare under a new id, or is
  * removed.
  *
