@@ -79,7 +79,7 @@ cdef class Connection:
     cdef readonly uint32_t pending_sends
     cdef list closed_producers
     cdef list run_producers                 # producers with a run in this turn
-    cdef list waiting_output                # called when delivery may go on
+    cdef dict waiting_output                # calls for when delivery may go on, in their order
     cdef OutVector out
     cdef Slab slab
     cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]

@@ -232,7 +232,7 @@ cdef class Connection:
         self.consumers = {}
         self.closed_producers = []
         self.run_producers = []
-        self.waiting_output = []
+        self.waiting_output = {}
         self.out = OutVector()
         self.heard = True
         self.on_readable_call = self._on_readable
@@ -554,14 +554,13 @@ cdef class Connection:
 
     def _resume_delivery(self):
         calls = self.waiting_output
-        self.waiting_output = []
+        self.waiting_output = {}
         for call in calls:
             call()
 
     def when_writable(self, call):
         """Calls call() once when the peer has read enough for delivery to go on."""
-        if call not in self.waiting_output:
-            self.waiting_output.append(call)
+        self.waiting_output[call] = None
 
     @property
     def pending_bytes(self):
@@ -593,7 +592,7 @@ cdef class Connection:
         self.sock.close()
         self.out.clear()
         self.stash = None
-        self.waiting_output = []
+        self.waiting_output = {}
         self.on_readable_call = None
         self.on_writable_call = None
         self.group.handlers.on_closed(self)
