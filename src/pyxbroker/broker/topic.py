@@ -214,8 +214,9 @@ class Topic:
         try:
             await cursor.create_node()
         except Exception:
-            del self.subscriptions[name]
-            del self.managed_ledger.cursors[name]
+            # The topic may have been deleted meanwhile, with both of them.
+            self.subscriptions.pop(name, None)
+            self.managed_ledger.cursors.pop(name, None)
             raise
         return subscription
 
