@@ -401,7 +401,11 @@ class Topics:
             try:
                 policies = await self.policies(topic.name)
             except (PulsarError, MetadataError) as error:
-                log.warning("a topic keeps all its ledgers for now", topic=topic.name, error=error)
+                log.warning(
+                    "a topic keeps its ledgers until its policies can be read",
+                    topic=topic.name,
+                    error=error,
+                )
                 continue
             topic.managed_ledger.limits = self._limits(policies)
             topic.managed_ledger.check_age()
