@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import socket
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, cast
@@ -258,3 +259,21 @@ def section(data: bytes, **fields: Any) -> bytes:
     """A payload section around data."""
     metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
     return wire.payload_section(metadata.SerializeToString(), data)
+
+
+Scenario = Callable[[Broker], Awaitable[None]]
+
+
+def run(tmp_path: Path, scenario: Scenario, **settings: Any) -> None:
+    """Runs a scenario on a loop of its own, with a broker on a fresh bookie."""
+
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie", **settings) as broker:
+            await scenario(broker)
+
+    asyncio.run(main())
+
+
+def data_of(count: int) -> list[bytes]:
+    """The messages that Broker.publish is given, to be told apart."""
+    return [b"message %d" % n for n in range(count)]

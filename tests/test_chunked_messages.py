@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from one_bookie import append
-from one_broker import Broker, Client, Message, section
+from one_broker import Broker, Client, Message, run, section
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.broker.dispatch import chunks
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 
 Chunk = tuple[str, int, int]  # uuid, chunk id, number of chunks
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 async def publish(broker: Broker, *sent: Chunk) -> list[tuple[int, int]]:

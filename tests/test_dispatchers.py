@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from one_bookie import append, until
-from one_broker import TOPIC, Broker, Client, section
+from one_broker import TOPIC, Broker, Client, data_of, run, section
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-
-Scenario = Callable[[Broker], Awaitable[None]]
-
-
-def run(tmp_path: Path, scenario: Scenario, **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
-
-
-def data_of(count: int) -> list[bytes]:
-    return [b"message %d" % n for n in range(count)]
-
 
 # --- Shared ---------------------------------------------------------------------------------------
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_broker import Broker, Client
+from one_broker import Broker, Client, Scenario, data_of
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
-Scenario = Callable[[Broker], Awaitable[None]]
 FAILOVER = {"subType": pb.CommandSubscribe.Failover}
 
 
@@ -41,10 +39,6 @@ async def told(client: Client) -> list[bool]:
     names = await client.quiet()
     count = names.count("active_consumer_change")
     return [(await client.receive("active_consumer_change")).is_active for _ in range(count)]
-
-
-def data_of(count: int) -> list[bytes]:
-    return [b"message %d" % n for n in range(count)]
 
 
 def test_one_consumer_gets_everything_in_order(tmp_path: Path) -> None:

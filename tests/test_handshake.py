@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from one_broker import TOPIC, Broker, Client
+from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
 from pyxbroker.proto import PulsarApi as pb
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 def test_the_first_command_must_be_connect(tmp_path: Path) -> None:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_broker import Broker
+from one_broker import Broker, run
 from pyxbroker.proto import PulsarApi as pb
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 def test_nobody_joins_a_topic_that_was_closed_meanwhile(tmp_path: Path) -> None:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from one_bookie import append, until
-from one_broker import Broker, Message, section
+from one_broker import Broker, Message, run, section
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, look_ahead
 from pyxbroker.broker.topic import TopicLimits
 from pyxbroker.broker.topic_commands import _key_shared_policy
 from pyxbroker.errors import ConsumerAssignError
 from pyxbroker.proto import PulsarApi as pb
 
-Scenario = Callable[[Broker], Awaitable[None]]
 AUTO_SPLIT, STICKY = pb.KeySharedMode.AUTO_SPLIT, pb.KeySharedMode.STICKY
-
-
-def run(tmp_path: Path, scenario: Scenario, **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 def key_shared(mode: int = AUTO_SPLIT, *ranges: tuple[int, int], ooo: bool = False) -> Any:

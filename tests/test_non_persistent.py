@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_broker import Broker, Client, section
+from one_broker import Broker, Client, run, section
 from pyxbroker.broker.non_persistent import NonPersistentTopic
 from pyxbroker.broker.stats import topic_stats
 from pyxbroker.errors import NotAllowed
@@ -20,14 +18,6 @@ from pyxbroker.topic_name import TopicName
 NAME = "non-persistent://public/default/t"
 SUB = pb.CommandSubscribe
 TYPES = (SUB.Exclusive, SUB.Shared, SUB.Failover, SUB.Key_Shared)
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 async def publish(client: Client, *data: bytes, first: int = 0, **fields: Any) -> None:

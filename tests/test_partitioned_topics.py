@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_broker import TOPIC, Broker, Client
+from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.errors import NotAllowed, TopicExists, TopicNotFound
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -19,14 +18,6 @@ from pyxbroker.topic_name import TopicName
 NAME = TopicName.get(TOPIC)
 PATH = paths.partitioned_topic("public/default", "t")
 DEFAULT_PARTITIONED = {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": 3}
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 async def ask(client: Client, topic: str = TOPIC, auto: bool | None = None) -> Any:

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from one_broker import TOPIC, Broker
+from one_broker import TOPIC, Broker, run
 from pyxbroker.broker.policies import namespace_policies
 from pyxbroker.config import Config
 from pyxbroker.metadata import paths
 
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 async def set_retention(broker: Broker, policies: dict[str, int] | None) -> None:

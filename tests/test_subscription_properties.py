@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from one_broker import TOPIC, Broker, Client
+from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import records
@@ -15,14 +13,6 @@ from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
 REPLICATED = "pulsar.replicated.subscription"
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie") as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 def pairs(**values: str) -> list[Any]:

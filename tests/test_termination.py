@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from one_bookie import until
-from one_broker import TOPIC, Broker, Client
+from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.managed_ledger import ManagedLedgerError
@@ -20,14 +19,6 @@ from pyxbroker.topic_name import TopicName
 PATH = paths.managed_ledger("public/default/persistent/t")
 LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
 END = "reachedEndOfTopic"
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 async def reopened(broker: Broker) -> Any:

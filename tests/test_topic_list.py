@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from one_broker import Broker, Client
+from one_broker import Broker, Client, run
 from oracles import wire
 from pyxbroker.broker import topic_list
 from pyxbroker.broker.topic_list import TopicListWatcher
@@ -26,14 +25,6 @@ from pyxbroker.topic_name import TopicName
 
 NAMESPACE = "public/default"
 PREFIX = f"persistent://{NAMESPACE}/"
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 # --- patterns -----------------------------------------------------------------------------------

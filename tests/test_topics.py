@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from one_bookie import append, until
-from one_broker import TOPIC, Broker, Client, section
+from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -18,14 +17,6 @@ from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
-
-
-def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
 
 
 # --- producers ------------------------------------------------------------------------------------

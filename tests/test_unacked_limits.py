@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from one_bookie import append
-from one_broker import Broker, Client, section
+from one_broker import Broker, Client, data_of, run, section
 from pyxbroker.broker.consumer import ConsumerRates, RateWindow
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.dispatch import UnackedCount
 from pyxbroker.proto import PulsarApi as pb
 
-Scenario = Callable[[Broker], Awaitable[None]]
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
 KEY_SHARED = {"subType": pb.CommandSubscribe.Key_Shared}
-
-
-def run(tmp_path: Path, scenario: Scenario, **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
-
-
-def data_of(count: int) -> list[bytes]:
-    return [b"message %d" % n for n in range(count)]
 
 
 async def take(client: Client) -> list[tuple[int, int]]:
