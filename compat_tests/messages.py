@@ -7,6 +7,13 @@ from typing import Any
 
 import pulsar
 
+TYPES = {
+    "exclusive": pulsar.ConsumerType.Exclusive,
+    "shared": pulsar.ConsumerType.Shared,
+    "failover": pulsar.ConsumerType.Failover,
+    "key_shared": pulsar.ConsumerType.KeyShared,
+}
+
 
 def payload(number: int, size: int | None = None) -> bytes:
     """Bytes that only ``number`` determines; the size varies from 1 to about 1,000 bytes."""

@@ -16,16 +16,10 @@ from compat_tests import wire
 from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient
 from compat_tests.go_client import Client as GoClient
-from compat_tests.messages import assert_nothing_more, payload, publish, receive
+from compat_tests.messages import TYPES, assert_nothing_more, payload, publish, receive
 from compat_tests.raw import RawConnection
 
 EARLIEST = pulsar.InitialPosition.Earliest
-TYPES = {
-    "exclusive": pulsar.ConsumerType.Exclusive,
-    "shared": pulsar.ConsumerType.Shared,
-    "failover": pulsar.ConsumerType.Failover,
-    "key_shared": pulsar.ConsumerType.KeyShared,
-}
 every_type = pytest.mark.parametrize("type_name", TYPES)
 # Apache Pulsar holds a Shared subscription up: it looks for the consumer that got the beginning.
 every_type_here = pytest.mark.parametrize(

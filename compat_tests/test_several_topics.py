@@ -14,16 +14,10 @@ import pytest
 
 from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient
-from compat_tests.messages import assert_nothing_more, receive
+from compat_tests.messages import TYPES, assert_nothing_more, receive
 
 EARLIEST = pulsar.InitialPosition.Earliest
 ROUND_ROBIN = pulsar.PartitionsRoutingMode.RoundRobinDistribution
-TYPES = {
-    "exclusive": pulsar.ConsumerType.Exclusive,
-    "shared": pulsar.ConsumerType.Shared,
-    "failover": pulsar.ConsumerType.Failover,
-    "key_shared": pulsar.ConsumerType.KeyShared,
-}
 every_type = pytest.mark.parametrize("type_name", TYPES)
 
 
