@@ -158,11 +158,11 @@ static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
     void *zeros = mmap(NULL, PREPARE_WRITE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (zeros == MAP_FAILED)
         return -ENOMEM;
-    int error = 0, urgent = 1;
+    int error = 0;
     uint64_t at = 0;
     while (at < bytes && error == 0) {
         pthread_mutex_lock(&files->lock);
-        urgent = journal_files_urgent(files);
+        int urgent = journal_files_urgent(files);
         if (at > 0 && !urgent && !files->stopping)
             wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
         if (files->stopping)

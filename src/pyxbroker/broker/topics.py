@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -359,11 +359,16 @@ class Topics:
             if name.domain == domain and name.namespace == namespace and not topic.fenced
         ]
 
-    async def delete_inactive(self) -> None:
-        """Called now and then: deletes the topics that nobody has used for long enough."""
-        for number, topic in enumerate(list(self._topics.values())):
+    async def _in_slices(self) -> AsyncIterator[Topic]:
+        """The topics that are open; others have their turn now and then."""
+        for number, topic in enumerate(self):
             if number % TOPICS_PER_LOOK == 0:
                 await asyncio.sleep(0)
+            yield topic
+
+    async def delete_inactive(self) -> None:
+        """Called now and then: deletes the topics that nobody has used for long enough."""
+        async for topic in self._in_slices():
             try:
                 policies = await self.policies(topic.name)
                 if (
@@ -395,9 +400,7 @@ class Topics:
         """Called now and then: ledgers that are old enough are closed or deleted, as the policies
         say by now.
         """
-        for number, topic in enumerate(list(self._topics.values())):
-            if number % TOPICS_PER_LOOK == 0:
-                await asyncio.sleep(0)
+        async for topic in self._in_slices():
             try:
                 policies = await self.policies(topic.name)
             except (PulsarError, MetadataError) as error:
