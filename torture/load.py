@@ -187,7 +187,7 @@ async def verify(
             check = await read_back(connection, topic)
             verdict.read_back += len(check.positions)
             if topic.subscribed:
-                await _drain(connection, topic, check, verdict)
+                await drain(connection, topic, check, verdict)
             verdict.problems += check.finish(acks_are_durable)
             if checks is not None:
                 checks[topic.name] = check
@@ -195,8 +195,8 @@ async def verify(
         connection.close()
 
 
-async def read_back(connection: Connection, topic: TopicModel) -> TopicCheck:
-    """Read all of a topic by a reader."""
+async def read_back(connection: Connection, topic: TopicModel, idle_s: float = 15) -> TopicCheck:
+    """Read all of a topic by a reader, until ``idle_s`` pass without a message."""
     check = TopicCheck(topic)
     progress = asyncio.Event()
 
@@ -212,16 +212,16 @@ async def read_back(connection: Connection, topic: TopicModel) -> TopicCheck:
     while last is not None and last not in check.positions:
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), 15)
+            await asyncio.wait_for(progress.wait(), idle_s)
         except asyncio.TimeoutError:
-            check.problems.append(f"{topic.name}: reading stopped before {last}")
+            check.stopped_before = last
             break
     connection.on_message = lambda *_: None
     await connection.request(wire.CLOSE_CONSUMER, 2, {1: 1})
     return check
 
 
-async def _drain(
+async def drain(
     connection: Connection, topic: TopicModel, check: TopicCheck, verdict: Verdict
 ) -> None:
     """Take all that the durable subscription still has, and acknowledge it."""

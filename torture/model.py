@@ -123,6 +123,7 @@ class TopicCheck:
         self.delivered: set[Position] = set()
         self.repeated: list[Position] = []
         self.damaged: list[Position] = []
+        self.stopped_before: Position | None = None  # the last one, when reading never came there
 
     def take(self, position: Position, payload: wire.Payload) -> None:
         """One message that the reader got."""
@@ -138,6 +139,8 @@ class TopicCheck:
 
     def finish(self, acks_are_durable: bool) -> list[str]:
         """All messages were read and the subscription is drained: what is wrong?"""
+        if self.stopped_before is not None:
+            self.problems.append(f"{self.topic.name}: reading stopped before {self.stopped_before}")
         for what, where in (("repeated", self.repeated), ("damaged", self.damaged)):
             if where:
                 self.problems.append(
@@ -148,6 +151,18 @@ class TopicCheck:
         if self.topic.subscribed:
             self._check_subscription(acks_are_durable)
         return self.problems
+
+    def excuse(self, entries: set[Position]) -> set[Position]:
+        """Take entries off the promises; returns those that were promised and cannot be read."""
+        lost = set()
+        for producer in self.topic.producers:
+            for number, position in list(producer.received.items()):
+                if position in entries and position not in self.positions:
+                    del producer.received[number]
+                    lost.add(position)
+        if self.stopped_before in entries:
+            self.stopped_before = None
+        return lost
 
     def _check_producer(self, producer: ProducerModel) -> None:
         read = self.read.get(producer.name, [])

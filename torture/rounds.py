@@ -26,6 +26,7 @@ class Torture:
 
     name = "kill"
     endings: tuple[str, ...] = ENDINGS
+    rounds_per_directory = ROUNDS_PER_DIRECTORY
 
     def __init__(self, options: argparse.Namespace, workspace: Path, cut: bool) -> None:
         self.options = options
@@ -74,7 +75,7 @@ class Torture:
         """Run them; a broken promise ends that data directory, not the torture."""
         for number in range(count):
             self.round = number + 1
-            first = number % ROUNDS_PER_DIRECTORY == 0 or self.broker is None
+            first = number % self.rounds_per_directory == 0 or self.broker is None
             if first:
                 self.fresh_directory()
             problems = len(self.verdict.problems)

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from compat_tests.brokers import KINDS
 
 from torture.error_rounds import ErrorTorture
+from torture.flip_rounds import FlipTorture
 from torture.model import Verdict
 from torture.rounds import Torture
 
@@ -57,6 +58,8 @@ def make(kind: str, options: argparse.Namespace, workspace: Path) -> Torture:
     """The torture of one kind of rounds."""
     if kind == "error":
         return ErrorTorture(options, workspace)
+    if kind == "flip":
+        return FlipTorture(options, workspace)
     return Torture(options, workspace, cut=kind == "cut")
 
 
