@@ -160,8 +160,7 @@ class FlipTorture(Torture):
         else:
             outcome = REFUSED
             self._judge_refusal(flip, output)
-            # What the person who reads the sentence does: put the file back as it was.
-            shutil.copyfile(pristine, flip.path)
+            self._restore(broker, flip)
             again = Output(broker.directory / "output.log")
             if not await self._start(broker, again):
                 raise BrokerFailed(f"it does not start without the flip either: {refusal(again)}")
@@ -215,6 +214,18 @@ class FlipTorture(Torture):
             await asyncio.sleep(0.005)
         self.verdict.ready_s.append(time.monotonic() - began)
         return True
+
+    def _restore(self, broker: Broker, flip: Flip) -> None:
+        """What the person does who reads the sentence: put back what is named.
+
+        The metadata is several files that belong together.
+        """
+        where = flip.path.relative_to(broker.data)
+        if where.parts[0] == "metadata":
+            shutil.rmtree(flip.path.parent)
+            shutil.copytree(self._pristine / where.parent, flip.path.parent)
+        else:
+            shutil.copyfile(self._pristine / where, flip.path)
 
     def _judge_refusal(self, flip: Flip, output: Output) -> None:
         """The sentence names the file that was hit, or at least the directory that has it."""
