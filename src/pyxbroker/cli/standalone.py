@@ -184,9 +184,9 @@ async def _serve(config: Config, data_directory: Path) -> None:
     failed.cancel()
     try:
         await _stop(service, config.brokerShutdownTimeoutMs / 1000)
-    except OSError as error:
+    except OSError as refused:
         # A journal that has failed fails its end as well; the first reason is the one to show.
-        why = error.strerror or str(error)
+        why = refused.strerror or str(refused)
         reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")
