@@ -32,6 +32,7 @@ _log = log.get_logger("pyxbroker.standalone")
 PORT = click.IntRange(0, PORT_MAX)
 DEFAULT_DATA = "data/standalone"
 JOURNAL_CHECK_INTERVAL_S = 0.5
+LOG_INTERVAL_S = 5.0
 
 BANNER = """\
 {title} is ready in {ready_ms} ms
@@ -135,6 +136,7 @@ def command(
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
+        log.write_repeated(is_end=True)
         click.echo(f"pyxbroker: {error}", err=True)
         sys.exit(1)
 
@@ -178,6 +180,7 @@ async def _serve(config: Config, data_directory: Path) -> None:
     gc.freeze()
     gc.enable()
     _print_banner(config, data_directory, service)
+    _keep_writing_counts()
     failed = asyncio.ensure_future(_wait_failed(config, service))
     await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
@@ -190,6 +193,12 @@ async def _serve(config: Config, data_directory: Path) -> None:
         reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
         raise StartError(f"The broker stopped: {reason}.")
+
+
+def _keep_writing_counts() -> None:
+    """Lets the log tell how often a line repeated, also when nothing else is logged."""
+    log.write_repeated()
+    asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
 
 
 async def _wait_failed(config: Config, service: Service) -> str:
