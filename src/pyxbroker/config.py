@@ -28,6 +28,14 @@ ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 PORT_MAX = 65535
 INT_MAX = 2**31 - 1
 
+# What a journal file holds beside the largest payload: the rest of its frame, the packaging of an
+# entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
+FRAME_PADDING_BYTES = 10240
+ENTRY_HEADER_BYTES = 36
+RECORD_HEADER_BYTES = 32
+GROUP_HEADER_BYTES = 64
+BLOCK_BYTES = 4096
+
 
 class Setting:
     """One row of the schema: what a key means and which values it takes."""
@@ -523,7 +531,16 @@ class Config:
         named_by.clear()
         for key, text in (overrides or {}).items():
             config._set(key, text, "command line", named_by)
+        config._check_journal_size()
         return config
+
+    def _check_journal_size(self) -> None:
+        least = journal_size_min(self.maxMessageSize)
+        if self.journalMaxSizeMB < least:
+            raise ConfigError(
+                f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
+                f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
+            )
 
     def _set(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
         if key in PROTECTION and text.strip().lower() == "true":
@@ -554,6 +571,18 @@ class Config:
         """The settings that are not at their default, without the secret ones."""
         values = {key: getattr(self, key) for key in SCHEMA if key not in SECRET}
         return {key: value for key, value in values.items() if value != SCHEMA[key].default}
+
+
+def journal_size_min(payload_bytes_max: int) -> int:
+    """The least size of a journal file in MiB with which payloads of this size can be stored."""
+    entry = payload_bytes_max + FRAME_PADDING_BYTES + ENTRY_HEADER_BYTES
+    record = _round_up(RECORD_HEADER_BYTES + entry, 8)
+    group = _round_up(GROUP_HEADER_BYTES + record, BLOCK_BYTES)
+    return _round_up(BLOCK_BYTES + group, 1 << 20) >> 20
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
 
 
 def _collect_schema() -> dict[str, Setting]:
