@@ -20,7 +20,7 @@ from pyxbroker.bookie.errors import (
     NewerFormat,
 )
 from pyxbroker.bookie.layout import Layout
-from pyxbroker.broker.data import DataOpening
+from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
@@ -49,11 +49,12 @@ class Data:
         layout = Layout(
             self.bookie, self.bookie / "journal", self.bookie / "ledgers", self.metadata
         )
-        opening = DataOpening(
-            layout, self.store, partial(_storage, layout), CLUSTER, bookie_id, accept_loss
-        )
         if await self._value(paths.INSTANCE_ID) is None:
             await self.put(paths.INSTANCE_ID, INSTANCE.encode())
+        cookie = examine(layout, accept_loss)
+        opening = DataOpening(
+            layout, cookie, self.store, partial(_storage, layout), CLUSTER, bookie_id, accept_loss
+        )
         opened, found = await opening.run()
         if write:
             opened.fence(1)

@@ -31,11 +31,26 @@ log = get_logger("pyxbroker.service")
 LOSS_ACCEPTED = "a loss is accepted"
 
 
+def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
+    """The cookie of a data directory, None when it is new. Comes before anything is made in it.
+
+    With accept_loss it is prepared to do without what is missing, which the log names. Raises
+    DataError and OSError.
+    """
+    if not accept_loss:
+        return layout.examine()
+    cookie, losses = layout.accept_losses()
+    for each in losses:
+        log.error(LOSS_ACCEPTED, what=each)
+    return cookie
+
+
 @dataclass(frozen=True, slots=True)
 class DataOpening:
     """How the parts of one data directory are opened, together."""
 
     layout: Layout
+    cookie: Cookie | None  # what `examine` found
     metadata: MetadataStore
     open_storage: Callable[[], _native.Storage]  # blocking
     cluster: ClusterSettings
@@ -48,15 +63,14 @@ class DataOpening:
 
         Raises DataError, MetadataError, OSError; nothing is left open then.
         """
-        cookie = self._examine()
         loop = asyncio.get_running_loop()
         storage: asyncio.Future[_native.Storage] | None = None
-        if cookie is not None or self.layout.is_new():
+        if self.cookie is not None or self.layout.is_new():
             storage = loop.run_in_executor(None, self.open_storage)
         try:
             await self.metadata.open()
             identity = await initialize(self.metadata, self.cluster)
-            bookie_id, text = await self._find_bookie_id(cookie, identity.instance_id)
+            bookie_id, text = await self._find_bookie_id(identity.instance_id)
             if storage is None:
                 storage = loop.run_in_executor(None, self.open_storage)
             opened = await asyncio.shield(storage)
@@ -68,23 +82,13 @@ class DataOpening:
             await self._close(storage)
             raise
 
-    def _examine(self) -> Cookie | None:
-        if not self.accept_loss:
-            return self.layout.examine()
-        cookie, losses = self.layout.accept_losses()
-        for each in losses:
-            log.error(LOSS_ACCEPTED, what=each)
-        return cookie
-
-    async def _find_bookie_id(
-        self, cookie: Cookie | None, instance_id: str
-    ) -> tuple[str, str | None]:
+    async def _find_bookie_id(self, instance_id: str) -> tuple[str, str | None]:
         """The bookie id that the directory was made for, and the text of a cookie that it lacks."""
         directory, store = self.layout.bookie, self.metadata
         alone = self.layout.metadata is not None
-        if cookie is not None:
-            await check_cookie(cookie, directory, instance_id, store, alone=alone)
-            return cookie.bookie_id, None
+        if self.cookie is not None:
+            await check_cookie(self.cookie, directory, instance_id, store, alone=alone)
+            return self.cookie.bookie_id, None
         copy = await find_copy(store, self.bookie_id, alone=alone)
         if copy is None:
             return self.bookie_id, cookie_text(self.bookie_id, directory, instance_id)

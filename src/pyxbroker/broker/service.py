@@ -20,7 +20,7 @@ from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
 from pyxbroker.bookie.layout import Layout
-from pyxbroker.broker.data import DataOpening
+from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.broker.handlers import Handlers
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
@@ -131,8 +131,10 @@ class Service:
             operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
         )
         layout = self._layout()
+        cookie = examine(layout, self.accept_loss)
         storage, bookie_id = await DataOpening(
             layout=layout,
+            cookie=cookie,
             metadata=self.metadata,
             open_storage=partial(self._open_storage, layout),
             cluster=self._cluster_settings(),
@@ -194,6 +196,7 @@ class Service:
             cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
             entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
             journal_sync_data=config.journalSyncData,
+            accept_loss=self.accept_loss,
         )
 
     # --- connections --------------------------------------------------------------------------
