@@ -144,6 +144,9 @@ class MetadataStore(ABC):
     in time. Only `StoreClosed`, before `open()` and after `close()`, is raised by the call itself.
     """
 
+    directory: Path | None = None
+    """Where the files of an embedded store are; such a store is of one bookie alone."""
+
     def __init__(self) -> None:
         self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
         self._session_callbacks: dict[object, SessionCallback] = {}
