@@ -476,6 +476,40 @@ def test_full_disk_at_the_next_journal_file_only_delays(bookie: Bookie) -> None:
     assert any("could not be prepared" in text for _, text in bookie.take_events())
 
 
+def wait_trouble(bookie: Bookie, code: int) -> None:
+    """Waits for the trouble to become -code, looking only when the storage rings."""
+    while bookie.storage.trouble() != -code:
+        bookie.wait_ring()
+    assert bookie.storage.stats()["trouble"] == code
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_trouble_of_a_flush_is_told_while_it_lasts(bookie: Bookie, code: int) -> None:
+    faults = _native.DiskFaults()
+    storage = bookie.open(faults=faults)
+    bookie.wait_durable([bookie.add(1, entry) for entry in range(100)][-1])
+    assert storage.trouble() == 0
+    faults.rule("fallocate", ".log.tmp", errno=code)
+    storage.flush()
+    wait_trouble(bookie, code)
+    faults.clear()
+    wait_trouble(bookie, 0)
+    bookie.assert_holds(1, range(100))
+
+
+def test_trouble_of_the_next_journal_file_is_told_before_the_journal_needs_it(
+    bookie: Bookie,
+) -> None:
+    faults = _native.DiskFaults()
+    faults.rule("open", "prepare.tmp", after=1, errno=errno.ENOSPC)
+    bookie.open(faults=faults)
+    bookie.wait_durable(bookie.add(1, 0))
+    wait_trouble(bookie, errno.ENOSPC)
+    bookie.wait_durable(bookie.add(1, 1))
+    faults.clear()
+    wait_trouble(bookie, 0)
+
+
 def test_pulled_bytes_are_never_served(bookie: Bookie) -> None:
     """Flips one bit at many places of each kind of file; what is read is right or not there."""
     bookie.open()

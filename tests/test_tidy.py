@@ -34,7 +34,7 @@ SIDES = ("auth", "schema", "admin", "cluster")
 # Used by everyone, using nobody of the above.
 GROUND = (
     *("metadata", "proto", "config", "config_names", "directories", "errors", "limits"),
-    *("listening", "log", "topic_name"),
+    *("listening", "log", "log_limits", "topic_name"),
 )
 
 

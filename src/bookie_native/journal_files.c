@@ -255,6 +255,15 @@ static journal_file *journal_files_passed(journal_files *files) {
     return NULL;
 }
 
+/* Notes how the last preparation went. Under the lock. */
+static void journal_files_note(journal_files *files, int error) {
+    files->error = error;
+    if (error == -ECANCELED)
+        error = 0; /* the storage closes; nothing is wrong with the disk */
+    if (atomic_exchange_explicit(&files->trouble, error, memory_order_release) != error)
+        event_ring(files->event_fd);
+}
+
 /* Recycles or removes one file. Called with the lock, which it gives up meanwhile. */
 static void journal_files_reuse(journal_files *files, journal_file *file) {
     int recycle = file->fd >= 0 && file->bytes == files->full_bytes &&
@@ -271,7 +280,7 @@ static void journal_files_reuse(journal_files *files, journal_file *file) {
     pthread_mutex_lock(&files->lock);
     if (recycle && error == 0) {
         journal_files_append(&files->spares, file);
-        files->error = 0;
+        journal_files_note(files, 0);
         pthread_cond_signal(&files->ready);
     }
 }
@@ -289,7 +298,7 @@ static void journal_files_prepare(journal_files *files) {
                    error == -ENOSPC ? ", free some disk space" : "");
     else if (error == 0 && files->error < 0)
         events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
-    files->error = error;
+    journal_files_note(files, error);
     pthread_cond_signal(&files->ready);
 }
 

@@ -62,6 +62,7 @@ typedef struct journal_files {
     int stopping;
     int running;
     _Atomic int starved;   /* the journal waits and the preparation fails */
+    _Atomic int trouble;   /* error, for other threads */
     _Atomic int half_full; /* the file that the journal writes to */
 } journal_files;
 

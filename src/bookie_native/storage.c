@@ -338,6 +338,11 @@ int storage_failure(const storage *s) {
     return atomic_load_explicit(&s->journal.failure, memory_order_acquire);
 }
 
+int storage_trouble(const storage *s) {
+    int flush = atomic_load_explicit(&s->flusher.error, memory_order_acquire);
+    return flush < 0 ? flush : atomic_load_explicit(&s->files.trouble, memory_order_acquire);
+}
+
 int storage_next_event(storage *s, storage_event *out) {
     return events_take(&s->events, out);
 }
@@ -348,7 +353,8 @@ void storage_get_stats(const storage *constant, storage_stats *out) {
                            .add_bytes = s->add_bytes,
                            .ledgers = s->ledgers.count,
                            .cache_hits = s->cache_hits,
-                           .replayed_entries = s->replayed};
+                           .replayed_entries = s->replayed,
+                           .trouble = (uint64_t)-storage_trouble(s)};
     journal *j = &s->journal;
     pthread_mutex_lock(&j->lock);
     out->groups = j->groups;

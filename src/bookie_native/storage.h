@@ -48,6 +48,7 @@ typedef struct storage_options {
     uint64_t cache_bytes_max;      /* all generations: active, flushing, clean (for readers) */
     uint32_t entry_bytes_max;      /* largest entry accepted, packaging included */
     int journal_sync_data;         /* 0 (journalSyncData=false): complete before any sync */
+    int accept_loss;               /* 1: open although files are missing that should be there */
     const disk_calls *disk;        /* the table of disk calls; NULL for the system's */
 } storage_options;
 
@@ -83,6 +84,7 @@ typedef struct storage_stats {
     uint64_t ledgers, entries;       /* entries: upper bound, for metrics */
     uint64_t cache_hits, disk_reads, damaged_entries;
     uint64_t replayed_entries;       /* by the last storage_open */
+    uint64_t trouble;                /* storage_trouble as a positive errno, 0: none */
 } storage_stats;
 
 /* Opens (creating what is missing), replays the journal, starts the threads. On failure error holds
@@ -121,6 +123,12 @@ uint64_t storage_durable_sequence(const storage *s);
 
 /* 0, or the negative errno with which the journal failed. Any thread. */
 int storage_failure(const storage *s);
+
+/* 0, or the negative errno because of which nothing more can be stored at this moment: that of the
+ * last flush, or of preparing the next journal file. It is 0 again when that went well. Each change
+ * rings the eventfd. The end of the journal is not among it: storage_failure tells that. Any
+ * thread. */
+int storage_trouble(const storage *s);
 
 /* Takes the next operator event, oldest first; returns 1, or 0 when there is none. */
 int storage_next_event(storage *s, storage_event *out);

@@ -443,6 +443,12 @@ class Config:
         "Whether an entry is on disk before it is acknowledged. With false, a power cut or a crash"
         " of the operating system loses acknowledged messages.",
     )
+    shutdownOnJournalFailure: bool = setting(
+        False,
+        "Whether the process ends, with exit status 1, when the journal failed, so that its"
+        " supervisor starts it again. Otherwise it goes on serving what was acknowledged to readers"
+        " and refuses every write, and health answers 503.",
+    )
     dbStorage_writeCacheMaxSizeMb: int = setting(
         32,
         "Memory for entries that are in the journal and not yet in an entry log, for one"

@@ -248,7 +248,11 @@ class Service:
         return LookupResult(self.broker_url, self.web_url)
 
     def failure(self) -> str | None:
-        """Why nothing can be written any more, or None."""
+        """Why nothing can be written, or None."""
+        return self.journal_failure()
+
+    def journal_failure(self) -> str | None:
+        """Why nothing can be written any more until a restart, or None."""
         code = self._bookie.failure
         if code:
             return f"the journal failed (error {-code}); a restart recovers what was acknowledged"

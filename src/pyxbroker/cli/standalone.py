@@ -31,6 +31,8 @@ _log = log.get_logger("pyxbroker.standalone")
 
 PORT = click.IntRange(0, PORT_MAX)
 DEFAULT_DATA = "data/standalone"
+JOURNAL_CHECK_INTERVAL_S = 0.5
+LOG_INTERVAL_S = 5.0
 
 BANNER = """\
 {title} is ready in {ready_ms} ms
@@ -134,6 +136,7 @@ def command(
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
+        log.write_repeated(is_end=True)
         click.echo(f"pyxbroker: {error}", err=True)
         sys.exit(1)
 
@@ -177,13 +180,38 @@ async def _serve(config: Config, data_directory: Path) -> None:
     gc.freeze()
     gc.enable()
     _print_banner(config, data_directory, service)
-    failed = asyncio.ensure_future(service.wait_failed())
+    _keep_writing_counts()
+    failed = asyncio.ensure_future(_wait_failed(config, service))
     await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
     failed.cancel()
-    await _stop(service, config.brokerShutdownTimeoutMs / 1000)
+    try:
+        await _stop(service, config.brokerShutdownTimeoutMs / 1000)
+    except OSError as refused:
+        # A journal that has failed fails its end as well; the first reason is the one to show.
+        why = refused.strerror or str(refused)
+        reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
-        raise StartError(f"The broker stopped: {reason}")
+        raise StartError(f"The broker stopped: {reason}.")
+
+
+def _keep_writing_counts() -> None:
+    """Lets the log tell how often a line repeated, also when nothing else is logged."""
+    log.write_repeated()
+    asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
+
+
+async def _wait_failed(config: Config, service: Service) -> str:
+    """Waits for a failure that this process is to end for; returns the reason."""
+    failed = asyncio.ensure_future(service.wait_failed())
+    try:
+        while config.shutdownOnJournalFailure and not failed.done():
+            if reason := service.journal_failure():
+                return reason
+            await asyncio.wait([failed], timeout=JOURNAL_CHECK_INTERVAL_S)
+        return await failed
+    finally:
+        failed.cancel()
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
