@@ -396,11 +396,32 @@ class Config:
         unit="ms",
         minimum=1,
     )
+    diskCheckInterval: int = setting(
+        1000,
+        "Time between two looks at the free space of the disks (BookKeeper's own default is 10 s).",
+        unit="ms",
+        minimum=10,
+    )
     diskUsageThreshold: float = setting(
-        0.99,
-        "Part of the disk in use above which the storage takes no new entries.",
+        1.0,
+        "Part of a disk in use above which nothing is published. With 1 only the bytes count that"
+        " are needed for what is in memory: both generations of the write cache, a journal file and"
+        " 8 MiB (Pulsar's own default is 0.99, which is a hundred megabytes of a small disk and a"
+        " hundred gigabytes of a large one).",
         minimum=0.01,
         maximum=1,
+    )
+    diskReserveSizeMB: int = setting(
+        48,
+        "Space of each disk that is kept for deleting, acknowledging and starting when others have"
+        " filled it; at most an eighth of the disk. 0 keeps none.",
+        unit="MiB",
+    )
+    storageUnavailableTimeoutMs: int = setting(
+        5000,
+        "How long sends wait while nothing can be stored; then they fail, and producers are refused"
+        " with ProducerBlockedQuotaExceededException until it works again.",
+        unit="ms",
     )
 
     # Metrics

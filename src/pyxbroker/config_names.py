@@ -23,7 +23,7 @@ ALIASES = {
 NOT_YET = frozenset(
     """
     autoSkipNonRecoverableData brokerDeduplicationEnabled
-    defaultNumberOfNamespaceBundles diskUsageThreshold
+    defaultNumberOfNamespaceBundles
     dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
     dispatcherReadFailureBackoffMaxTimeInMs flushInterval
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB

@@ -328,21 +328,30 @@ class Topic:
 
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
             subscription.disconnect()
 
-    def disconnect_producers(self) -> None:
+    def close_producers(self, only_waiting: bool = False) -> int:
+        """Sends producers away (or only those that wait for answers); how many SENDs they had
+        pending. Their clients may open them again, and are told then why they cannot.
+        """
+        pending = 0
         for producer in list(self.producers.values()):
+            if only_waiting and not producer.pending_sends:
+                continue
+            pending += producer.pending_sends
             connection = producer.connection
             connection.send_frame(replies.close_producer(producer.producer_id))
             connection.forget_producer(producer.producer_id)
             self.remove_producer(producer)
+        return pending
 
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
         self.fenced = True
         self.disconnect()
+        self.managed_ledger.take_back()
         await self.managed_ledger.close()
 
     @property
@@ -360,7 +369,7 @@ class Topic:
         return position
 
     def _on_terminated(self) -> None:
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in self.all_subscriptions():
             subscription.tell_end()
 
@@ -372,6 +381,7 @@ class Topic:
         self.fenced = True
         self.being_deleted = True
         self.disconnect()
+        self.managed_ledger.take_back()
         try:
             await delete_managed_ledger(self.managed_ledger)
         finally:

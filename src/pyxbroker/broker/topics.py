@@ -413,6 +413,12 @@ class Topics:
             topic.managed_ledger.limits = self._limits(policies)
             topic.managed_ledger.check_age()
 
+    async def free_space(self) -> None:
+        """Called while space is short: what everybody has acknowledged goes at once."""
+        async for topic in self._in_slices():
+            if topic.name.is_persistent and not topic.fenced:
+                topic.managed_ledger.roll_over_if_consumed()
+
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
         self._closing = True
