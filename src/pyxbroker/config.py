@@ -277,10 +277,17 @@ class Config:
         20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
     )
     dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
-        15_000, "First wait of a dispatcher after a failed read.", unit="ms"
+        50,
+        "First wait of a dispatcher after a failed read; it doubles with each further one. Pulsar's"
+        " own default is 15000.",
+        unit="ms",
+        minimum=1,
     )
     dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
-        60_000, "Longest wait of a dispatcher after failed reads.", unit="ms"
+        1_000,
+        "Longest wait of a dispatcher after failed reads. Pulsar's own default is 60000.",
+        unit="ms",
+        minimum=1,
     )
 
     # Managed ledger
@@ -343,7 +350,10 @@ class Config:
         60, "Time between two stores of positions that the rate limit held back.", unit="s"
     )
     autoSkipNonRecoverableData: bool = setting(
-        False, "Whether a subscription skips ledgers that are lost, instead of waiting for them."
+        False,
+        "Whether a subscription acknowledges what is lost, entries and whole ledgers, and goes on,"
+        " however much it is. Otherwise it passes over at most 64 entries in a row, and stops at a"
+        " longer run until it is moved or the entries can be read again.",
     )
 
     # Storage
