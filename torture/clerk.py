@@ -84,8 +84,13 @@ async def take(
     consumer_id: int,
     idle_s: float,
     on_each: Callable[[int, Position], None] = lambda *_: None,
+    until: set[int] | None = None,
 ) -> dict[int, Position]:
-    """Sequence numbers and positions of what comes until ``idle_s`` pass without a message."""
+    """Sequence numbers and positions of what comes until ``idle_s`` pass without a message.
+
+    ``until``: all of these having come is the end as well, a moment later.
+    """
+    rest = set(until or ())
     got: dict[int, Position] = {}
     progress = asyncio.Event()
 
@@ -94,6 +99,7 @@ async def take(
             return
         sequence = int(payload.body.split(b":")[0])
         got[sequence] = position
+        rest.discard(sequence)
         connection.flow(consumer_id, 1)
         on_each(sequence, position)
         progress.set()
@@ -103,7 +109,8 @@ async def take(
     while True:
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), idle_s)
+            done = until is not None and not rest
+            await asyncio.wait_for(progress.wait(), 0.02 if done else idle_s)
         except (TimeoutError, asyncio.TimeoutError):
             return got
 
