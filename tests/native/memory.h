@@ -1,4 +1,4 @@
-/* memory.h - allocations that fail on demand: build.sh wraps the allocating functions of our code. */
+/* memory.h - allocations that fail on demand: build.sh wraps the functions that allocate. */
 #ifndef PYXBROKER_TESTS_MEMORY_H
 #define PYXBROKER_TESTS_MEMORY_H
 

@@ -134,7 +134,7 @@ static void test_a_flush_without_memory_heals(void) {
     flush_without_memory(1);
 }
 
-/* Adds to many ledgers with flushes between, reads all back; returns how many allocations failed. */
+/* Adds to many ledgers with flushes between, reads all; returns how many allocations failed. */
 static uint64_t work(const place *p, uint64_t after, uint64_t times) {
     storage_options options = options_at(p, NULL);
     storage *s = must_open(&options);
