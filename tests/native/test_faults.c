@@ -64,7 +64,7 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
     fault_rule rule = {
         .call = call, .after = after, .times = times, .error = error, .short_bytes = -1};
     CHECK(disk_faults_add(&faults, &rule) == 0);
-    storage_options options = options_at(&p, &faults.calls);
+    storage_options options = place_options(&p, &faults.calls);
     storage *s = NULL;
     int64_t durable = 0;
     int status = storage_open(&options, &s, text, sizeof text);
@@ -79,7 +79,7 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
         CHECK(text[0] != '\0');
     }
     disk_faults_close(&faults);
-    options = options_at(&p, NULL);
+    options = place_options(&p, NULL);
     s = must_open(&options);
     for (int64_t entry = 0; entry < durable; entry++)
         CHECK(read_entry(s, 1, entry) == 1);
@@ -129,7 +129,7 @@ static void test_interrupted_calls_are_repeated(void) {
         {.call = FAULT_PREAD, .after = 0, .times = 3, .error = -EINTR, .short_bytes = -1}};
     for (size_t i = 0; i < 2; i++)
         CHECK(disk_faults_add(&faults, &rules[i]) == 0);
-    storage_options options = options_at(&p, &faults.calls);
+    storage_options options = place_options(&p, &faults.calls);
     storage *s = must_open(&options);
     CHECK(fill(s) == ENTRIES);
     CHECK(storage_close(s, 0) == 0);
