@@ -26,7 +26,7 @@ from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.config import Config
+from pyxbroker.config import DEFAULT_METADATA_URL, Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
@@ -44,7 +44,6 @@ BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
-DEFAULT_METADATA_URL = "embedded:metadata"
 
 
 @dataclass(frozen=True, slots=True)

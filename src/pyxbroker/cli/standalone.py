@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyxbroker import __version__, log
-from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.config import PORT_MAX, SCHEMA, Config
 from pyxbroker.properties import ConfigError
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _log = log.get_logger("pyxbroker.standalone")
 
 PORT = click.IntRange(0, PORT_MAX)
-DEFAULT_DATA = "data/standalone"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
 
