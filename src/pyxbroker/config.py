@@ -278,10 +278,17 @@ class Config:
         20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
     )
     dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
-        15_000, "First wait of a dispatcher after a failed read.", unit="ms"
+        50,
+        "First wait of a dispatcher after a failed read; it doubles with each further one. Pulsar's"
+        " own default is 15000.",
+        unit="ms",
+        minimum=1,
     )
     dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
-        60_000, "Longest wait of a dispatcher after failed reads.", unit="ms"
+        1_000,
+        "Longest wait of a dispatcher after failed reads. Pulsar's own default is 60000.",
+        unit="ms",
+        minimum=1,
     )
 
     # Managed ledger
@@ -344,7 +351,10 @@ class Config:
         60, "Time between two stores of positions that the rate limit held back.", unit="s"
     )
     autoSkipNonRecoverableData: bool = setting(
-        False, "Whether a subscription skips ledgers that are lost, instead of waiting for them."
+        False,
+        "Whether a subscription acknowledges what is lost, entries and whole ledgers, and goes on,"
+        " however much it is. Otherwise it passes over at most 64 entries in a row, and stops at a"
+        " longer run until it is moved or the entries can be read again.",
     )
 
     # Storage
@@ -397,11 +407,32 @@ class Config:
         unit="ms",
         minimum=1,
     )
+    diskCheckInterval: int = setting(
+        1000,
+        "Time between two looks at the free space of the disks (BookKeeper's own default is 10 s).",
+        unit="ms",
+        minimum=10,
+    )
     diskUsageThreshold: float = setting(
-        0.99,
-        "Part of the disk in use above which the storage takes no new entries.",
+        1.0,
+        "Part of a disk in use above which nothing is published. With 1 only the bytes count that"
+        " are needed for what is in memory: both generations of the write cache, a journal file and"
+        " 8 MiB (Pulsar's own default is 0.99, which is a hundred megabytes of a small disk and a"
+        " hundred gigabytes of a large one).",
         minimum=0.01,
         maximum=1,
+    )
+    diskReserveSizeMB: int = setting(
+        48,
+        "Space of each disk that is kept for deleting, acknowledging and starting when others have"
+        " filled it; at most an eighth of the disk. 0 keeps none.",
+        unit="MiB",
+    )
+    storageUnavailableTimeoutMs: int = setting(
+        5000,
+        "How long sends wait while nothing can be stored; then they fail, and producers are refused"
+        " with ProducerBlockedQuotaExceededException until it works again.",
+        unit="ms",
     )
 
     # Metrics

@@ -20,8 +20,15 @@ from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
 from pyxbroker.bookie.layout import Layout
+from pyxbroker.bookie.space import (
+    METADATA_BYTES,
+    StorageState,
+    file_systems_of,
+    make_reserves,
+)
 from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
@@ -44,6 +51,7 @@ BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
+SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,8 @@ class Service:
         self.metadata: MetadataStore
         self.topics: Topics
         self.producer_names: ProducerNames
+        self.storage_state: StorageState
+        self.publish_gate: PublishGate
         self._bookie: EmbeddedBookie
         self._ledgers: LedgerClient
         self._listener: socket.socket | None = None
@@ -131,6 +141,9 @@ class Service:
         )
         layout = self._layout()
         cookie = examine(layout, self.accept_loss)
+        self.storage_state = self._make_storage_state(layout)
+        self.storage_state.prepare_start()
+        self.metadata.on_no_space = self._make_space_for_metadata
         storage, bookie_id = await DataOpening(
             layout=layout,
             cookie=cookie,
@@ -142,7 +155,9 @@ class Service:
         ).run()
         self.metadata.on_failure(self._on_metadata_failed)
         turn = self.connections.turn
-        self._bookie = EmbeddedBookie(storage, turn, bookie_id, self.connections.set_full)
+        self._bookie = EmbeddedBookie(
+            storage, turn, bookie_id, self._on_full, self.storage_state.check
+        )
         self._ledgers = LedgerClient(
             self.metadata,
             {bookie_id: self._bookie},
@@ -154,6 +169,7 @@ class Service:
             ),
         )
         self.topics = Topics(config, self.metadata, self._ledgers, turn)
+        self._open_publish_gate()
         self.producer_names = ProducerNames(config.clusterName, self.metadata)
         self._ledgers.prefetch()
         self.is_ready = True
@@ -165,6 +181,41 @@ class Service:
         self._spawn(self._check_ages())
         self._spawn(self._delete_inactive_topics())
         self._spawn(self._collect_garbage())
+        self._spawn(self._watch_space())
+
+    def _make_storage_state(self, layout: Layout) -> StorageState:
+        config = self.config
+        cache_bytes = config.dbStorage_writeCacheMaxSizeMb << 20
+        needs = [
+            (layout.ledgers, 2 * cache_bytes),
+            (layout.journal, config.journalMaxSizeMB << 20),
+        ]
+        if self.metadata.directory is not None:
+            needs.append((self.metadata.directory, METADATA_BYTES))
+        reserve_bytes = config.diskReserveSizeMB << 20
+        return StorageState(file_systems_of(needs, reserve_bytes), config.diskUsageThreshold)
+
+    def _on_full(self, full: bool) -> None:
+        self.publish_gate.set_full(full)
+
+    def _open_publish_gate(self) -> None:
+        config = self.config
+        self.publish_gate = PublishGate(
+            self.storage_state,
+            self.connections,
+            self._ledgers,
+            lambda: self.topics,
+            config.storageUnavailableTimeoutMs / 1000,
+        )
+        self.storage_state.trouble = lambda: self._bookie.trouble
+        self.storage_state.failure = self.journal_failure
+        self.storage_state.check()
+
+    def _make_space_for_metadata(self) -> bool:
+        """Called by the metadata's thread when its disk is full."""
+        directory = self.metadata.directory
+        assert directory is not None, "a store without files has no disk"
+        return self.storage_state.give_back_on(directory, "the metadata could not be written")
 
     def _cluster_settings(self) -> ClusterSettings:
         return ClusterSettings(
@@ -252,8 +303,8 @@ class Service:
         return LookupResult(self.broker_url, self.web_url)
 
     def failure(self) -> str | None:
-        """Why nothing can be written, or None."""
-        return self.journal_failure()
+        """Why nothing can be stored now, or None."""
+        return self.storage_state.refusal
 
     def journal_failure(self) -> str | None:
         """Why nothing can be written any more until a restart, or None."""
@@ -268,6 +319,17 @@ class Service:
 
     def storage_stats(self) -> dict[str, int]:
         return cast(dict[str, int], self._bookie.storage.stats())
+
+    def disk_usage(self) -> dict[str, tuple[int, int]]:
+        """(free, total) bytes of each file system, by the first directory that is on it."""
+        return {
+            str(each.directory): (each.usage.free, each.usage.total)
+            for each in self.storage_state.file_systems
+        }
+
+    def refused_sends(self) -> int:
+        """SENDs that were refused because nothing could be stored."""
+        return self.publish_gate.refused_sends
 
     async def wait_failed(self) -> str:
         """Waits for a failure that the process cannot go on with."""
@@ -311,10 +373,28 @@ class Service:
     async def _collect_garbage(self) -> None:
         while True:
             await asyncio.sleep(max(self.config.gcWaitTime / 1000, 1.0))
-            try:
-                await collect_garbage(self._bookie.storage, self.metadata)
-            except MetadataError as error:
-                log.warning("garbage collection is put off", error=error)
+            await self._collect_garbage_now()
+
+    async def _collect_garbage_now(self) -> None:
+        try:
+            await collect_garbage(self._bookie.storage, self.metadata)
+        except MetadataError as error:
+            log.warning("garbage collection is put off", error=error)
+
+    async def _watch_space(self) -> None:
+        """Looks at the disks; while one is short, frees what nobody needs any more."""
+        state = self.storage_state
+        next_garbage = 0.0
+        while True:
+            await asyncio.sleep(self.config.diskCheckInterval / 1000)
+            state.check()
+            if state.is_short:
+                await self.topics.free_space()
+                if self.loop.time() >= next_garbage:
+                    next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
+                    await self._collect_garbage_now()
+            elif reserves := state.missing_reserves():
+                await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
 
@@ -331,6 +411,7 @@ class Service:
             await self._web.stop()
         elif self._web_socket is not None:
             self._web_socket.close()
+        self.publish_gate.close()
         try:
             await self.topics.close()
             await self.producer_names.close()
