@@ -114,6 +114,22 @@ def test_a_broker_starts_without_a_lost_file_when_the_loss_is_accepted(
     assert (code, re.findall(" ERROR .*", err)) == (0, [])
 
 
+def test_copies_alone_are_not_taken_for_a_new_directory(data: Path) -> None:
+    """All but the copies of the metadata was deleted: what was there can be had again."""
+    (data / "metadata.copies").mkdir(exist_ok=True)
+    lose(data, "metadata")
+    lose(data, "bookie")
+    before = names(data)
+    finished = run("standalone", "--data", data, *ANY_PORTS)
+    assert finished.returncode == 1
+    assert "pyxbroker metadata restore" in error_line(finished)
+    assert names(data) == before
+    with standalone(data, "--accept-loss") as broker:
+        publish(broker.broker_port, 1)
+        assert broker.stop()[0] == 0
+    assert len(list(data.glob("metadata.copies.lost-*"))) == 1
+
+
 def test_a_lost_lock_is_nothing(data: Path) -> None:
     lose(data, "pyxbroker.lock")
     with standalone(data) as broker:
