@@ -1,8 +1,8 @@
 """`pyxbroker metadata`: looks after the embedded metadata store of a broker that is stopped.
 
 The work is done by metadata/maintenance.py; here are its words. The commands print sentences, or
-with --json one JSON value, on stdout. Exit codes are those of the other commands; `check` and
-`repair` end with 1 when something is damaged.
+with --json one JSON value, on stdout. Exit codes are those of the other commands; `check` ends with
+1 when something is not as it should be, `repair` when something still is not.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def of_a_place(command: Command) -> Command:
 
 
 def _fail(sentence: str) -> None:
-    click.echo(f"pyxbroker: {sentence}", err=True)
+    click.echo(f"pyxbroker: {sentence.rstrip('.')}.", err=True)
     sys.exit(1)
 
 
@@ -135,7 +135,7 @@ def check(place: Place, as_json: bool) -> None:
             click.echo(_unknown_sentence(unknown))
         if not findings:
             click.echo(f"The metadata in {place.directory} is as it was written.")
-    _exit_by(findings)
+    _exit_by(findings, harmless={"note"})
 
 
 @command.command()
@@ -258,7 +258,7 @@ def repair(place: Place, delete_unknown_ledgers: bool, as_json: bool) -> None:
             click.echo(_unknown_sentence(unknown))
         if not findings:
             click.echo(f"There was nothing to repair in {place.directory}.")
-    _exit_by(findings)
+    _exit_by(findings, harmless={"note", "repaired"})
 
 
 # --- words ------------------------------------------------------------------------------------
@@ -269,10 +269,8 @@ def _echo_findings(findings: Iterable[Finding]) -> None:
         click.echo(f"{each.severity.value}: {each.file}: {each.sentence}")
 
 
-def _exit_by(findings: Iterable[Finding]) -> None:
-    from pyxbroker.metadata.findings import Severity
-
-    if any(each.severity is Severity.DAMAGED for each in findings):
+def _exit_by(findings: Iterable[Finding], harmless: set[str]) -> None:
+    if any(each.severity.value not in harmless for each in findings):
         sys.exit(1)
 
 
