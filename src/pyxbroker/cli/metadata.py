@@ -124,15 +124,17 @@ def check(place: Place, as_json: bool) -> None:
     """
     from pyxbroker.cli.cookies import check_cookie_file
     from pyxbroker.metadata import maintenance
+    from pyxbroker.metadata.findings import Finding, Severity
 
-    findings = [*maintenance.check(place.directory), *check_cookie_file(place.bookie)]
-    unknown = maintenance.unknown_ledgers(place.directory)
+    findings = maintenance.check(place.directory)
+    if not findings and not place.database.exists():
+        sentence = f"the metadata database {place.database} is missing"
+        findings = [Finding(Severity.DAMAGED, place.database, sentence)]
+    findings += check_cookie_file(place.bookie)
     if as_json:
-        _echo_json({"findings": _plain(findings), "unknownLedgers": unknown})
+        _echo_json({"findings": _plain(findings)})
     else:
         _echo_findings(findings)
-        if unknown:
-            click.echo(_unknown_sentence(unknown))
         if not findings:
             click.echo(f"The metadata in {place.directory} is as it was written.")
     _exit_by(findings, harmless={"note"})
@@ -266,7 +268,8 @@ def repair(place: Place, delete_unknown_ledgers: bool, as_json: bool) -> None:
 
 def _echo_findings(findings: Iterable[Finding]) -> None:
     for each in findings:
-        click.echo(f"{each.severity.value}: {each.file}: {each.sentence}")
+        place = "" if str(each.file) in each.sentence else f"{each.file}: "
+        click.echo(f"{each.severity.value}: {place}{each.sentence}")
 
 
 def _exit_by(findings: Iterable[Finding], harmless: set[str]) -> None:
