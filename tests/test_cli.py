@@ -142,8 +142,8 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
         (["--set", "journalDirectories={}/file"], "{}/file cannot be used: Not a directory."),
         (["--set", "journalDirectories={}/file/j"], "{}/file/j cannot be used: Not a directory."),
         (["--set", "ledgerDirectories=/proc/l"], "/proc/l cannot be used: No such file"),
-        (["--metadata", "embedded:/proc/m"], "cannot open the metadata in /proc/m: "),
-        (["--metadata", "embedded:{}/file"], "cannot open the metadata in {}/file: "),
+        (["--metadata", "embedded:/proc/m"], "the metadata in /proc/m cannot be "),
+        (["--metadata", "embedded:{}/file"], "the metadata in {}/file cannot be "),
         (["--set", "journalMaxSizeMB=4"], "journalMaxSizeMB=4 is too small: "),
         (["--set", "bindAddress=192.0.2.1"], "no address 192.0.2.1 (bindAddress)."),
         (

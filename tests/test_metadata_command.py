@@ -28,6 +28,7 @@ COMMANDS = ("check", "copies", "backup", "restore", "repair")
 def data(tmp_path: Path) -> Path:
     """A data directory without a bookie; what is done to its metadata is faked."""
     (tmp_path / "data" / "metadata").mkdir(parents=True)
+    (tmp_path / "data" / "metadata" / "metadata.db").touch()
     return tmp_path / "data"
 
 
@@ -74,6 +75,14 @@ def test_check_says_that_all_is_well(data: Path, asked: dict[str, Any]) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout == f"The metadata in {data / 'metadata'} is as it was written.\n"
     assert asked["check of"] == (data / "metadata",)
+
+
+def test_a_missing_database_is_found(data: Path, asked: dict[str, Any]) -> None:
+    """The store's own check takes it for a store that was never made."""
+    (data / "metadata" / "metadata.db").unlink()
+    result = call(data, "check")
+    assert result.exit_code == 1
+    assert f"damaged: the metadata database {data}/metadata/metadata.db is missing" in result.stdout
 
 
 @pytest.mark.parametrize(
