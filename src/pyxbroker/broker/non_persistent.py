@@ -41,6 +41,7 @@ class NoLedger:
         self.size = 0
         self.is_dead = False
         self.is_terminated = False
+        self.write_failure: ManagedLedgerError | None = None
 
     def append(self, run: EntryRun) -> None:
         """Hands a run out; its owner is told at once. Raises ManagedLedgerError when closed."""
@@ -71,6 +72,9 @@ class NoLedger:
 
     def check_age(self) -> None:
         """Nothing grows old."""
+
+    def roll_over_if_consumed(self) -> bool:
+        return False
 
     async def settle(self) -> None:
         """Nothing is ever under way."""

@@ -21,6 +21,7 @@ from pyxbroker.errors import (
     ConsumerBusy,
     NotAllowed,
     PersistenceError,
+    ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
@@ -111,6 +112,10 @@ class Topic:
         self.check_open()
         if self.is_terminated:
             raise TopicTerminated("Topic was already terminated")
+        failure = self.managed_ledger.write_failure
+        if failure is not None:
+            # With this code clients fail the sends that they hold, instead of trying for ever.
+            raise ProducerBlockedQuotaExceededException(str(failure))
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
@@ -271,7 +276,7 @@ class Topic:
         Markers are no messages. (-1, -1) when there is no message.
         """
         managed_ledger = self.managed_ledger
-        peeking = Peeking(managed_ledger, "the last message")
+        peeking = Peeking(managed_ledger, self.name, "the last message")
         index = managed_ledger.entries
         while index > 0:
             position = managed_ledger.position_of(index - 1)
@@ -296,7 +301,7 @@ class Topic:
         """The last position whose entry was published before a time, by bisection."""
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
-        peeking = Peeking(managed_ledger, "the first message of a time")
+        peeking = Peeking(managed_ledger, self.name, "the first message of a time")
 
         def place(index: int) -> Position | None:
             # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
@@ -331,13 +336,18 @@ class Topic:
         self.fenced = True
         self.turn.at_end(self.disconnect)
 
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written; consumers get on with what was acknowledged."""
+        self.turn.at_end(self.close_producers)
+
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
             subscription.disconnect()
 
-    def disconnect_producers(self) -> None:
+    def close_producers(self) -> None:
+        """Sends the producers away, with CLOSE_PRODUCER to each."""
         for producer in list(self.producers.values()):
             connection = producer.connection
             connection.send_frame(replies.close_producer(producer.producer_id))
@@ -365,7 +375,7 @@ class Topic:
         return position
 
     def _on_terminated(self) -> None:
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in self.all_subscriptions():
             subscription.tell_end()
 
