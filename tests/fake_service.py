@@ -75,5 +75,11 @@ class FakeService:
     def topic_stats(self) -> list[Topic]:
         return self.loaded
 
+    def disk_usage(self) -> Mapping[str, tuple[int, int]]:
+        return {"/data/bookie-1": (75, 100)}
+
+    def refused_sends(self) -> int:
+        return 3
+
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage

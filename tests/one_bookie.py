@@ -23,8 +23,9 @@ from pyxbroker.ledger.handle import LedgerError, LedgerHandle
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.limits import ManagedLedgerLimits
-from pyxbroker.mledger.managed_ledger import ManagedLedger, State
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
+from pyxbroker.mledger.state import State
 
 MIB = 1 << 20
 NAME = "public/default/persistent/t"
@@ -45,6 +46,8 @@ class Node:
         self.tree = tree or f"one-bookie-{next(_trees)}"
         self.options = options
         self.full: list[bool] = []
+        self.on_full: Callable[[bool], None] = lambda full: None
+        self.on_trouble: Callable[[], None] = lambda: None
         self.faults = _native.DiskFaults()
         self.store: MemoryStore
         self.connections: Connections
@@ -75,7 +78,9 @@ class Node:
         self.storage = _native.Storage(
             self.directory / "journal", self.directory / "ledgers", **settings
         )
-        self.bookie = EmbeddedBookie(self.storage, self.turn, BOOKIE_ID, self.full.append)
+        self.bookie = EmbeddedBookie(
+            self.storage, self.turn, BOOKIE_ID, self._on_full, self._on_trouble
+        )
         self.client = LedgerClient(self.store, {BOOKIE_ID: self.bookie}, self.turn, LedgerQuorums())
         return self
 
@@ -90,6 +95,13 @@ class Node:
             # A journal that a test broke says so when it is closed.
             self.bookie.close()
         await self.store.close()
+
+    def _on_full(self, full: bool) -> None:
+        self.full.append(full)
+        self.on_full(full)
+
+    def _on_trouble(self) -> None:
+        self.on_trouble()
 
     def kill(self, name: str = "killed") -> Node:
         """A node that finds what a kill -9 of this one would leave now: what the disk has.

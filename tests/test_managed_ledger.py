@@ -31,11 +31,8 @@ from one_bookie import (
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
-from pyxbroker.mledger.managed_ledger import (
-    ManagedLedgerError,
-    ManagedLedgerFenced,
-    State,
-)
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerFenced
+from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
 
 

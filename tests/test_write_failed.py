@@ -15,12 +15,9 @@ from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.managed_ledger import (
-    ManagedLedger,
-    ManagedLedgerError,
-    ManagedLedgerWriteFailed,
-    State,
-)
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerWriteFailed
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
 
 EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
@@ -97,7 +94,8 @@ def test_entries_and_positions_stay_right(tmp_path: Path) -> None:
         managed_ledger.roll_over()
         managed_ledger.check_age()
         assert managed_ledger.state is State.WRITE_FAILED
-        assert not managed_ledger.roll_over_if_consumed()
+        managed_ledger.roll_over_if_consumed()
+        assert managed_ledger.state is State.WRITE_FAILED
         new = await cursor_at(managed_ledger, "new", managed_ledger.first_position())
         assert new.acknowledge_positions(positions[:3]) == 3
         with pytest.raises(CursorError):

@@ -38,10 +38,14 @@ int flusher_write(flusher *f, generation *g) {
     return 0;
 }
 
-/* Says what went wrong, once for each kind of failure, and when it goes well again. */
+/* Says what went wrong, once for each kind of failure, and when it goes well again. The end of the
+ * journal is the journal's to tell. */
 static void flusher_report(flusher *f, int error) {
-    int before = atomic_exchange(&f->error, error);
-    if (error < 0 && error != before && atomic_load(&f->journal->failure) == 0)
+    int failed = atomic_load(&f->journal->failure);
+    int before = atomic_exchange(&f->error, error == failed ? 0 : error);
+    if (atomic_load(&f->error) != before)
+        event_ring(f->event_fd);
+    if (error < 0 && error != before && failed == 0)
         events_add(f->events, EVENT_ERROR,
                    "the write cache could not be flushed to an entry log (%s); retrying%s",
                    strerror(-error), error == -ENOSPC ? ", free some disk space" : "");

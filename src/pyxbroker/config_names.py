@@ -22,7 +22,7 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles diskUsageThreshold
+    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles
     dispatcherMinReadBatchSize flushInterval
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds

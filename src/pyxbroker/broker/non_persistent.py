@@ -19,7 +19,8 @@ from pyxbroker.connection import Turn
 from pyxbroker.dispatch import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.errors import NotAllowed
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.topic_name import TopicName
 
 NOWHERE = Position(0, -1)  # before the only id there is
@@ -70,11 +71,11 @@ class NoLedger:
     def trim(self) -> None:
         """There is nothing to trim."""
 
+    def take_back(self) -> None:
+        """Nothing ever waits."""
+
     def check_age(self) -> None:
         """Nothing grows old."""
-
-    def roll_over_if_consumed(self) -> bool:
-        return False
 
     async def settle(self) -> None:
         """Nothing is ever under way."""

@@ -29,7 +29,8 @@ from pyxbroker.errors import (
 )
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.topic_name import TopicName
@@ -346,18 +347,26 @@ class Topic:
         for subscription in [*self.subscriptions.values(), *self._readers]:
             subscription.disconnect()
 
-    def close_producers(self) -> None:
-        """Sends the producers away, with CLOSE_PRODUCER to each."""
+    def close_producers(self, only_waiting: bool = False) -> int:
+        """Sends producers away (or only those that wait for answers); how many SENDs they had
+        pending. Their clients may open them again, and are told then why they cannot.
+        """
+        pending = 0
         for producer in list(self.producers.values()):
+            if only_waiting and not producer.pending_sends:
+                continue
+            pending += producer.pending_sends
             connection = producer.connection
             connection.send_frame(replies.close_producer(producer.producer_id))
             connection.forget_producer(producer.producer_id)
             self.remove_producer(producer)
+        return pending
 
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
         self.fenced = True
         self.disconnect()
+        self.managed_ledger.take_back()
         await self.managed_ledger.close()
 
     @property
@@ -387,6 +396,7 @@ class Topic:
         self.fenced = True
         self.being_deleted = True
         self.disconnect()
+        self.managed_ledger.take_back()
         try:
             await delete_managed_ledger(self.managed_ledger)
         finally:

@@ -36,8 +36,9 @@ from pyxbroker.metadata.store import (
     Unavailable,
     parent_of,
 )
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, open_managed_ledger
 from pyxbroker.topic_name import TopicName
 
@@ -431,6 +432,12 @@ class Topics:
                 continue
             topic.managed_ledger.limits = self._limits(policies)
             topic.managed_ledger.check_age()
+
+    async def free_space(self) -> None:
+        """Called while space is short: what everybody has acknowledged goes at once."""
+        async for topic in self._in_slices():
+            if topic.name.is_persistent and not topic.fenced:
+                topic.managed_ledger.roll_over_if_consumed()
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""

@@ -29,6 +29,7 @@ from pyxbroker.metadata.store import (
     InvalidPath,
     MetadataError,
     NoChildrenForEphemerals,
+    NoSpace,
     NotEmpty,
     NotFound,
     Notification,
@@ -215,6 +216,8 @@ class Tree:
             )
         if name.startswith("SQLITE_BUSY") or "locked" in name:
             return Unavailable(f"the metadata file {self.path} is in use by another process")
+        if name.startswith("SQLITE_FULL") or "disk is full" in name:
+            return NoSpace(f"the disk of the metadata file {self.path} is full")
         return Unavailable(f"the metadata file {self.path} cannot be read or written: {error}")
 
     def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:

@@ -9,7 +9,6 @@ the node, the managed ledger belongs to them and this one is fenced.
 from __future__ import annotations
 
 import asyncio
-import enum
 import time
 from bisect import bisect_right
 from collections import deque
@@ -37,40 +36,20 @@ from pyxbroker.metadata.store import (
     resolve,
 )
 from pyxbroker.mledger import positions, trimming
+from pyxbroker.mledger.errors import (
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    ManagedLedgerWriteFailed,
+)
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.positions import LedgerInfo
+from pyxbroker.mledger.state import State
 
 if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.mledger")
-
-
-class ManagedLedgerError(Exception):
-    """An operation of a managed ledger failed."""
-
-
-class ManagedLedgerFenced(ManagedLedgerError):
-    """Another owner has taken the managed ledger over."""
-
-
-class ManagedLedgerWriteFailed(ManagedLedgerError):
-    """The journal failed: nothing can be added until the broker is started again."""
-
-
-class ManagedLedgerTerminated(ManagedLedgerError):
-    """The managed ledger was terminated: nothing can be added any more."""
-
-
-class State(enum.Enum):
-    OPENING = "opening"
-    OPEN = "open"
-    CREATING_LEDGER = "creating a ledger"
-    WRITE_FAILED = "not writable, since the journal failed"
-    FAILED = "failed"
-    FENCED = "fenced"
-    TERMINATED = "terminated"
-    CLOSED = "closed"
 
 
 class Listener(Protocol):
@@ -271,6 +250,22 @@ class ManagedLedger:
         if self.listener is not None:
             self.listener.on_entries_added()
 
+    def take_back(self) -> None:
+        """Fails the runs that nothing is stored of, while there is no space for them."""
+        if self.client.is_holding:
+            self.take_back_waiting()
+            if self.current is not None:
+                self.current.take_back()
+
+    def take_back_waiting(self) -> None:
+        """The same for those that wait for the next ledger only."""
+        while self._waiting:
+            self.on_run_taken_back(self._waiting.pop())
+
+    def on_run_taken_back(self, run: EntryRun) -> None:
+        """There was no room for a run, and now it does not wait for it any more."""
+        run.owner.on_run_failed(run, ManagedLedgerError(f"nothing can be stored of {self.name}"))
+
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """The current ledger can confirm nothing more."""
         if isinstance(error, JournalFailed):
@@ -335,6 +330,15 @@ class ManagedLedger:
             self.state = State.CREATING_LEDGER
             self.spawn(self._roll_over())
 
+    def roll_over_if_consumed(self) -> None:
+        """Space is short: the current ledger goes too, if every cursor has acknowledged all of it
+        and retention does not keep it.
+        """
+        if self.state is State.OPEN and trimming.is_consumed(self):
+            self.roll_over()
+        else:
+            self.trim()
+
     def check_age(self) -> None:
         """Called now and then: closes a current ledger that is too old, frees old ones."""
         age = time.monotonic() - self._current_since
@@ -347,15 +351,6 @@ class ManagedLedger:
             ):
                 self.roll_over()
         self.trim()
-
-    def roll_over_if_consumed(self) -> bool:
-        """Closes a current ledger that nobody needs any more, whatever its age, so that its space
-        comes free; True when it does.
-        """
-        if self.state is not State.OPEN or not trimming.is_consumed(self):
-            return False
-        self.roll_over()
-        return True
 
     async def _roll_over(self) -> None:
         old = self.current

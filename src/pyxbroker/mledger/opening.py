@@ -19,10 +19,12 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor import Cursor, place_cursor, recover_cursor
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError, State
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.records import MalformedRecord
+from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")
 

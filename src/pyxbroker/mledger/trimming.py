@@ -35,12 +35,8 @@ def is_consumed(managed_ledger: ManagedLedger) -> bool:
     current = managed_ledger.current
     if current is None or managed_ledger.unreadable or current.last_add_confirmed < 0:
         return False
-    last = Position(current.ledger_id, current.last_add_confirmed)
-    return (
-        current.pending.pending == 0
-        and _slowest(managed_ledger) >= last
-        and not _is_retained(managed_ledger.limits, 0.0, 0)
-    )
+    is_passed = _slowest(managed_ledger) >= managed_ledger.last_confirmed
+    return is_passed and not _is_retained(managed_ledger.limits, 0.0, 0)
 
 
 def _slowest(managed_ledger: ManagedLedger) -> Position:
