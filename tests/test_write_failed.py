@@ -251,7 +251,7 @@ def test_sends_are_refused_and_consumers_stay(tmp_path: Path) -> None:
         # The journal does not come back, and whoever tries is told so.
         answer = await client.produce(producer_id=2)
         assert answer.error == pb.ProducerBlockedQuotaExceededException
-        assert "until the broker is started again" in answer.message
+        assert "journal" in answer.message
         # New consumers of every kind are served.
         other = await broker.client()
         await other.subscribe(2, subscription="new")
@@ -274,9 +274,9 @@ def test_a_topic_that_was_not_open_is_read(tmp_path: Path) -> None:
         assert [each.data for each in await client.messages(10)] == data_of(10)
         answer = await client.produce()
         assert answer.error == pb.ProducerBlockedQuotaExceededException
-        answer = await client.produce(topic=TOPIC + "-new")
+        answer = await client.subscribe(2, topic=TOPIC + "-new")
         assert answer.error == pb.PersistenceError
-        assert "journal" in answer.message
+        assert "until the broker is started again" in answer.message
         # It can be unloaded and opened once more.
         await (await broker.topic()).close()
         again = await broker.client()

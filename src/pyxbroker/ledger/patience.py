@@ -39,9 +39,9 @@ class Patience:
     The first failure is one line of the log, and so is the end of the trouble.
     """
 
-    def __init__(self, what: str, seconds: float = PATIENCE_S) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._until = time.monotonic() + seconds
+        self._until = time.monotonic() + PATIENCE_S
         self._is_told = False
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
