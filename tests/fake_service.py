@@ -26,6 +26,7 @@ class Subscription:
     unacked_messages: int = 0
     msg_out: int = 0
     bytes_out: int = 0
+    stopped_by_damage: str | None = None
 
 
 @dataclass

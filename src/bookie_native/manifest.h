@@ -14,8 +14,8 @@
  * bytes. The first two have one state, the last two another; the state with the higher sequence
  * counts. A change is written over the older state, both copies at once, and synced: a torn write
  * leaves the state before it, and a full disk has room for it. There are two copies so that damage
- * to one costs nothing. When they are too small, a larger file is written as MANIFEST.tmp, synced, and
- * takes the name.
+ * to one costs nothing. When they are too small, a larger file is written as MANIFEST.tmp, synced,
+ * and takes the name.
  *
  * One copy, little-endian:
  *

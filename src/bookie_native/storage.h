@@ -57,7 +57,7 @@ typedef struct entry_ref {
     int64_t entry_id;
     const uint8_t *data;
     uint32_t length;                 /* bytes */
-    uint32_t from_disk;              /* 1: data lies in a mapped entry log, 0: in the cache */
+    uint32_t from_disk;              /* 1: data was read from an entry log, 0: it is in the cache */
     storage_pin *pin;
 } entry_ref;
 
@@ -139,10 +139,14 @@ int storage_next_event(storage *s, storage_event *out);
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out);
 
-/* The same from the entry logs (and the cache), by the read thread, which checks every checksum and
- * brings the pages in. out stays the caller's until the completion with this tag was taken.
- * Completion counts: as above, or STORAGE_NO_LEDGER, STORAGE_NO_ENTRY, STORAGE_DAMAGED for first
- * itself. Returns 0 or an error. */
+/* The same from the entry logs (and the cache), by the read thread, which checks every checksum.
+ * out stays the caller's until the completion with this tag was taken. Returns 0 or an error.
+ * Completion counts: as above, or for first itself one of
+ *   STORAGE_NO_LEDGER, STORAGE_NO_ENTRY: it is not here, or its ledger was deleted meanwhile
+ *   STORAGE_DAMAGED: its checksum is wrong, also when it was read anew past every cache; or its log
+ *     has become shorter and ends before it
+ *   any other, -EIO (which is STORAGE_FAILED's number) among them: the disk, or the want of memory
+ *     or descriptors, says nothing about the entry. The caller tries again, later and less often. */
 int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out, uint64_t tag);
 

@@ -44,6 +44,10 @@ class SubscriptionStats(Protocol):
     @property
     def bytes_out(self) -> int: ...
 
+    @property
+    def stopped_by_damage(self) -> str | None:
+        """Why it reads no further, where too many entries in a row are lost."""
+
 
 class TopicStats(Protocol):
     """The counters of one topic since it was loaded."""
@@ -109,6 +113,7 @@ class SubscriptionSample(NamedTuple):
     bytes_out: int
     rate_out: float
     throughput_out: float
+    is_stopped: bool
 
 
 class TopicSample(NamedTuple):
@@ -169,6 +174,7 @@ class Collector:
                     each.msg_out,
                     each.bytes_out,
                     *rates,
+                    each.stopped_by_damage is not None,
                 )
             )
         return TopicSample(
@@ -320,6 +326,8 @@ class Sample:
         }
         for name, field in fields.items():
             yield self._family(name, [(labels, getattr(each, field)) for labels, each in rows])
+        stopped = [(labels, 1) for labels, each in rows if each.is_stopped]
+        yield self._family("pyxbroker_subscription_stopped_by_damage", stopped)
 
     def _broker_series(self) -> Iterator[Metric]:
         whole = _sum_topics("", "", self._topics)

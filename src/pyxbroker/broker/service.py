@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,21 +17,22 @@ from pyxbroker import __version__, _native
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
-from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.bookie.layout import Layout
 from pyxbroker.bookie.space import (
     METADATA_BYTES,
     StorageState,
     file_systems_of,
     make_reserves,
 )
+from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.broker.handlers import Handlers
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
-from pyxbroker.cluster.initialize import ClusterSettings, initialize
+from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.config import Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
@@ -91,9 +93,10 @@ class ProducerNames:
 class Service:
     """One running standalone broker. Made by start_standalone."""
 
-    def __init__(self, config: Config, data_directory: Path) -> None:
+    def __init__(self, config: Config, data_directory: Path, accept_loss: bool = False) -> None:
         self.config = config
         self.data_directory = data_directory
+        self.accept_loss = accept_loss
         self.loop = asyncio.get_running_loop()
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
@@ -137,31 +140,24 @@ class Service:
             session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
             operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
         )
-        self.storage_state = self._make_storage_state()
+        layout = self._layout()
+        cookie = examine(layout, self.accept_loss)
+        self.storage_state = self._make_storage_state(layout)
         self.storage_state.make_room("the disk is full at the start")
         self.metadata.on_no_space = self._make_space_for_metadata
-        storage_opening = self.loop.run_in_executor(None, self._open_storage)
-        try:
-            await self.metadata.open()
-            self.metadata.on_failure(self._on_metadata_failed)
-            identity = await initialize(self.metadata, self._cluster_settings())
-            bookie_id = await check_cookie(
-                self._bookie_directory(),
-                f"{config.advertisedAddress}:{BOOKIE_PORT}",
-                identity.instance_id,
-                self.metadata,
-            )
-        except BaseException:
-            (await storage_opening).close(flush=False)
-            await self.metadata.close()
-            raise
+        storage, bookie_id = await DataOpening(
+            layout=layout,
+            cookie=cookie,
+            metadata=self.metadata,
+            open_storage=partial(self._open_storage, layout),
+            cluster=self._cluster_settings(),
+            bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
+            accept_loss=self.accept_loss,
+        ).run()
+        self.metadata.on_failure(self._on_metadata_failed)
         turn = self.connections.turn
         self._bookie = EmbeddedBookie(
-            await storage_opening,
-            turn,
-            bookie_id,
-            self._on_full,
-            self.storage_state.check,
+            storage, turn, bookie_id, self._on_full, self.storage_state.check
         )
         self._ledgers = LedgerClient(
             self.metadata,
@@ -188,12 +184,12 @@ class Service:
         self._spawn(self._collect_garbage())
         self._spawn(self._watch_space())
 
-    def _make_storage_state(self) -> StorageState:
+    def _make_storage_state(self, layout: Layout) -> StorageState:
         config = self.config
         cache_bytes = config.dbStorage_writeCacheMaxSizeMb << 20
         needs = [
-            (self._ledger_directory(), 2 * cache_bytes),
-            (self._journal_directory(), config.journalMaxSizeMB << 20),
+            (layout.ledgers, 2 * cache_bytes),
+            (layout.journal, config.journalMaxSizeMB << 20),
         ]
         if self.metadata.directory is not None:
             needs.append((self.metadata.directory, METADATA_BYTES))
@@ -229,27 +225,29 @@ class Service:
             broker_service_url=self.broker_url,
         )
 
-    def _bookie_directory(self) -> Path:
-        return self.data_directory / "bookie"
+    def _layout(self) -> Layout:
+        config = self.config
+        bookie = self.data_directory / "bookie"
+        return Layout(
+            bookie,
+            journal=_directory(config.journalDirectories, bookie / "journal"),
+            ledgers=_directory(config.ledgerDirectories, bookie / "ledgers"),
+            metadata=self.metadata.directory,
+        )
 
-    def _journal_directory(self) -> Path:
-        return _directory(self.config.journalDirectories, self._bookie_directory() / "journal")
-
-    def _ledger_directory(self) -> Path:
-        return _directory(self.config.ledgerDirectories, self._bookie_directory() / "ledgers")
-
-    def _open_storage(self) -> _native.Storage:
+    def _open_storage(self, layout: Layout) -> _native.Storage:
         """Blocking: replays the journal. Runs in a thread of its own."""
         config = self.config
         dirty = config.dbStorage_writeCacheMaxSizeMb << 20
         return _native.Storage(
-            str(self._journal_directory()),
-            str(self._ledger_directory()),
+            str(layout.journal),
+            str(layout.ledgers),
             journal_file_bytes=config.journalMaxSizeMB << 20,
             dirty_bytes_max=dirty,
             cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
             entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
             journal_sync_data=config.journalSyncData,
+            accept_loss=self.accept_loss,
         )
 
     # --- connections --------------------------------------------------------------------------
@@ -439,8 +437,13 @@ def _directory(setting: str, default: Path) -> Path:
     return Path(first).absolute() if first else default
 
 
-async def start_standalone(config: Config, data_directory: Path) -> Service:
-    """Starts broker, embedded bookie and metadata; returns when the broker port is served."""
-    service = Service(config, data_directory)
+async def start_standalone(
+    config: Config, data_directory: Path, accept_loss: bool = False
+) -> Service:
+    """Starts broker, embedded bookie and metadata; returns when the broker port is served.
+
+    With accept_loss it starts without what is missing of its data; the log says what that is.
+    """
+    service = Service(config, data_directory, accept_loss)
     await service.start()
     return service

@@ -139,6 +139,9 @@ def topic_limits_of(config: Config) -> TopicLimits:
         look_ahead_per_subscription_max=(
             config.keySharedLookAheadMsgInReplayThresholdPerSubscription
         ),
+        read_retry_min_s=config.dispatcherReadFailureBackoffInitialTimeInMs / 1000,
+        read_retry_max_s=config.dispatcherReadFailureBackoffMaxTimeInMs / 1000,
+        skips_lost_data=config.autoSkipNonRecoverableData,
     )
 
 

@@ -90,6 +90,11 @@ class StartError(Exception):
     help="Any other setting; may be given several times.",
 )
 @click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Start without the files that are missing; the log names what is lost with each.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     default="INFO",
@@ -103,6 +108,7 @@ def command(
     web_port: int | None,
     metadata: str | None,
     pairs: tuple[str, ...],
+    accept_loss: bool,
     log_level: str,
 ) -> None:
     """Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
@@ -117,6 +123,7 @@ def command(
       pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
       pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
       pyxbroker standalone --set maxMessageSize=10485760
+      pyxbroker standalone --accept-loss                         # a lost file has no backup
     """
     log.configure(log_level.upper())
     options = {
@@ -132,7 +139,7 @@ def command(
             _log.warning("settings that are not implemented", keys=",".join(config.unknown))
         directory = DataDirectory(Path(data))
         try:
-            run(config, directory.path)
+            run(config, directory.path, accept_loss)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
@@ -153,20 +160,20 @@ def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
-def run(config: Config, data_directory: Path) -> None:
+def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None:
     """Serves until SIGINT or SIGTERM, then stops cleanly. Raises StartError."""
     # Almost all that a start makes stays: until it is done, collecting costs and frees nothing.
     gc.disable()
     import uvloop
 
-    uvloop.run(_serve(config, data_directory))
+    uvloop.run(_serve(config, data_directory, accept_loss))
 
 
-async def _serve(config: Config, data_directory: Path) -> None:
+async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
     from pyxbroker.broker.service import start_standalone
 
     stopping = _watch_signals()
-    start = asyncio.ensure_future(start_standalone(config, data_directory))
+    start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))
     await _first_of(start, stopping)
     if not start.done():
         start.cancel()
@@ -250,6 +257,7 @@ def _watch_signals() -> asyncio.Future[None]:
 
 def _explain(error: BaseException, config: Config) -> BaseException:
     """The sentence for a failed start; an error that nobody foresaw stays as it is."""
+    from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -260,7 +268,7 @@ def _explain(error: BaseException, config: Config) -> BaseException:
         return StartError(f"{error.filename} cannot be used: {error.strerror}.")
     if isinstance(error, OSError):
         return StartError(error.strerror or str(error))
-    if isinstance(error, (MetadataError, ConfigError)):
+    if isinstance(error, (MetadataError, ConfigError, DataError)):
         return StartError(f"{error}")
     return error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,7 +44,12 @@ def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
         return EntryDamaged(f"entry {where} is damaged on disk", code)
     if code in (NO_ENTRY, NO_LEDGER):
         return NoSuchEntry(f"entry {where} is not on its bookie", code)
-    return LedgerError(f"the bookie failed for entry {where} (error {-code})", code)
+    return LedgerError(f"the bookie failed for entry {where}: {os.strerror(-code)}", code)
+
+
+def is_lost(error: LedgerError) -> bool:
+    """Whether an entry is gone for good; any other error says nothing about it, and may pass."""
+    return isinstance(error, (EntryDamaged, NoSuchEntry))
 
 
 class Bookie(Protocol):

@@ -59,7 +59,7 @@ class EmbeddedStore(MetadataStore):
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
-        self.directory = directory
+        self.directory: Path = directory
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._tree = Tree(directory / DATABASE_NAME)

@@ -149,7 +149,7 @@ class MetadataStore(ABC):
     """
 
     directory: Path | None = None
-    """Where a store keeps its files, if it has any."""
+    """Where the files of an embedded store are; such a store is of one bookie alone."""
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""
