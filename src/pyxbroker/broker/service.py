@@ -143,7 +143,7 @@ class Service:
         layout = self._layout()
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
-        self.storage_state.prepare_start()
+        self.storage_state.make_room("the disk is full at the start")
         self.metadata.on_no_space = self._make_space_for_metadata
         storage, bookie_id = await DataOpening(
             layout=layout,
@@ -395,7 +395,7 @@ class Service:
                 if self.loop.time() >= next_garbage:
                     next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
                     await self._collect_garbage_now()
-            elif reserves := state.missing_reserves():
+            if reserves := state.missing_reserves():
                 await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
@@ -414,6 +414,7 @@ class Service:
         elif self._web_socket is not None:
             self._web_socket.close()
         self.publish_gate.close()
+        self.storage_state.make_room("the disk is full, and the broker stops")
         try:
             await self.topics.close()
             await self.producer_names.close()
