@@ -66,7 +66,7 @@ static int storage_on_row(void *arg, const log_row *row) {
     if (ledger == NULL)
         return -ENOMEM;
     if (row->entry_count > 0 && row->last_entry > ledger->last_entry)
-        ledger->last_entry = row->last_entry;
+        ledger->last_entry = ledger->last_evicted = row->last_entry;
     if (row->flags & LOG_FENCED)
         ledger->fenced = 1;
     if ((row->flags & LOG_HAS_KEY) && !ledger->has_key) {
@@ -227,12 +227,13 @@ static int storage_start(storage *s, const storage_options *options,
                              .sync_data = options->journal_sync_data,
                              .intact = found->intact,
                              .last_group = found->last_group};
-    journal_open(&s->journal, &about);
+    status = journal_open(&s->journal, &about);
     reader_open(&s->reader, &s->logs, &s->events, s->event_fd);
     flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->reader, &s->events,
                  s->event_fd);
     s->opened = 1;
-    status = journal_start(&s->journal);
+    if (status == 0)
+        status = journal_start(&s->journal);
     if (status == 0)
         status = flusher_start(&s->flusher);
     if (status == 0)
@@ -358,12 +359,8 @@ int storage_failure(const storage *s) {
     return atomic_load_explicit(&s->journal.failure, memory_order_acquire);
 }
 
-int storage_trouble(const storage *s) {
-    int flush = atomic_load_explicit(&s->flusher.error, memory_order_acquire);
-    return flush < 0 ? flush : atomic_load_explicit(&s->files.trouble, memory_order_acquire);
-}
-
 int storage_next_event(storage *s, storage_event *out) {
+    storage_put_off_work(s);
     return events_take(&s->events, out);
 }
 

@@ -30,7 +30,8 @@ enum storage_error {
     STORAGE_NO_LEDGER = -2, /* -ENOENT: this bookie never saw the ledger */
     STORAGE_NO_ENTRY = -61, /* -ENODATA: the ledger is known, the entry is not here */
     STORAGE_DAMAGED = -74,  /* -EBADMSG: the entry is here but fails its checksum */
-    STORAGE_FULL = -105,    /* -ENOBUFS: the write cache is full; retry after the next event */
+    STORAGE_FULL = -105,    /* -ENOBUFS: no room in the write cache, or no memory for more; retry
+                             * after the next event */
     STORAGE_FENCED = -116,  /* -ESTALE: the ledger is fenced and the add is not a recovery add */
     STORAGE_FAILED = -5     /* -EIO: the journal failed; nothing more is written until a restart */
 };
@@ -121,16 +122,19 @@ void storage_commit(storage *s);
 /* Every add with a sequence number up to this one is durable. Any thread. */
 uint64_t storage_durable_sequence(const storage *s);
 
-/* 0, or the negative errno with which the journal failed. Any thread. */
+/* 0, or the negative errno with which the journal failed. From then on adds are refused, and what
+ * was not durable is forgotten: reads and storage_last_entry answer as if it had never been added.
+ * What was durable goes to an entry log. Any thread. */
 int storage_failure(const storage *s);
 
 /* 0, or the negative errno because of which nothing more can be stored at this moment: that of the
- * last flush, or of preparing the next journal file. It is 0 again when that went well. Each change
- * rings the eventfd. The end of the journal is not among it: storage_failure tells that. Any
- * thread. */
+ * last flush, of preparing the next journal file, of a write of the journal that is tried again, or
+ * -ENOMEM when there was no memory for an add. It is 0 again when that went well. Each change rings
+ * the eventfd. The end of the journal is not among it: storage_failure tells that. Any thread. */
 int storage_trouble(const storage *s);
 
-/* Takes the next operator event, oldest first; returns 1, or 0 when there is none. */
+/* Takes the next operator event, oldest first; returns 1, or 0 when there is none. Call it after
+ * each ring until then: it also does what was put off, like a flush that had no memory. */
 int storage_next_event(storage *s, storage_event *out);
 
 /* Reads the consecutive entries first..last that are in the cache, starting at first exactly; at
