@@ -26,13 +26,15 @@ PROMISES = {
     "journal ends": "Nothing more is acknowledged. Writes are refused at once with a sentence, "
     "everything acknowledged can be read, health is 503; a restart recovers all of it "
     "(`shutdownOnJournalFailure` lets the process end instead).",
-    "made again": "Nobody notices while there is room in memory and in the journal. It is tried "
-    "again until it goes well; while it does not, health is 503, and sends are refused when they "
-    "have waited for long.",
+    "tried again": "Nobody notices while there is room in memory and in the journal. It is tried "
+    "again until it goes well; while it does not, health is 503, and sends are refused with a code "
+    "and a sentence when they have waited for long; reading and acknowledging go on.",
     "freed later": "The request that caused it has succeeded; the space is freed later.",
     "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
     "made after all; what was answered stays, reading and publishing go on, the next one works.",
     "folded later": "What was answered is in the metadata's log; it is folded in later.",
+    "copied later": "What was answered is in the database; the copies are completed later.",
+    "reserved later": "The broker works without its reserve of space and makes it later.",
     "start": "What is over within two seconds is waited for. Otherwise the start is refused: exit "
     "1 and one sentence that names file and error. Nothing is lost: the next start serves.",
     "stop": "The process ends; the next start finds everything.",
@@ -45,11 +47,14 @@ def _all(promise: str) -> dict[str, str]:
 
 _OF_FAMILY = {
     "journal ends": _all("journal ends"),
-    "made again": _all("made again"),
+    "tried again": _all("tried again"),
     "read again": _all("read again"),
     "freed later": _all("freed later"),
     "refused": _all("refused"),
     "folded later": _all("folded later"),
+    "no space to write": _all("journal ends") | dict.fromkeys(SPACE, "tried again"),
+    "copied later": _all("copied later"),
+    "reserved later": _all("reserved later"),
     "start": dict.fromkeys(ERRORS, "start"),
     "stop": dict.fromkeys(ERRORS, "stop"),
 }
@@ -66,6 +71,7 @@ _MORE_ERRORS = {
     "punch": SPACE,
     "mkdir": SPACE,
 }
+_DIRECTORIES = ("bookie", "bookie/journal", "bookie/ledgers", "bookie/current", "metadata.copies")
 _NEVER_CREATED = ("journal", "entry_log")  # files of these names are opened, but made by a rename
 
 
@@ -101,27 +107,38 @@ def _rows(kind: str, action: str, family: str, calls: str) -> list[Row]:
 
 
 ROWS = [
-    *_rows("journal", "publish", "journal ends", "write sync"),
-    *_rows("journal", "next_journal", "made again", "rename"),
+    *_rows("journal", "publish", "no space to write", "write"),
+    *_rows("journal", "publish", "journal ends", "sync"),
+    *_rows("journal", "next_journal", "tried again", "rename"),
     *_rows("journal", "start", "start", "open read"),
-    *_rows("journal_new", "next_journal", "made again", "open write sync rename allocate"),
+    *_rows("journal", "stop", "stop", "unlink"),
+    *_rows("journal_new", "next_journal", "tried again", "open write sync rename allocate"),
     *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
+    *_rows("journal_new", "start", "start", "unlink"),
     *_rows("entry_log", "read", "read again", "open read"),
-    *_rows("entry_log", "start", "start", "open"),
+    *_rows("entry_log", "start", "start", "open read"),
     *_rows("entry_log", "delete", "freed later", "punch unlink"),
-    *_rows("entry_log_new", "flush", "made again", "open write sync rename allocate"),
+    *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
+    *_rows("manifest", "next_journal", "tried again", "open write sync"),
+    *_rows("manifest", "start", "start", "open read"),
+    *_rows("manifest", "first_start", "start", "open write sync rename"),
     *_rows("metadata_wal", "create", "refused", "write sync"),
     *_rows("metadata_wal", "fold", "folded later", "read"),
-    *_rows("metadata_wal", "start", "start", "open read"),
+    *_rows("metadata_wal", "start", "start", "open read rename"),
+    *_rows("metadata_wal", "first_start", "start", "write sync allocate"),
     *_rows("metadata_wal", "stop", "stop", "unlink"),
-    *_rows("metadata", "fold", "folded later", "write sync"),
+    *_rows("metadata", "fold", "folded later", "write sync truncate"),
     *_rows("metadata", "start", "start", "open read"),
     *_rows("metadata", "first_start", "start", "open write sync"),
-    *_rows("metadata_other", "first_start", "start", "open write sync"),
+    *_rows("metadata_copies", "create", "copied later", "write sync"),
+    *_rows("metadata_copies", "start", "start", "open read"),
+    *_rows("metadata_copies", "first_start", "start", "open write sync rename allocate"),
+    *_rows("metadata_other", "first_start", "start", "open read write sync rename unlink"),
     *_rows("cookie", "start", "start", "open read"),
     *_rows("cookie", "first_start", "start", "open write sync rename"),
     *_rows("lock", "start", "start", "open write truncate"),
-    *_rows("directory", "flush", "made again", "sync"),
+    *_rows("reserve", "first_start", "reserved later", "open allocate"),
+    *_rows("directory", "flush", "tried again", "sync"),
     *_rows("directory", "start", "start", "open read"),
     *_rows("directory", "first_start", "start", "mkdir sync"),
 ]
@@ -133,9 +150,12 @@ FILES = {
     "entry_log_new": "entry log that is being written `*.log.tmp`",
     "metadata_wal": "log of the metadata `metadata.db-wal`",
     "metadata": "the metadata `metadata.db`",
+    "metadata_copies": "copies and change log of the metadata `metadata.copies/*`",
     "metadata_other": "other files of the metadata",
+    "manifest": "list of files `MANIFEST`",
     "cookie": "cookie `VERSION`",
     "lock": "lock `pyxbroker.lock`",
+    "reserve": "reserve of space",
     "directory": "directories",
 }
 ACTIONS = {
@@ -164,7 +184,7 @@ def kind_of(name: str) -> str:
                 matched = not excludes
         if matched and kind != "any":
             return kind
-    return name
+    return "directory" if name in _DIRECTORIES else name
 
 
 def markdown() -> str:

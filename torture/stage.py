@@ -44,15 +44,9 @@ def make_pristine(folder: Path) -> tuple[Path, dict[str, dict[int, Position]], s
 
     async def first() -> dict[str, dict[int, Position]]:
         async with connected(broker.port) as connection:
-            for topic in (OLD, NEW):
-                fields = {3: wire.SHARED, 13: wire.EARLIEST}
-                await connection.subscribe(PREFIX + topic, 1, SUBSCRIPTION, fields=fields)
-                await connection.request(wire.CLOSE_CONSUMER, 2, {1: 1})
-            made = {
-                topic: await publish(broker.port, PREFIX + topic, 40, BODY_BYTES)
-                for topic in DELETED
-            }
-            made[OLD] = await publish(broker.port, PREFIX + OLD, 500, BODY_BYTES)
+            made = {}
+            for topic, count in (*((topic, 40) for topic in DELETED), (OLD, 500)):
+                made[topic] = await _publish(broker.port, topic, count, BODY_BYTES)
             fields = {3: wire.SHARED}
             await connection.subscribe(PREFIX + OLD, 1, SUBSCRIPTION, fields=fields)
             acked.update(made[OLD][number] for number in range(0, 400, 2))
@@ -63,9 +57,15 @@ def make_pristine(folder: Path) -> tuple[Path, dict[str, dict[int, Position]], s
     sent = asyncio.run(first())
     broker.stop()
     broker.start()
-    sent[NEW] = asyncio.run(publish(broker.port, PREFIX + NEW, 50, 500))
+    sent[NEW] = asyncio.run(_publish(broker.port, NEW, 50, 500))
     broker.kill()
     return broker.data, sent, acked
+
+
+async def _publish(
+    port: int, topic: str, count: int, body_bytes: int, stall_s: float = 10
+) -> dict[int, Position]:
+    return await publish(port, PREFIX + topic, count, body_bytes, stall_s, SUBSCRIPTION)
 
 
 class Stage:
@@ -123,7 +123,7 @@ class Stage:
         """Publish to a topic of its own; what got a receipt is promised. How many did."""
         topic = self.topic = f"more-{next(self._numbers)}"
         try:
-            made = await publish(self.broker.port, PREFIX + topic, count, body_bytes, stall_s)
+            made = await _publish(self.broker.port, topic, count, body_bytes, stall_s)
         except (Refused, ConnectionError, TimeoutError, asyncio.TimeoutError):
             return 0
         self.sent[topic] = made
