@@ -75,8 +75,9 @@ fuzz: dev ## every fuzz target for SECONDS (60) seconds
 	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
 
 .PHONY: torture
-torture: dev ## ROUNDS (10) kills with -9 and power cuts under load; EVENTS (1000) of a key storm
-	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS)
+torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits; EVENTS (1000) of a key storm
+	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
+	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS)
 

@@ -37,6 +37,7 @@ IDLE_S = 2.5
 REFUSED = "refused with a sentence"
 
 _LEDGER_ENTRY = re.compile(r"ledger\D{0,3}(\d+)\D{1,12}(?:entry|entries)\D{0,3}(\d+)")
+_ENTRY_LEDGER = re.compile(r"entry\D{0,3}(\d+) of ledger (\d+)")
 _POSITION = re.compile(r"entry\D{0,3}(\d+):(\d+)")
 _FILE_OFFSET = re.compile(r"([0-9a-f]{16}\.(?:journal|log))\D+(\d+)")
 
@@ -104,6 +105,7 @@ class Reported:
         lines = [line for line in output.log_lines() if " INFO " not in line or "damage" in line]
         joined = "\n".join(lines)
         found = [*_LEDGER_ENTRY.findall(joined), *_POSITION.findall(joined)]
+        found += [(ledger, entry) for entry, ledger in _ENTRY_LEDGER.findall(joined)]
         files = {name for name, _ in _FILE_OFFSET.findall(joined)}
         return cls({(int(a), int(b)) for a, b in found}, files, text)
 

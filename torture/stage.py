@@ -31,7 +31,7 @@ PREFIX = "persistent://public/default/"
 REST = "/admin/v2/persistent/public/default"
 HEALTH = "/admin/v2/brokers/health"
 OLD, NEW, SUBSCRIPTION = "old", "new", "audit"
-DELETED = [f"deleted-{number}" for number in range(8)]
+DELETED = [f"deleted-{number}" for number in range(2)]
 BODY_BYTES = 8000
 SERVED_S = 6.0  # an error that is over is noticed by a retry within about a second
 
@@ -86,7 +86,6 @@ class Stage:
         self.broker.environment = self.errors.environment()
         self.topic = ""  # the last one that ``send`` made
         self.created: set[str] = set()
-        self.deleted = 0
         self._numbers = itertools.count()
 
     def output(self) -> Output:
@@ -99,7 +98,6 @@ class Stage:
         self.errors.forget()
         self.sent = {topic: dict(each) for topic, each in self._sent.items()}
         self.created.clear()
-        self.deleted = 0
         shutil.rmtree(self.broker.data)
         if empty:
             self.broker.data.mkdir()
