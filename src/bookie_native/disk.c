@@ -10,15 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
 
 enum { DISK_PARTS_MAX = 1024 };
 
@@ -128,41 +123,6 @@ static int system_drop_direct(void *ctx, int fd) {
     return fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0 ? 0 : -errno;
 }
 
-static int system_map(void *ctx, int fd, size_t bytes, void **out) {
-    (void)ctx;
-    void *address = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED)
-        return -errno;
-    *out = address;
-    return 0;
-}
-
-static void system_unmap(void *ctx, void *address, size_t bytes) {
-    (void)ctx;
-    munmap(address, bytes);
-}
-
-static int system_populate(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    uintptr_t start = (uintptr_t)address & ~(uintptr_t)4095;
-    size_t length = (uintptr_t)address + bytes - start;
-    if (madvise((void *)start, length, MADV_POPULATE_READ) == 0)
-        return 0;
-    if (errno != EINVAL)
-        return -errno;
-    /* A kernel older than 5.14: touch one byte of each page on the caller's thread instead. */
-    const volatile uint8_t *page = (const volatile uint8_t *)start;
-    for (size_t at = 0; at < length; at += 4096)
-        (void)page[at];
-    return 0;
-}
-
-static void system_read_ahead(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    uintptr_t start = (uintptr_t)address & ~(uintptr_t)4095;
-    (void)madvise((void *)start, (uintptr_t)address + bytes - start, MADV_WILLNEED);
-}
-
 static uint64_t system_clock_ns(void *ctx) {
     (void)ctx;
     struct timespec now;
@@ -193,10 +153,6 @@ static const disk_calls system_calls = {
     .fdatasync = system_fdatasync,
     .fallocate = system_fallocate,
     .drop_direct = system_drop_direct,
-    .map = system_map,
-    .unmap = system_unmap,
-    .populate = system_populate,
-    .read_ahead = system_read_ahead,
     .clock_ns = system_clock_ns,
     .entropy = system_entropy,
 };

@@ -49,14 +49,6 @@ typedef struct disk_calls {
     int (*fallocate)(void *ctx, int fd, int mode, int64_t offset, int64_t bytes);
     /* Switches a descriptor from direct to buffered input and output. */
     int (*drop_direct)(void *ctx, int fd);
-    /* Maps the first bytes of a file read-only and shared. */
-    int (*map)(void *ctx, int fd, size_t bytes, void **out);
-    void (*unmap)(void *ctx, void *address, size_t bytes);
-    /* Brings mapped pages in, so that touching them does not wait; -EIO or -EFAULT when they cannot
-     * be read. */
-    int (*populate)(void *ctx, const void *address, size_t bytes);
-    /* Asks for mapped pages in the background; a hint. */
-    void (*read_ahead)(void *ctx, const void *address, size_t bytes);
     /* Monotonic time in nanoseconds. */
     uint64_t (*clock_ns)(void *ctx);
     /* 64 unpredictable bits. */

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200 };
+enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000 };
 
 void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, reader *reader,
                   events *events, int event_fd) {
@@ -25,11 +25,13 @@ int flusher_write(flusher *f, generation *g) {
     int error = journal_wait(f->journal, g->last_group);
     if (error < 0)
         return error;
-    uint64_t id = f->logs->next_id++, bytes = 0;
-    error = entry_log_write(f->logs->disk, f->logs->directory_fd, id,
-                            atomic_load(&f->journal->file_id), g, &bytes);
-    if (error == 0)
-        error = log_list_publish(f->logs, id, g);
+    entry_log *log;
+    error = entry_log_write(f->logs->disk, f->logs->directory_fd, f->logs->next_id++,
+                            atomic_load(&f->journal->file_id), g, &log);
+    if (error < 0)
+        return error;
+    uint64_t bytes = log->bytes;
+    error = log_list_publish(f->logs, log, g);
     if (error < 0)
         return error;
     journal_files_checkpoint(f->files, g->last_group);
@@ -65,11 +67,10 @@ static void flusher_wait(flusher *f, unsigned milliseconds) {
 static void *flusher_run(void *arg) {
     flusher *f = arg;
     unsigned retry_ms = FLUSH_RETRY_MS_MIN;
-    int draining = 0; /* some space waits for pins */
     pthread_mutex_lock(&f->lock);
     for (;;) {
         generation *g = f->waiting;
-        int sweep = f->sweep_wanted || draining;
+        int sweep = f->sweep_wanted;
         f->sweep_wanted = 0;
         pthread_mutex_unlock(&f->lock);
         int error = 0;
@@ -80,7 +81,7 @@ static void *flusher_run(void *arg) {
             sweep |= error == 0;
         }
         if (sweep) {
-            draining = log_list_sweep(f->logs);
+            log_list_sweep(f->logs);
             reader_forget_removed(f->reader);
         }
         pthread_mutex_lock(&f->lock);
@@ -97,7 +98,7 @@ static void *flusher_run(void *arg) {
             flusher_wait(f, retry_ms);
             retry_ms = retry_ms * 2 < FLUSH_RETRY_MS_MAX ? retry_ms * 2 : FLUSH_RETRY_MS_MAX;
         } else if (f->waiting == NULL && !f->sweep_wanted) {
-            flusher_wait(f, draining ? SWEEP_MS : 0);
+            flusher_wait(f, 0);
         }
     }
     pthread_mutex_unlock(&f->lock);

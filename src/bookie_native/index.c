@@ -83,9 +83,11 @@ static void log_list_put(log_list *list, entry_log *log) {
 }
 
 /* Opens one log found in the directory and tells about its rows. */
-static int log_list_adopt(log_list *list, uint64_t id, log_row_fn found, void *arg) {
+static int log_list_adopt(log_list *list, uint64_t id, log_row_fn found, void *arg,
+                          char *sentence, size_t sentence_bytes) {
     entry_log *log;
-    int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log);
+    int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log, sentence,
+                               sentence_bytes);
     if (error < 0)
         return error;
     list->unsure |= log->damaged;
@@ -127,10 +129,9 @@ int log_list_open(log_list *list, const disk_calls *disk, events *events, int di
     if (found.count > 0)
         qsort(found.ids, found.count, sizeof *found.ids, by_id);
     for (size_t i = 0; i < found.count && result == 0; i++) {
-        result = log_list_adopt(list, found.ids[i], found_row, arg);
-        if (result < 0)
-            snprintf(error, error_bytes, "entry log %016" PRIx64 ".log cannot be opened: %s",
-                     found.ids[i], strerror(-result));
+        result = log_list_adopt(list, found.ids[i], found_row, arg, error, error_bytes);
+        if (result < 0 && error[0] == '\0')
+            snprintf(error, error_bytes, "out of memory");
     }
     free(found.ids);
     return result;
@@ -158,11 +159,8 @@ void log_list_close(log_list *list) {
     pthread_mutex_destroy(&list->lock);
 }
 
-int log_list_publish(log_list *list, uint64_t id, const generation *g) {
-    entry_log *log;
-    int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log);
-    if (error < 0)
-        return error;
+int log_list_publish(log_list *list, entry_log *log, const generation *g) {
+    int error = 0;
     pthread_mutex_lock(&list->lock);
     log_list_put(list, log);
     for (size_t i = 0; i < log->row_count && error == 0; i++) {
@@ -198,18 +196,7 @@ int log_list_delete(log_list *list, int64_t ledger_id) {
     return 1;
 }
 
-/* Moves the rows of a log from one state to another. Under the lock. Returns how many. */
-static size_t log_rows_move(entry_log *log, enum log_row_state from, enum log_row_state to) {
-    size_t moved = 0;
-    for (size_t i = 0; i < log->row_count; i++)
-        if (log->rows[i].state == from) {
-            log->rows[i].state = (uint8_t)to;
-            moved++;
-        }
-    return moved;
-}
-
-/* Gives the blocks that lie wholly inside the draining rows back to the file system. */
+/* Gives the blocks that lie wholly inside the dead rows back to the file system. */
 static void log_punch(log_list *list, entry_log *log) {
     const disk_calls *disk = list->disk;
     char name[LOG_NAME_BYTES];
@@ -218,11 +205,14 @@ static void log_punch(log_list *list, entry_log *log) {
     int error = fd < 0 ? fd : 0;
     for (size_t i = 0; i < log->row_count && error == 0; i++) {
         log_row *row = &log->rows[i];
-        if (row->state != ROW_DRAINING)
-            continue;
+        pthread_mutex_lock(&list->lock);
+        int dead = row->state == ROW_DEAD;
+        if (dead)
+            row->state = ROW_PUNCHED;
+        pthread_mutex_unlock(&list->lock);
         uint64_t from = round_up(row->data_offset, BLOCK_BYTES);
         uint64_t to = round_down(row->data_offset + row->data_bytes, BLOCK_BYTES);
-        if (from < to)
+        if (dead && from < to)
             error = disk->fallocate(disk->ctx, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                     (int64_t)from, (int64_t)(to - from));
     }
@@ -233,38 +223,6 @@ static void log_punch(log_list *list, entry_log *log) {
         events_add(list->events, EVENT_WARNING,
                    "the space of deleted ledgers in entry log %s could not be freed: %s", name,
                    strerror(-error));
-    pthread_mutex_lock(&list->lock);
-    log_rows_move(log, ROW_DRAINING, ROW_PUNCHED);
-    pthread_mutex_unlock(&list->lock);
-}
-
-/* Punches what nobody reads any more. Returns 1 when some of it still waits for pins. */
-static int log_sweep(log_list *list, entry_log *log) {
-    if (log->draining == NULL) {
-        /* Readers that come now get a new mapping; those of the deleted ledgers hold the old one,
-         * whose last pin tells that nobody can see the hole. */
-        log_map *fresh;
-        int error = entry_log_map(list->disk, list->directory_fd, log->id, log->bytes, &fresh);
-        if (error < 0) {
-            if (!log->map_reported++)
-                events_add(list->events, EVENT_WARNING,
-                       "entry log %016" PRIx64 ".log could not be mapped again: %s", log->id,
-                           strerror(-error));
-            return 1;
-        }
-        pthread_mutex_lock(&list->lock);
-        log_rows_move(log, ROW_DEAD, ROW_DRAINING);
-        log->punches_wanted = 0;
-        log->draining = log->map;
-        log->map = fresh;
-        pthread_mutex_unlock(&list->lock);
-    }
-    if (atomic_load_explicit(&log->draining->pin.count, memory_order_acquire) > 1)
-        return 1;
-    log_punch(list, log);
-    pin_drop(&log->draining->pin);
-    log->draining = NULL;
-    return 0;
 }
 
 /* Takes a log without live ledgers off the disk and off the list. */
@@ -283,41 +241,35 @@ static void log_remove(log_list *list, entry_log **at) {
     pthread_mutex_unlock(&list->lock);
 }
 
-int log_list_sweep(log_list *list) {
-    int waiting = 0;
+void log_list_sweep(log_list *list) {
     /* Only this thread changes the links, so the walk needs no lock. */
     for (entry_log **at = &list->newest; *at != NULL;) {
         entry_log *log = *at;
         pthread_mutex_lock(&list->lock);
         size_t live = log->live_rows;
         int wanted = log->punches_wanted;
+        log->punches_wanted = 0;
         pthread_mutex_unlock(&list->lock);
         /* The newest one carries the checkpoint and stays. */
         if (live == 0 && log != list->newest) {
             log_remove(list, at);
             continue;
         }
-        if (wanted || log->draining != NULL)
-            waiting |= log_sweep(list, log);
+        if (wanted)
+            log_punch(list, log);
         at = &log->next;
     }
-    return waiting;
 }
 
-log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id,
-                       log_map **map) {
+log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id) {
     log_row *found = NULL;
     pthread_mutex_lock(&list->lock);
     ledger_rows *ledger = id_map_get(&list->ledgers, ledger_id);
     for (size_t i = ledger == NULL ? 0 : ledger->count; i > 0 && found == NULL; i--) {
         log_row *row = ledger->rows[i - 1];
-        if (row->log->id < before_id && row->entry_count > 0 && row->first_entry <= entry_id &&
-            entry_id <= row->last_entry)
+        if (row->log->id < before_id && (row->entry_count > 0 || row->lost) &&
+            row->first_entry <= entry_id && entry_id <= row->last_entry)
             found = row;
-    }
-    if (found != NULL) {
-        *map = found->log->map;
-        pin_hold(&(*map)->pin, 1);
     }
     pthread_mutex_unlock(&list->lock);
     return found;

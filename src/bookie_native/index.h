@@ -4,6 +4,11 @@
  * The owner asks and deletes, the flush thread adds, punches and removes, the read thread looks up.
  * One lock guards the lists; it is held for look-ups in memory only, never while a disk is touched.
  * A removed entry_log is freed by the read thread, the only one that uses rows without the lock.
+ *
+ * The holes of deleted ledgers are punched while the read thread may still read there. Nobody is
+ * served a hole: it fails the checksum, and whoever finds that asks whether the row is still live
+ * (log_list_is_live). A row is marked dead, under the lock, before its hole is punched, so the
+ * answer is no. What was read before lies in memory of the reader's own.
  */
 #ifndef PYXBROKER_INDEX_H
 #define PYXBROKER_INDEX_H
@@ -43,20 +48,19 @@ int log_list_open(log_list *list, const disk_calls *disk, events *events, int di
 
 void log_list_close(log_list *list);
 
-/* Opens a log that was just written and puts it first. Rows of ledgers that were deleted since the
- * generation was frozen are dead from the start. Flush thread. Returns 0 or an error. */
-int log_list_publish(log_list *list, uint64_t id, const generation *g);
+/* Puts a log that was just written first. Rows of ledgers that were deleted since the generation
+ * was frozen are dead from the start. Flush thread. Returns 0 or -ENOMEM. */
+int log_list_publish(log_list *list, entry_log *log, const generation *g);
 
 /* Forgets a ledger; its space is wanted back. Owner. Returns 1 when some log held it. */
 int log_list_delete(log_list *list, int64_t ledger_id);
 
-/* Punches and removes what may be. Flush thread. Returns 1 when something still waits for pins. */
-int log_list_sweep(log_list *list);
+/* Punches and removes what may be. Flush thread. */
+void log_list_sweep(log_list *list);
 
-/* The row of the newest log older than before_id (UINT64_MAX: any) that spans the entry, and a hold
- * on its mapping; NULL when there is none. Read thread. */
-log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id,
-                       log_map **map);
+/* The row of the newest log older than before_id (UINT64_MAX: any) that spans the entry; NULL when
+ * there is none. It stays until this thread has freed the removed logs. Read thread. */
+log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id);
 
 /* 1 while the row's ledger was not deleted. What is found wrong in a row that is not live is no
  * damage: its hole may have been punched, or its file removed. Any thread that may use the row. */
