@@ -244,6 +244,7 @@ static int log_load(entry_log *log, const disk_calls *disk, events *events, int 
     log->damaged = (found & LOG_HEADER_INTACT) == 0;
     log->entries = 0;
     int error = entry_log_rebuild(log, disk, directory_fd, events);
+    log->doubtful |= log->row_count == 0;
     if (error == 0)
         events_add(events, EVENT_ERROR,
                    "entry log %016" PRIx64 ".log has a damaged index; it is read from its records",

@@ -169,6 +169,7 @@ static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
             b->lost = scan->at < scan->end && !scan->lost_zero;
             if (b->lost)
                 log_report_lost(b->events, log, scan);
+            b->log->doubtful |= b->lost;
             continue;
         }
         if (log->row_count > 0 && r.ledger_id < log->rows[log->row_count - 1].ledger_id)

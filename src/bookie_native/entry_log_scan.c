@@ -12,17 +12,19 @@
 
 enum { SCAN_PIECE_BYTES = 1 << 20 };
 
+int disk_open_to_read(const disk_calls *disk, int directory_fd, const char *name, unsigned how) {
+    int patiently = (how & LOG_READ_PATIENTLY) != 0;
+    if ((how & LOG_READ_DIRECT) != 0)
+        return patiently ? disk_open_direct_patiently(disk, directory_fd, name, O_RDONLY)
+                         : disk_open_direct(disk, directory_fd, name, O_RDONLY);
+    return patiently ? disk_open_patiently(disk, directory_fd, name, O_RDONLY)
+                     : disk->open(disk->ctx, directory_fd, name, O_RDONLY);
+}
+
 int log_open_to_read(const disk_calls *disk, int directory_fd, uint64_t id, unsigned how) {
     char name[LOG_NAME_BYTES];
     entry_log_name(name, id);
-    int fd;
-    if ((how & LOG_READ_PATIENTLY) == 0)
-        fd = (how & LOG_READ_DIRECT) != 0 ? disk_open_direct(disk, directory_fd, name, O_RDONLY)
-                                          : disk->open(disk->ctx, directory_fd, name, O_RDONLY);
-    else if ((how & LOG_READ_DIRECT) != 0)
-        fd = disk_open_direct_patiently(disk, directory_fd, name, O_RDONLY);
-    else
-        fd = disk_open_patiently(disk, directory_fd, name, O_RDONLY);
+    int fd = disk_open_to_read(disk, directory_fd, name, how);
     return fd >= 0 ? fd : entry_log_error(fd);
 }
 

@@ -24,8 +24,10 @@ typedef struct log_piece {
     size_t bytes;      /* fewer than asked for when the file ends before */
 } log_piece;
 
-/* Opens a log for reading. Returns the descriptor or an error (entry_log_error). how: log_reading's
- * flags. */
+/* Opens a file for reading. how: log_reading's flags. Returns the descriptor or an error. */
+int disk_open_to_read(const disk_calls *disk, int directory_fd, const char *name, unsigned how);
+
+/* The same for a log. The error is entry_log_error's. */
 int log_open_to_read(const disk_calls *disk, int directory_fd, uint64_t id, unsigned how);
 
 /* Reads a stretch of an open log. Returns 0 or an error (entry_log_error). */

@@ -293,6 +293,7 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     s->oldest = s->active = generation_open(1);
     events_open(&s->events, s->event_fd);
     log_list_prepare(&s->logs);
+    s->logs.accept_loss = options->accept_loss;
     replay_result found = {0};
     if (s->event_fd < 0 || s->pool == NULL || s->active == NULL)
         status = -ENOMEM;

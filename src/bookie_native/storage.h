@@ -48,6 +48,7 @@ typedef struct storage_options {
     uint64_t cache_bytes_max;      /* all generations: active, flushing, clean (for readers) */
     uint32_t entry_bytes_max;      /* largest entry accepted, packaging included */
     int journal_sync_data;         /* 0 (journalSyncData=false): complete before any sync */
+    int accept_loss;               /* 1: files that are missing are reported, and gone without */
     const disk_calls *disk;        /* the table of disk calls; NULL for the system's */
 } storage_options;
 
