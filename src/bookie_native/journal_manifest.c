@@ -183,8 +183,8 @@ int journal_manifest_read(journal_manifest *m, events *events, char *error, size
         snprintf(error, error_bytes, "out of memory");
     if (found == 0) {
         events_add(events, EVENT_ERROR,
-                   "%s is damaged, so a missing journal file cannot be noticed; it is made anew from "
-                   "the files that are there",
+                   "%s is damaged, so a missing journal file cannot be noticed; it is made anew "
+                   "from the files that are there",
                    JOURNAL_MANIFEST_NAME);
         m->copy_bytes = 0;
         m->changed = 1;

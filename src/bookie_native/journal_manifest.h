@@ -14,8 +14,8 @@
  * bytes. The first two have one state, the last two another; the state with the higher sequence
  * counts. A change is written over the older state, both copies at once, and synced: a torn write
  * leaves the state before it, and a full disk has room for it. There are two copies so that damage
- * to one costs nothing. When they are too small, a larger file is written under another
- * name, synced, and takes the name.
+ * to one costs nothing. When they are too small, a larger file is written under another name,
+ * synced, and takes the name.
  *
  * One copy, little-endian:
  *
@@ -54,16 +54,16 @@ typedef struct journal_manifest {
 void journal_manifest_open(journal_manifest *m, const disk_calls *disk, int directory_fd);
 void journal_manifest_close(journal_manifest *m);
 
-/* Reads the file, patiently. Returns 1, or 0 when there is none (in a directory of an older version,
- * or a new one) or when nothing in it is intact, which is told to the operator; or an error, for
+/* Reads the file, patiently. Returns 1, or 0 when there is none (the directory is new, or of an
+ * older version) or when nothing in it is intact, which is told to the operator; or an error, for
  * which error holds a sentence. */
 int journal_manifest_read(journal_manifest *m, events *events, char *error, size_t error_bytes);
 
 /* 1 when the id is listed. */
 int journal_manifest_has(const journal_manifest *m, uint64_t id);
 
-/* Change the list in memory; journal_manifest_store makes it durable. The first returns 0 or -ENOMEM.
- */
+/* Change the list in memory, which journal_manifest_store makes durable. The first returns 0 or
+ * -ENOMEM. */
 int journal_manifest_add(journal_manifest *m, uint64_t id);
 void journal_manifest_remove(journal_manifest *m, uint64_t id);
 
