@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from native_bookie import Bookie, bookie, copy_of
+from one_storage import Bookie, bookie, copy_of
 from pyxbroker import _native
 
 __all__ = ["bookie"]
@@ -160,7 +160,11 @@ def test_a_recycled_file_that_cannot_be_written_costs_nothing(bookie: Bookie) ->
         faults = _native.DiskFaults()
         directory = Path(f"{bookie.directory}-{call}")
         bookie.open_at(directory, faults=faults)
-        match = {"pwritev": "MANIFEST", "fdatasync": "MANIFEST", "sync_directory": "journal"}
+        match = {
+            "pwritev": "journal.manifest",
+            "fdatasync": "journal.manifest",
+            "sync_directory": "journal",
+        }
         faults.rule(call, match.get(call, ".journal"), after=2, errno=errno.EIO, times=3)
         for entry in range(1200):
             last = bookie.add(1, entry, 4000)
