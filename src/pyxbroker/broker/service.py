@@ -18,7 +18,7 @@ from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
-from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.broker.handlers import Handlers
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
@@ -33,6 +33,7 @@ from pyxbroker.listening import listen
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
 from pyxbroker.topic_name import TopicName
 
@@ -105,6 +106,7 @@ class Service:
         self.producer_names: ProducerNames
         self._bookie: EmbeddedBookie
         self._ledgers: LedgerClient
+        self._garbage: GarbageCollector
         self._listener: socket.socket | None = None
         self._web_socket: socket.socket | None = None
         self._web: WebServer | None = None
@@ -126,6 +128,7 @@ class Service:
             data_directory=self.data_directory,
             session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
             operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+            copies=_copy_settings(config),
         )
         storage_opening = self.loop.run_in_executor(None, self._open_storage)
         try:
@@ -146,6 +149,7 @@ class Service:
         self._bookie = EmbeddedBookie(
             await storage_opening, turn, bookie_id, self.connections.set_full
         )
+        self._garbage = GarbageCollector(self._bookie.storage, self.metadata)
         self._ledgers = LedgerClient(
             self.metadata,
             {bookie_id: self._bookie},
@@ -261,6 +265,10 @@ class Service:
     def storage_stats(self) -> dict[str, int]:
         return cast(dict[str, int], self._bookie.storage.stats())
 
+    def unknown_ledgers(self) -> list[int]:
+        """Ledgers that are stored, that metadata does not know, and that are kept for that."""
+        return self._garbage.unknown_ledgers
+
     async def wait_failed(self) -> str:
         """Waits for a failure that the process cannot go on with."""
         return await asyncio.shield(self._failed)
@@ -304,7 +312,7 @@ class Service:
         while True:
             await asyncio.sleep(max(self.config.gcWaitTime / 1000, 1.0))
             try:
-                await collect_garbage(self._bookie.storage, self.metadata)
+                await self._garbage.collect()
             except MetadataError as error:
                 log.warning("garbage collection is put off", error=error)
 
@@ -344,6 +352,14 @@ def _directory(setting: str, default: Path) -> Path:
     """The directory that a setting names (the first of a list), or the default."""
     first = setting.split(",")[0].strip()
     return Path(first).absolute() if first else default
+
+
+def _copy_settings(config: Config) -> CopySettings:
+    return CopySettings(
+        interval_s=config.metadataCopyIntervalSeconds,
+        kept=config.metadataCopiesKept,
+        kept_s=config.metadataCopiesKeptHours * 3600,
+    )
 
 
 async def start_standalone(config: Config, data_directory: Path) -> Service:
