@@ -26,6 +26,7 @@ class Subscription:
     unacked_messages: int = 0
     msg_out: int = 0
     bytes_out: int = 0
+    stopped_by_damage: str | None = None
 
 
 @dataclass
@@ -73,6 +74,12 @@ class FakeService:
 
     def topic_stats(self) -> list[Topic]:
         return self.loaded
+
+    def disk_usage(self) -> Mapping[str, tuple[int, int]]:
+        return {"/data/bookie-1": (75, 100)}
+
+    def refused_sends(self) -> int:
+        return 3
 
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage

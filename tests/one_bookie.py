@@ -44,6 +44,8 @@ class Node:
         self.tree = tree or f"one-bookie-{next(_trees)}"
         self.options = options
         self.full: list[bool] = []
+        self.on_full: Callable[[bool], None] = lambda full: None
+        self.on_trouble: Callable[[], None] = lambda: None
         self.faults = _native.DiskFaults()
         self.store: MemoryStore
         self.connections: Connections
@@ -74,7 +76,9 @@ class Node:
         self.storage = _native.Storage(
             self.directory / "journal", self.directory / "ledgers", **settings
         )
-        self.bookie = EmbeddedBookie(self.storage, self.turn, BOOKIE_ID, self.full.append)
+        self.bookie = EmbeddedBookie(
+            self.storage, self.turn, BOOKIE_ID, self._on_full, self._on_trouble
+        )
         self.client = LedgerClient(self.store, {BOOKIE_ID: self.bookie}, self.turn, LedgerQuorums())
         return self
 
@@ -89,6 +93,13 @@ class Node:
             # A journal that a test broke says so when it is closed.
             self.bookie.close()
         await self.store.close()
+
+    def _on_full(self, full: bool) -> None:
+        self.full.append(full)
+        self.on_full(full)
+
+    def _on_trouble(self) -> None:
+        self.on_trouble()
 
     def kill(self, name: str = "killed") -> Node:
         """A node that finds what a kill -9 of this one would leave now: what the disk has.

@@ -12,7 +12,9 @@ from typing import Any, NamedTuple, cast
 
 from one_bookie import Node, append
 from oracles import wire
+from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.service import LookupResult
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.topic import Topic
@@ -64,12 +66,25 @@ class Broker:
         node = await self.node.__aenter__()
         await node.store.put(paths.namespace_policies("public/default"), b"{}")
         self.topics = Topics(self.config, node.store, node.client, node.turn)
+        self.storage_state = StorageState([])
+        self.publish_gate = PublishGate(
+            self.storage_state,
+            node.connections,
+            node.client,
+            lambda: self.topics,
+            self.config.storageUnavailableTimeoutMs / 1000,
+        )
+        node.on_full = self.publish_gate.set_full
+        node.on_trouble = self.storage_state.check
+        self.storage_state.trouble = lambda: node.bookie.trouble
+        self.storage_state.failure = lambda: "the journal failed" if node.bookie.failure else None
         self.service: Any = SimpleNamespace(
             config=self.config,
             topics=self.topics,
             metadata=node.store,
             connections=node.connections,
             producer_names=ProducerNames(),
+            publish_gate=self.publish_gate,
             is_ready=True,
             server_version="test",
             lookup=self._lookup,

@@ -4,99 +4,24 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from compat_tests import wire
+from compat_tests.raw import RawConnection
 
+from command_line import ANY_PORTS, TIMEOUT_S, error_line, read_banner, run, standalone
 from pyxbroker import __version__
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
 
-COMMAND = [sys.executable, "-m", "pyxbroker"]
-ANY_PORTS = ["--broker-port", "0", "--web-port", "0"]
-TIMEOUT_S = 30
-
 # What must not be imported before the broker's port is served.
 HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar")
-
-
-def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, **environment},
-    )
-
-
-class Broker:
-    """A running `pyxbroker standalone`, after its banner."""
-
-    def __init__(self, process: subprocess.Popen[str], banner: str) -> None:
-        self.process = process
-        self.banner = banner
-        self.broker_port = int(self.find(r"pulsar://localhost:(\d+)"))
-
-    def find(self, pattern: str) -> str:
-        found = re.search(pattern, self.banner)
-        assert found is not None, self.banner
-        return found[1]
-
-    def stop(self, number: int = signal.SIGTERM) -> tuple[int, str, str]:
-        """Exit status, the rest of stdout, and stderr."""
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=TIMEOUT_S)
-        return self.process.returncode, out, err
-
-
-@contextmanager
-def standalone(data: Path, *arguments: str, **environment: str) -> Iterator[Broker]:
-    process = subprocess.Popen(
-        [*COMMAND, "standalone", "--data", str(data), *ANY_PORTS, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **environment},
-    )
-    try:
-        yield Broker(process, read_banner(process))
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
-
-
-def read_banner(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    text = ""
-    deadline = time.monotonic() + TIMEOUT_S
-    while "Ctrl-C" not in text:
-        ready, _, _ = select.select([process.stdout], [], [], deadline - time.monotonic())
-        chunk = os.read(process.stdout.fileno(), 65536).decode() if ready else ""
-        if not chunk:
-            process.kill()
-            raise AssertionError(f"no banner: {text}{process.communicate()[1]}")
-        text += chunk
-    return text
-
-
-def error_line(finished: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence that a failed command writes."""
-    lines = [line for line in finished.stderr.splitlines() if line.startswith("pyxbroker: ")]
-    assert len(lines) == 1, finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert finished.stdout == ""
-    return lines[0]
 
 
 def test_version_is_quick_and_light() -> None:
@@ -293,6 +218,38 @@ def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
         process.kill()
     assert process.returncode == 1
     assert "brokerShutdownTimeoutMs" in err
+
+
+JOURNAL_FAILS = (
+    "import functools, os\n"
+    "from pyxbroker import _native\n"
+    "faults = _native.DiskFaults()\n"
+    "faults.rule('fdatasync', '.journal', errno=5)\n"
+    "_native.Storage = functools.partial(_native.Storage, faults=faults)\n"
+    "from pyxbroker.cli import main\n"
+    "main()\n"
+)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_failed_journal_ends_the_process_only_when_asked(tmp_path: Path, ends: bool) -> None:
+    setting = f"shutdownOnJournalFailure={str(ends).lower()}"
+    command = [sys.executable, "-c", JOURNAL_FAILS]
+    with standalone(tmp_path / "data", "--set", setting, command=command) as broker:
+        with RawConnection(broker.broker_port) as connection:
+            connection.producer("persistent://public/default/t")
+            connection.send(b"m", 0)
+            assert connection.receive().type != wire.SEND_RECEIPT
+            if not ends:
+                time.sleep(1.5)
+                connection.assert_alive()
+                assert broker.process.poll() is None
+                broker.process.terminate()
+        _, err = broker.process.communicate(timeout=TIMEOUT_S)
+    assert broker.process.returncode == 1
+    sentences = [line for line in err.splitlines() if line.startswith("pyxbroker: ")]
+    assert len(sentences) == 1, err
+    assert "The broker stopped: the journal failed" in sentences[0]
 
 
 def test_a_lock_is_free_after_kill_nine(tmp_path: Path) -> None:

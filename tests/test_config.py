@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pyxbroker import _native
 from pyxbroker.cli.config import markdown, sample
-from pyxbroker.config import SCHEMA, SECTIONS, Config
+from pyxbroker.config import SCHEMA, SECTIONS, Config, journal_size_min
 from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT
+from pyxbroker.entry import ENTRY_HEADER_SIZE
+from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.properties import ConfigError
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
@@ -122,6 +125,44 @@ def test_a_bad_value_names_place_key_and_what_is_expected(
     assert str(caught.value) == f"{path}, line 2: {key} is {text!r}; expected {expected}."
     with pytest.raises(ConfigError, match=f"environment variable PULSAR_PREFIX_{key}: {key} is"):
         Config.load(None, {f"PULSAR_PREFIX_{key}": text})
+
+
+def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(write(tmp_path, "journalMaxSizeMB=4\n"))
+    assert str(caught.value) == (
+        "journalMaxSizeMB=4 is too small: a journal file has to hold the largest entry"
+        " (maxMessageSize=5242880); set at least 6."
+    )
+    assert Config.load(None, None, {"journalMaxSizeMB": "6"}).journalMaxSizeMB == 6
+    small = {"journalMaxSizeMB": "4", "maxMessageSize": "1048576"}
+    assert Config.load(None, None, small).journalMaxSizeMB == 4
+
+
+# 14,468 bytes below a whole MiB is the largest payload that a file of that size holds.
+@pytest.mark.parametrize("payload", [1024, 2 << 20, (4 << 20) - 14468, (4 << 20) - 14467, 5 << 20])
+def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(
+    tmp_path: Path, payload: int
+) -> None:
+    entry = payload + FRAME_PADDING + ENTRY_HEADER_SIZE
+
+    def open_with(size_mb: int) -> None:
+        _native.Storage(
+            tmp_path / "journal",
+            tmp_path / "ledgers",
+            journal_file_bytes=size_mb << 20,
+            dirty_bytes_max=32 << 20,
+            cache_bytes_max=64 << 20,
+            entry_bytes_max=entry,
+        ).close()
+
+    least = journal_size_min(payload)
+    open_with(least)
+    if least > 1:
+        with pytest.raises(OSError, match="too small"):
+            open_with(least - 1)
 
 
 def test_a_line_without_a_value_and_a_missing_file_are_errors(tmp_path: Path) -> None:

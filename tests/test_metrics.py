@@ -128,6 +128,14 @@ def test_a_sick_storage_is_read_only(service: FakeService) -> None:
     assert value(Collector().sample(service), "bookie_SERVER_STATUS") == 0
 
 
+def test_a_subscription_that_has_stopped_is_told(service: FakeService) -> None:
+    name = "pyxbroker_subscription_stopped_by_damage"
+    assert name not in {each for each, _ in series(Collector().sample(service))}
+    service.loaded[0].subscriptions[0].stopped_by_damage = "The subscription has stopped."
+    labels = {"namespace": "public/default", "topic": TOPIC, "subscription": "s"}
+    assert value(Collector().sample(service), name, **labels) == 1
+
+
 def test_names_in_labels_are_escaped(service: FakeService) -> None:
     name = 'persistent://public/default/a"b\\c\nd'
     service.loaded = [Topic(name, "public/default")]

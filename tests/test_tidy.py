@@ -33,8 +33,8 @@ ROAD = ("broker", "mledger", "ledger", "bookie", "_native")
 SIDES = ("auth", "schema", "admin", "cluster")
 # Used by everyone, using nobody of the above.
 GROUND = (
-    *("metadata", "proto", "config", "config_names", "directories", "errors", "limits"),
-    *("listening", "log", "topic_name"),
+    *("metadata", "proto", "config", "config_names", "config_schema", "directories", "errors"),
+    *("limits", "listening", "log", "log_limits", "topic_name"),
 )
 
 

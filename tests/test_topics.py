@@ -152,7 +152,7 @@ def test_a_failed_journal_answers_sends_and_sends_clients_away(tmp_path: Path) -
         assert broker.node.connections.publish_bytes == 0
         # The journal does not come back, and whoever tries is told so.
         answer = await client.produce(producer_id=2)
-        assert answer.error == pb.PersistenceError
+        assert answer.error == pb.ProducerBlockedQuotaExceededException
 
     run(tmp_path, scenario)
 

@@ -51,6 +51,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "below.h"
+
 enum record_kind {
     KIND_OLD_BYTES = 1, /* BEGIN of a change of data or size; may repeat with the same id */
     KIND_DONE = 2,
@@ -75,8 +77,6 @@ struct record {
 
 enum { MAGIC = 0x31554350, INODES_MAX = 4096, CHUNK_BYTES = 1 << 20 };
 
-static char root[PATH_MAX];
-static size_t root_length;
 static char graves[PATH_MAX];
 static int log_fd = -1;
 static dev_t root_device;
@@ -88,19 +88,6 @@ static struct {
 static pthread_mutex_t watch_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t names_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local unsigned char *chunk;
-
-static void *real_symbol(const char *name)
-{
-    void *symbol = dlsym(RTLD_NEXT, name);
-    if (symbol == NULL)
-        _exit(97);
-    return symbol;
-}
-
-static int raw_openat(int folder, const char *path, int flags, mode_t mode)
-{
-    return (int)syscall(SYS_openat, folder, path, flags, mode);
-}
 
 __attribute__((constructor)) static void powercut_start(void)
 {
@@ -183,24 +170,6 @@ static int slot_of(int fd, struct stat *status)
     if (known != 0 || status->st_dev != root_device || !S_ISREG(status->st_mode))
         return -1;
     return find_watched(status->st_ino);
-}
-
-static int inside_root(const char *path)
-{
-    return strncmp(path, root, root_length) == 0
-        && (path[root_length] == '/' || path[root_length] == 0);
-}
-
-/* The canonical path of an open file; false when it is unlinked or unknown. */
-static int path_of(int fd, char *path)
-{
-    char link[64];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t size = syscall(SYS_readlinkat, AT_FDCWD, link, path, PATH_MAX - 1);
-    if (size <= 0)
-        return 0;
-    path[size] = 0;
-    return path[0] == '/';
 }
 
 /* From now on writes to this open regular file are logged.  Does nothing for files elsewhere. */

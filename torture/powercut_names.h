@@ -128,11 +128,6 @@ static int open_watched(int folder, const char *path, int flags, mode_t mode)
     return fd;
 }
 
-static int wants_mode(int flags)
-{
-    return (flags & O_CREAT) || (flags & O_TMPFILE) == O_TMPFILE;
-}
-
 #define OPEN_BODY(folder, path, flags)                                                             \
     mode_t mode = 0;                                                                               \
     if (wants_mode(flags)) {                                                                       \

@@ -13,16 +13,21 @@ from torture.cut import Mode, PowerCut, Report
 HERE = Path(__file__).resolve().parent
 
 
-def build_library(directory: Path) -> Path:
-    """Compile powercut.c into ``directory``; returns the library's path."""
+def build(name: str, directory: Path) -> Path:
+    """Compile a preloaded library of this folder into ``directory``; returns its path."""
     directory.mkdir(parents=True, exist_ok=True)
-    library = directory / "powercut.so"
+    library = directory / f"{name}.so"
     flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
     subprocess.run(
-        [os.environ.get("CC", "cc"), *flags, "-o", library, HERE / "powercut.c", "-ldl"],
+        [os.environ.get("CC", "cc"), *flags, "-o", library, HERE / f"{name}.c", "-ldl"],
         check=True,
     )
     return library
+
+
+def build_library(directory: Path) -> Path:
+    """Compile powercut.c into ``directory``; returns the library's path."""
+    return build("powercut", directory)
 
 
 class Simulator:

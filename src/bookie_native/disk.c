@@ -20,7 +20,7 @@
 #define MADV_POPULATE_READ 22
 #endif
 
-enum { DISK_PARTS_MAX = 1024 };
+enum { DISK_PARTS_MAX = 1024, PAUSE_MS_MIN = 5, PAUSE_MS_MAX = 250 };
 
 static int system_make_directory(void *ctx, const char *path) {
     (void)ctx;
@@ -278,6 +278,58 @@ ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes
         done += (size_t)count;
     }
     return (ssize_t)done;
+}
+
+int disk_again(const disk_calls *disk, int error, uint64_t deadline_ns, unsigned *pause_ms) {
+    switch (-error) {
+    case 0:
+    case ENOENT:
+    case ENOTDIR:
+    case EISDIR:
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case EINVAL:
+    case EBADF:
+        return 0;
+    default:
+        break;
+    }
+    uint64_t now = disk->clock_ns(disk->ctx);
+    if (now >= deadline_ns)
+        return 0;
+    *pause_ms = *pause_ms == 0 ? PAUSE_MS_MIN : *pause_ms * 2;
+    if (*pause_ms > PAUSE_MS_MAX)
+        *pause_ms = PAUSE_MS_MAX;
+    uint64_t ns = (uint64_t)*pause_ms * 1000000u;
+    if (ns > deadline_ns - now)
+        ns = deadline_ns - now; /* the last attempt is at the deadline */
+    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+    nanosleep(&pause, NULL);
+    return 1;
+}
+
+ssize_t disk_read_patiently(const disk_calls *disk, int fd, void *buffer, size_t bytes,
+                            int64_t offset, uint64_t deadline_ns) {
+    unsigned pause_ms = 0;
+    ssize_t got;
+    do
+        got = disk_read_all(disk, fd, buffer, bytes, offset);
+    while (got < 0 && disk_again(disk, (int)got, deadline_ns, &pause_ms));
+    return got;
+}
+
+int disk_open_patiently(const disk_calls *disk, int directory_fd, const char *name, int flags,
+                        uint64_t deadline_ns) {
+    unsigned pause_ms = 0;
+    int fd;
+    do
+        fd = disk->open(disk->ctx, directory_fd, name, flags);
+    while (fd < 0 && disk_again(disk, fd, deadline_ns, &pause_ms));
+    return fd;
 }
 
 /* Makes one level if it is missing, and syncs the directory that names it: also when it exists, for

@@ -83,6 +83,17 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
  * the file. */
 ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes, int64_t offset);
 
+/* For loops around calls that should be tried again: after a pause, 1; 0 when the time is over or
+ * the error (that of a missing file, of missing rights) is no passing one. *pause_ms is 0 at first.
+ * The deadline is one of clock_ns; 0: none is tried again. */
+int disk_again(const disk_calls *disk, int error, uint64_t deadline_ns, unsigned *pause_ms);
+
+/* disk_read_all, and opening a file, tried again until the deadline. */
+ssize_t disk_read_patiently(const disk_calls *disk, int fd, void *buffer, size_t bytes,
+                            int64_t offset, uint64_t deadline_ns);
+int disk_open_patiently(const disk_calls *disk, int directory_fd, const char *name, int flags,
+                        uint64_t deadline_ns);
+
 /* Makes a directory and its missing parents; all of them are then durable in their own parents. */
 int disk_make_directories(const disk_calls *disk, const char *path);
 

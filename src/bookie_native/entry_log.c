@@ -16,6 +16,17 @@ enum { LOG_CRC_START = 12, LOG_HEADER_CRC_END = 40 };
 static const char LOG_MAGIC[8] = {'P', 'Y', 'X', 'E', 'L', 'O', 'G', '1'};
 static const char FOOTER_MAGIC[8] = {'P', 'Y', 'X', 'E', 'F', 'T', 'R', '1'};
 
+int entry_log_error(int error) {
+    switch (error) {
+    case STORAGE_NO_LEDGER:
+    case STORAGE_NO_ENTRY:
+    case STORAGE_DAMAGED:
+    case STORAGE_FULL:
+    case STORAGE_FENCED: return -EIO;
+    default: return error;
+    }
+}
+
 void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id) {
     snprintf(name, LOG_NAME_BYTES, "%016" PRIx64 ".log", id);
 }

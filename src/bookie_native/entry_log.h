@@ -109,6 +109,8 @@ typedef struct entry_log {
     uint64_t entries;
     int punches_wanted;
     int map_reported; /* that it could not be mapped again */
+    uint64_t trouble_ns; /* when a read error was reported last, 0: never; read thread, like this: */
+    int troubled;        /* it was, and no read went well since */
     int damaged; /* neither footer nor header could tell the checkpoint */
     struct entry_log *next; /* the next older one */
 } entry_log;
@@ -118,6 +120,11 @@ typedef struct log_place {
     uint64_t offset;
     uint32_t length; /* 0: known to be damaged */
 } log_place;
+
+/* The error of a disk call as the answer to a read. Some numbers have a meaning of their own there
+ * (storage_error), and disks and file systems know them too: ENODATA is a bad sector, EBADMSG and
+ * ESTALE are a file system's. From a disk they say no more than EIO: the data was not read. */
+int entry_log_error(int error);
 
 void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id);
 int entry_log_parse(const char *name, uint64_t *id);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200 };
+enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200, REMIND_MS = 100 };
 
 void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, reader *reader,
                   events *events, int event_fd) {
@@ -41,25 +41,59 @@ int flusher_write(flusher *f, generation *g) {
 /* Says what went wrong, once for each kind of failure, and when it goes well again. */
 static void flusher_report(flusher *f, int error) {
     int before = atomic_exchange(&f->error, error);
-    if (error < 0 && error != before && atomic_load(&f->journal->failure) == 0)
+    if (error != before)
+        event_ring(f->event_fd);
+    if (error < 0 && error != before)
         events_add(f->events, EVENT_ERROR,
                    "the write cache could not be flushed to an entry log (%s); retrying%s",
-                   strerror(-error), error == -ENOSPC ? ", free some disk space" : "");
+                   strerror(-error),
+                   error == -ENOSPC || error == -EDQUOT ? ", free some disk space" : "");
     else if (error == 0 && before < 0)
         events_add(f->events, EVENT_INFO, "the write cache is flushed again");
 }
 
+static uint64_t flusher_now(const flusher *f) {
+    return f->logs->disk->clock_ns(f->logs->disk->ctx);
+}
+
+/* Waits for work, at most so long (0: for ever), and rings when that is due. Under the lock. */
 static void flusher_wait(flusher *f, unsigned milliseconds) {
-    if (milliseconds == 0) {
+    uint64_t now = flusher_now(f), ns = (uint64_t)milliseconds * 1000000u;
+    if (f->remind_ns != 0 && f->remind_ns <= now) {
+        event_ring(f->event_fd);
+        f->remind_ns = now + REMIND_MS * 1000000u;
+    }
+    if (f->remind_ns != 0 && (ns == 0 || f->remind_ns - now < ns))
+        ns = f->remind_ns - now;
+    if (ns == 0) {
         pthread_cond_wait(&f->work, &f->lock);
         return;
     }
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)milliseconds * 1000000u;
+    ns += (uint64_t)until.tv_nsec;
     until.tv_sec += (time_t)(ns / 1000000000u);
     until.tv_nsec = (long)(ns % 1000000000u);
     pthread_cond_timedwait(&f->work, &f->lock, &until);
+}
+
+/* One attempt at the waiting generation. Takes and gives up the lock. Returns 0 or an error after
+ * which it is still waiting. */
+static int flusher_attempt(flusher *f, generation *g) {
+    int error = flusher_write(f, g);
+    int journal_failed = error < 0 && journal_durable_group(f->journal) < g->last_group;
+    flusher_report(f, journal_failed ? 0 : error);
+    pthread_mutex_lock(&f->lock);
+    if (error == 0 || journal_failed)
+        f->waiting = NULL;
+    if (journal_failed)
+        f->returned = g;
+    if (error == 0)
+        atomic_store_explicit(&g->state, GENERATION_CLEAN, memory_order_release);
+    pthread_mutex_unlock(&f->lock);
+    if (error == 0 || journal_failed)
+        event_ring(f->event_fd);
+    return journal_failed ? 0 : error;
 }
 
 static void *flusher_run(void *arg) {
@@ -74,8 +108,7 @@ static void *flusher_run(void *arg) {
         pthread_mutex_unlock(&f->lock);
         int error = 0;
         if (g != NULL) {
-            error = flusher_write(f, g);
-            flusher_report(f, error);
+            error = flusher_attempt(f, g);
             /* A new log may leave an older one, without live ledgers, free to go. */
             sweep |= error == 0;
         }
@@ -84,12 +117,8 @@ static void *flusher_run(void *arg) {
             reader_forget_removed(f->reader);
         }
         pthread_mutex_lock(&f->lock);
-        if (g != NULL && error == 0) {
-            f->waiting = NULL;
-            atomic_store_explicit(&g->state, GENERATION_CLEAN, memory_order_release);
-            event_ring(f->event_fd);
+        if (error == 0)
             retry_ms = FLUSH_RETRY_MS_MIN;
-        }
         /* What was handed over during a sweep is written first: a later log would cover it. */
         if (f->stopping && (f->waiting == NULL || error < 0))
             break;
@@ -113,6 +142,21 @@ int flusher_start(flusher *f) {
 void flusher_flush(flusher *f, generation *g) {
     pthread_mutex_lock(&f->lock);
     f->waiting = g;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+generation *flusher_returned(flusher *f) {
+    pthread_mutex_lock(&f->lock);
+    generation *g = f->returned;
+    f->returned = NULL;
+    pthread_mutex_unlock(&f->lock);
+    return g;
+}
+
+void flusher_remind(flusher *f, int on) {
+    pthread_mutex_lock(&f->lock);
+    f->remind_ns = on ? flusher_now(f) + REMIND_MS * 1000000u : 0;
     pthread_cond_signal(&f->work);
     pthread_mutex_unlock(&f->lock);
 }

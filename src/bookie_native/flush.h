@@ -4,8 +4,9 @@
  *
  * The owner hands over one frozen generation at a time. The thread waits until the journal has
  * synced it, writes and publishes its entry log, lets the journal files go that it covered, and
- * marks the generation clean. When the disk is full it says so once and tries again until there is
- * room.
+ * marks the generation clean. When that fails (a full disk, no memory) it says so once and tries
+ * again until it goes well. When the journal has failed before all of the generation was durable,
+ * the owner gets it back.
  */
 #ifndef PYXBROKER_FLUSH_H
 #define PYXBROKER_FLUSH_H
@@ -24,7 +25,9 @@ typedef struct flusher {
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t work;
-    generation *waiting; /* at most one */
+    generation *waiting;  /* at most one */
+    generation *returned; /* the one that will never be durable as a whole */
+    uint64_t remind_ns;   /* when the owner wants to be rung, 0: not at all */
     int sweep_wanted;
     int stopping;
     int running;
@@ -42,6 +45,12 @@ void flusher_flush(flusher *f, generation *g);
 /* Writes one frozen generation, whose groups are durable. Returns 0, or an error after which it may
  * be tried again. Flush thread, or the owner once that has stopped. */
 int flusher_write(flusher *f, generation *g);
+
+/* The generation that came back, once; NULL when there is none. Owner. */
+generation *flusher_returned(flusher *f);
+
+/* Has the owner rung in a while, again and again as long as it says so. Owner. */
+void flusher_remind(flusher *f, int on);
 
 /* Some ledger was deleted. Owner. */
 void flusher_sweep(flusher *f);

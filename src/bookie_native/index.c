@@ -323,6 +323,13 @@ log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint
     return found;
 }
 
+int log_list_is_live(log_list *list, const log_row *row) {
+    pthread_mutex_lock(&list->lock);
+    int live = row->state == ROW_LIVE;
+    pthread_mutex_unlock(&list->lock);
+    return live;
+}
+
 entry_log *log_list_take_removed(log_list *list) {
     pthread_mutex_lock(&list->lock);
     entry_log *removed = list->removed;

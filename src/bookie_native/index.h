@@ -58,6 +58,10 @@ int log_list_sweep(log_list *list);
 log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id,
                        log_map **map);
 
+/* 1 while the row's ledger was not deleted. What is found wrong in a row that is not live is no
+ * damage: its hole may have been punched, or its file removed. Any thread that may use the row. */
+int log_list_is_live(log_list *list, const log_row *row);
+
 /* Hands over the removed logs, a list to be freed. Read thread, while it uses no row. */
 entry_log *log_list_take_removed(log_list *list);
 

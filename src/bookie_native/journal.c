@@ -5,17 +5,24 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bytes.h"
 #include "crc32c.h"
 
 static const uint8_t GROUP_MAGIC[4] = {'P', 'B', 'J', 'G'};
 
-typedef struct journal_batch {
+enum {
+    SEALED_GROUPS_MIN = 64, /* more than are ever sealed with few segments */
+    SPACE_RETRY_MS_MIN = 50,
+    SPACE_RETRY_MS_MAX = 2000
+};
+
+struct journal_batch {
     journal_group groups[JOURNAL_WRITE_GROUPS_MAX];
     struct iovec parts[JOURNAL_WRITE_GROUPS_MAX];
     int count;
-} journal_batch;
+};
 
 static uint64_t group_padded(const journal_group *g) {
     return round_up(g->end - g->start, BLOCK_BYTES);
@@ -55,7 +62,7 @@ static int journal_seal(journal *j) {
     if (j->open.records == 0)
         return 0;
     if (j->sealed_count == j->sealed_capacity) {
-        size_t capacity = j->sealed_capacity == 0 ? 16 : j->sealed_capacity * 2;
+        size_t capacity = j->sealed_capacity * 2;
         journal_group *ring = malloc(capacity * sizeof *ring);
         if (ring == NULL)
             return -ENOMEM;
@@ -159,6 +166,29 @@ int journal_wait(journal *j, uint64_t group) {
     return error;
 }
 
+uint64_t journal_durable_group(journal *j) {
+    pthread_mutex_lock(&j->lock);
+    uint64_t group = j->durable_group;
+    pthread_mutex_unlock(&j->lock);
+    return group;
+}
+
+static void group_mark_lost(const journal_group *g) {
+    if (g->start < g->segment->lost)
+        g->segment->lost = g->start;
+}
+
+void journal_mark_lost(journal *j) {
+    pthread_mutex_lock(&j->lock);
+    for (int i = j->unwritten; i < j->batch->count; i++)
+        group_mark_lost(&j->batch->groups[i]);
+    for (size_t i = 0; i < j->sealed_count; i++)
+        group_mark_lost(&j->sealed[(j->sealed_first + i) % j->sealed_capacity]);
+    if (j->open.records > 0)
+        group_mark_lost(&j->open);
+    pthread_mutex_unlock(&j->lock);
+}
+
 /* Waits for work and takes as many groups as one write may carry. Under the lock. Returns how many,
  * 0 when the thread is to stop. */
 static int journal_collect(journal *j, journal_batch *batch) {
@@ -167,7 +197,7 @@ static int journal_collect(journal *j, journal_batch *batch) {
         pthread_cond_wait(&j->work, &j->lock);
         j->sleeping = 0;
     }
-    /* Without memory for the ring the open group stays open and goes with the next collection. */
+    /* Without memory for the ring, which is full then, the open group goes with the next batch. */
     if (j->open_committed || j->stopping)
         journal_seal(j);
     uint64_t bytes = 0;
@@ -207,15 +237,61 @@ static void journal_encode(journal *j, journal_batch *batch, int first, int coun
     }
 }
 
-/* Writes the encoded groups at the end of the current file. */
+/* Notes that writing is tried again because of this error, or 0. */
+static void journal_note_trouble(journal *j, int error) {
+    if (atomic_exchange_explicit(&j->trouble, error, memory_order_release) == error)
+        return;
+    if (error < 0)
+        events_add(j->events, EVENT_ERROR,
+                   "journal file %016" PRIx64 ": a write failed (%s); retrying, free some disk "
+                   "space",
+                   j->file->id, strerror(-error));
+    else
+        events_add(j->events, EVENT_INFO, "the journal is written again");
+}
+
+/* 1 after a pause when a write that failed can be tried again: for want of space, and while the
+ * journal is not to stop. */
+static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
+    if (error != -ENOSPC && error != -EDQUOT)
+        return 0;
+    journal_note_trouble(j, error);
+    *pause_ms = *pause_ms == 0 ? SPACE_RETRY_MS_MIN : *pause_ms * 2;
+    if (*pause_ms > SPACE_RETRY_MS_MAX)
+        *pause_ms = SPACE_RETRY_MS_MAX;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)*pause_ms * 1000000u;
+    until.tv_sec += (time_t)(ns / 1000000000u);
+    until.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(&j->lock);
+    int waited = 0;
+    while (!j->stopping && waited == 0)
+        waited = pthread_cond_timedwait(&j->work, &j->lock, &until);
+    int stopping = j->stopping;
+    pthread_mutex_unlock(&j->lock);
+    return !stopping;
+}
+
+/* Writes the groups at the end of the current file. */
 static int journal_write(journal *j, journal_batch *batch, int first, int count) {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, previous = j->previous_group;
     for (int i = first; i < first + count; i++)
-        bytes += batch->parts[i].iov_len;
-    int error = disk_write_parts(j->disk, j->file->fd, batch->parts + first, count,
+        bytes += group_padded(&batch->groups[i]);
+    unsigned pause_ms = 0;
+    int error;
+    do {
+        /* Encoded anew each time: a write uses the parts up. */
+        j->previous_group = previous;
+        journal_encode(j, batch, first, count);
+        error = disk_write_parts(j->disk, j->file->fd, batch->parts + first, count,
                                  (int64_t)j->offset);
-    if (error == 0)
+    } while (journal_write_again(j, error, &pause_ms));
+    if (error == 0) {
         j->offset += bytes;
+        if (atomic_load_explicit(&j->trouble, memory_order_relaxed) != 0)
+            journal_note_trouble(j, 0);
+    }
     j->file->last_group = batch->groups[first + count - 1].sequence;
     return error;
 }
@@ -257,6 +333,7 @@ static void journal_fail(journal *j, const char *what, int error) {
                j->file == NULL ? 0 : j->file->id, what, strerror(-error));
     pthread_mutex_lock(&j->lock);
     atomic_store(&j->failure, error);
+    atomic_store(&j->trouble, 0);
     j->writing = 0;
     pthread_cond_broadcast(&j->done);
     pthread_mutex_unlock(&j->lock);
@@ -296,6 +373,7 @@ static int journal_next_file(journal *j, const journal_group *g) {
 /* Brings one batch to the disk. Returns 0, or an error after the journal failed. */
 static int journal_write_batch(journal *j, journal_batch *batch) {
     for (int first = 0; first < batch->count;) {
+        j->unwritten = first;
         int count = journal_fitting(j, batch, first);
         if (count == 0) {
             int error = journal_next_file(j, &batch->groups[first]);
@@ -306,7 +384,6 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
             continue;
         }
         uint64_t sync_ns = 0;
-        journal_encode(j, batch, first, count);
         int error = journal_write(j, batch, first, count);
         if (error < 0) {
             journal_fail(j, "a write", error);
@@ -329,19 +406,13 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
 
 static void *journal_run(void *arg) {
     journal *j = arg;
-    journal_batch *batch = malloc(sizeof *batch);
-    if (batch == NULL) {
-        journal_fail(j, "starting", -ENOMEM);
-        return NULL;
-    }
     for (;;) {
         pthread_mutex_lock(&j->lock);
-        int count = journal_collect(j, batch);
+        int count = journal_collect(j, j->batch);
         pthread_mutex_unlock(&j->lock);
-        if (count == 0 || journal_write_batch(j, batch) < 0)
+        if (count == 0 || journal_write_batch(j, j->batch) < 0)
             break;
     }
-    free(batch);
     return NULL;
 }
 
@@ -361,7 +432,10 @@ int journal_open(journal *j, const journal_options *options) {
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->work, NULL);
     pthread_cond_init(&j->done, NULL);
-    return 0;
+    j->batch = calloc(1, sizeof *j->batch);
+    j->sealed = calloc(SEALED_GROUPS_MIN, sizeof *j->sealed);
+    j->sealed_capacity = SEALED_GROUPS_MIN;
+    return j->batch == NULL || j->sealed == NULL ? -ENOMEM : 0;
 }
 
 int journal_start(journal *j) {
@@ -397,6 +471,7 @@ void journal_free(journal *j) {
         j->disk->close(j->disk->ctx, j->file->fd);
         free(j->file);
     }
+    free(j->batch);
     free(j->sealed);
     pthread_cond_destroy(&j->work);
     pthread_cond_destroy(&j->done);

@@ -25,6 +25,11 @@
  * when a group of a later write (or of a later file) is found, everything before it had been
  * durable: bad bytes before it are damage, bad bytes with nothing behind them are the torn tail of
  * a write that was never acknowledged.
+ *
+ * What a failure means: after a failed sync nobody knows what is on the disk, so the journal ends,
+ * and with it whatever was not durable yet. So it does after a failed write, unless that was for
+ * want of space (a file system that copies on write, a quota): nothing of it was acknowledged, so
+ * it is written once more to the same place when there is room.
  */
 #ifndef PYXBROKER_JOURNAL_H
 #define PYXBROKER_JOURNAL_H
@@ -59,6 +64,8 @@ typedef struct group_header {
     uint32_t length, records, flags;
 } group_header;
 
+typedef struct journal_batch journal_batch;
+
 typedef struct journal {
     const disk_calls *disk;
     events *events;
@@ -86,9 +93,12 @@ typedef struct journal {
 
     _Atomic uint64_t durable; /* adds up to this one are durable */
     _Atomic int failure;
+    _Atomic int trouble;      /* the negative errno of a write that is tried again, or 0 */
     _Atomic uint64_t file_id; /* of the file in use, 0 before the first */
 
-    journal_file *file;      /* the rest is the thread's own */
+    journal_file *file;      /* the rest is the thread's own, until it has failed */
+    journal_batch *batch;
+    int unwritten;           /* the first group of the batch that is not durable */
     uint64_t offset;         /* in the file */
     uint64_t previous_group; /* the last one written */
 } journal;
@@ -106,6 +116,7 @@ typedef struct journal_options {
 /* 1 and *out when a valid group header stands at block, 0 otherwise. */
 int group_header_decode(const uint8_t *block, group_header *out);
 
+/* Returns 0 or -ENOMEM; journal_free is due after both. */
 int journal_open(journal *j, const journal_options *options);
 
 /* Starts the thread, after which the first file is taken. Returns 0 or an error. */
@@ -138,5 +149,11 @@ void journal_commit(journal *j);
 
 /* Waits until the group is durable. Returns 0 or the failure. Any thread but the journal's. */
 int journal_wait(journal *j, uint64_t group);
+
+/* Groups up to this one are durable. Any thread. */
+uint64_t journal_durable_group(journal *j);
+
+/* After a failure: notes in each segment where that begins which never became durable. Owner. */
+void journal_mark_lost(journal *j);
 
 #endif

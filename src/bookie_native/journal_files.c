@@ -42,14 +42,14 @@ int journal_file_parse(const char *name, uint64_t *id) {
     return 1;
 }
 
-int journal_header_decode(const uint8_t *block, uint64_t *id, uint64_t *bytes) {
+int journal_header_decode(const uint8_t *block, journal_header *out) {
     if (memcmp(block, JOURNAL_MAGIC, sizeof JOURNAL_MAGIC) != 0 ||
         crc32c(0, block + HEADER_CRC_START, HEADER_CRC_END - HEADER_CRC_START) !=
-            load_le32(block + 8) ||
-        load_le32(block + 12) != JOURNAL_VERSION)
+            load_le32(block + 8))
         return 0;
-    *id = load_le64(block + 16);
-    *bytes = load_le64(block + 24);
+    out->version = load_le32(block + 12);
+    out->id = load_le64(block + 16);
+    out->bytes = load_le64(block + 24);
     return 1;
 }
 
@@ -87,6 +87,7 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
     files->event_fd = event_fd;
     files->full_bytes = full_bytes;
     files->next_id = 1;
+    manifest_open(&files->manifest, disk, directory_fd, MANIFEST_JOURNAL);
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->work, NULL);
     pthread_cond_init(&files->ready, NULL);
@@ -117,18 +118,23 @@ static int journal_files_new(journal_file **list, uint64_t id, uint64_t bytes, i
     return 0;
 }
 
-int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint64_t last_group,
-                        int spare) {
+int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum journal_use use,
+                        uint64_t last_group) {
     if (id >= files->next_id)
         files->next_id = id + 1;
-    if (!spare)
+    if (use == JOURNAL_USELESS)
+        return journal_files_new(&files->retired, id, bytes, -1, 0);
+    int listed = manifest_has(&files->manifest, id);
+    if (manifest_add(&files->manifest, id) < 0)
+        return -ENOMEM;
+    if (use == JOURNAL_RETIRED)
         return journal_files_new(&files->retired, id, bytes, -1, last_group);
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, id);
     int fd = disk_open_direct(files->disk, files->directory_fd, name, O_RDWR);
     if (fd < 0)
         return fd;
-    int error = journal_files_new(&files->spares, id, bytes, fd, 0);
+    int error = journal_files_new(listed ? &files->spares : &files->fresh, id, bytes, fd, 0);
     if (error < 0)
         files->disk->close(files->disk->ctx, fd);
     return error;
@@ -229,17 +235,17 @@ static int journal_file_recycle(journal_files *files, journal_file *file, uint64
     return disk->sync_directory(disk->ctx, files->directory_fd);
 }
 
-static void journal_file_remove(journal_files *files, journal_file *file) {
+/* Removes a file that the manifest does not list. */
+static void journal_file_remove(journal_files *files, int fd, uint64_t id) {
     char name[JOURNAL_NAME_BYTES];
-    journal_file_name(name, file->id);
-    if (file->fd >= 0)
-        files->disk->close(files->disk->ctx, file->fd);
+    journal_file_name(name, id);
+    if (fd >= 0)
+        files->disk->close(files->disk->ctx, fd);
     int error = files->disk->unlink(files->disk->ctx, files->directory_fd, name);
     if (error < 0 && error != -ENOENT)
         events_add(files->events, EVENT_WARNING,
                    "journal file %s is no longer needed but could not be removed: %s", name,
                    strerror(-error));
-    free(file);
 }
 
 /* Takes a retired file that the checkpoint has passed out of the list, or returns NULL. */
@@ -255,42 +261,115 @@ static journal_file *journal_files_passed(journal_files *files) {
     return NULL;
 }
 
-/* Recycles or removes one file. Called with the lock, which it gives up meanwhile. */
-static void journal_files_reuse(journal_files *files, journal_file *file) {
+/* Notes how the thread's last attempt went, and says so when that has changed. Under the lock. */
+static void journal_files_note(journal_files *files, int error) {
+    if (error == -ECANCELED)
+        error = 0; /* the storage closes; nothing is wrong with the disk */
+    if (error < 0 && error != files->error)
+        events_add(files->events, EVENT_ERROR,
+                   "the next journal file could not be prepared (%s); retrying%s", strerror(-error),
+                   error == -ENOSPC || error == -EDQUOT ? ", free some disk space" : "");
+    else if (error == 0 && files->error < 0)
+        events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
+    files->error = error;
+    if (atomic_exchange_explicit(&files->trouble, error, memory_order_release) != error)
+        event_ring(files->event_fd);
+    int starved = files->waiting && error < 0;
+    if (atomic_exchange(&files->starved, starved) && !starved)
+        event_ring(files->event_fd);
+    if (error < 0)
+        pthread_cond_signal(&files->ready);
+}
+
+/* Makes the manifest what it should be; what it then lists may be used. Called with the lock, which
+ * it gives up meanwhile. Returns 0 or an error. */
+static int journal_files_list(journal_files *files) {
+    pthread_mutex_unlock(&files->lock);
+    int error = manifest_store(&files->manifest);
+    pthread_mutex_lock(&files->lock);
+    while (error == 0 && files->fresh != NULL) {
+        journal_file *file = files->fresh;
+        files->fresh = file->next;
+        journal_files_append(&files->spares, file);
+        pthread_cond_signal(&files->ready);
+    }
+    return error;
+}
+
+/* Recycles or removes one file. Called with the lock, which it gives up meanwhile. Returns 0, or an
+ * error when the file has to be kept for now. */
+static int journal_files_reuse(journal_files *files, journal_file *file) {
     int recycle = file->fd >= 0 && file->bytes == files->full_bytes &&
                   journal_files_count(files->spares) < SPARES_MAX;
     uint64_t id = recycle ? files->next_id++ : 0;
     pthread_mutex_unlock(&files->lock);
-    int error = recycle ? journal_file_recycle(files, file, id) : 0;
+    manifest_remove(&files->manifest, file->id);
+    int kept = manifest_store(&files->manifest), error = 0;
+    if (recycle && kept == 0) {
+        error = journal_file_recycle(files, file, id);
+        if (error == 0)
+            error = manifest_add(&files->manifest, id);
+    }
     if (error < 0)
         events_add(files->events, EVENT_WARNING,
                    "journal file %016" PRIx64 " could not be recycled and is removed: %s", file->id,
                    strerror(-error));
-    if (!recycle || error < 0)
-        journal_file_remove(files, file);
+    if (kept == 0 && (!recycle || error < 0))
+        journal_file_remove(files, file->fd, file->id);
     pthread_mutex_lock(&files->lock);
-    if (recycle && error == 0) {
-        journal_files_append(&files->spares, file);
-        files->error = 0;
-        pthread_cond_signal(&files->ready);
-    }
+    if (kept < 0)
+        journal_files_append(&files->retired, file);
+    else if (recycle && error == 0)
+        journal_files_append(&files->fresh, file);
+    else
+        free(file);
+    return kept;
 }
 
-/* Prepares one new file. Called with the lock, which it gives up meanwhile. */
-static void journal_files_prepare(journal_files *files) {
+/* Adds a file that was just made to those that the manifest is to list. Under the lock, or before
+ * the thread runs. Returns 0 or an error, after which there is no such file. */
+static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
+    int error = manifest_add(&files->manifest, id);
+    if (error == 0)
+        error = journal_files_new(&files->fresh, id, bytes, fd, 0);
+    if (error == 0)
+        return 0;
+    manifest_remove(&files->manifest, id);
+    journal_file_remove(files, fd, id);
+    return error;
+}
+
+/* Prepares one new file. Called with the lock, which it gives up meanwhile. Returns 0 or an error.
+ */
+static int journal_files_prepare(journal_files *files) {
     uint64_t id = files->next_id++;
+    uint64_t bytes = files->full_bytes;
+    if (files->first_wanted && bytes > JOURNAL_FIRST_FILE_BYTES)
+        bytes = JOURNAL_FIRST_FILE_BYTES;
     pthread_mutex_unlock(&files->lock);
-    int fd = journal_file_create(files, id, files->full_bytes);
+    int fd = journal_file_create(files, id, bytes);
     pthread_mutex_lock(&files->lock);
-    int error = fd < 0 ? fd : journal_files_new(&files->spares, id, files->full_bytes, fd, 0);
-    if (error < 0 && error != files->error && error != -ECANCELED)
-        events_add(files->events, EVENT_ERROR,
-                   "the next journal file could not be prepared (%s); retrying%s", strerror(-error),
-                   error == -ENOSPC ? ", free some disk space" : "");
-    else if (error == 0 && files->error < 0)
-        events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
-    files->error = error;
-    pthread_cond_signal(&files->ready);
+    int error = fd < 0 ? fd : journal_files_made(files, id, bytes, fd);
+    if (error == 0)
+        files->first_wanted = 0;
+    return error;
+}
+
+/* One round of what there is to do. Called with the lock, which it gives up meanwhile. Returns 1
+ * when there may be more to do, 0 when not, or an error after which a pause is due. */
+static int journal_files_step(journal_files *files) {
+    int error = files->manifest.changed || files->fresh != NULL ? journal_files_list(files) : 0;
+    if (error < 0)
+        return error;
+    journal_file *passed = journal_files_passed(files);
+    if (passed != NULL) {
+        error = journal_files_reuse(files, passed);
+        return error < 0 ? error : 1;
+    }
+    if (files->stopping || journal_files_count(files->spares) >= SPARES_WANTED)
+        return 0;
+    error = journal_files_prepare(files);
+    return error < 0 ? error : 1;
 }
 
 static void *journal_files_run(void *arg) {
@@ -298,27 +377,19 @@ static void *journal_files_run(void *arg) {
     unsigned retry_ms = RETRY_MS_MIN;
     pthread_mutex_lock(&files->lock);
     for (;;) {
-        journal_file *passed = journal_files_passed(files);
-        if (passed != NULL) {
-            journal_files_reuse(files, passed);
-            continue;
-        }
-        if (files->stopping)
+        int more = journal_files_step(files);
+        /* It went well when there is nothing left to do. */
+        if (more <= 0)
+            journal_files_note(files, more);
+        if (files->stopping && more <= 0)
             break;
-        int wanted = journal_files_count(files->spares) < SPARES_WANTED;
-        if (wanted)
-            journal_files_prepare(files);
-        int starved = files->waiting && files->error < 0;
-        if (atomic_exchange(&files->starved, starved) && !starved)
-            event_ring(files->event_fd);
-        if (files->error < 0 && !files->stopping) {
+        if (more < 0) {
             wait_ms(&files->work, &files->lock, retry_ms);
             retry_ms = retry_ms * 2 < RETRY_MS_MAX ? retry_ms * 2 : RETRY_MS_MAX;
-        } else if (!wanted && !files->stopping) {
+        } else if (more == 0) {
+            retry_ms = RETRY_MS_MIN;
             pthread_cond_wait(&files->work, &files->lock);
         }
-        if (files->error == 0)
-            retry_ms = RETRY_MS_MIN;
     }
     pthread_mutex_unlock(&files->lock);
     return NULL;
@@ -329,22 +400,23 @@ int journal_files_start(journal_files *files) {
     int left = files->disk->unlink(files->disk->ctx, files->directory_fd, PREPARE_NAME);
     if (left < 0 && left != -ENOENT)
         return left;
-    if (files->spares == NULL) {
-        uint64_t bytes = files->full_bytes < JOURNAL_FIRST_FILE_BYTES ? files->full_bytes
-                                                                      : JOURNAL_FIRST_FILE_BYTES;
-        uint64_t id = files->next_id++;
-        int fd = journal_file_create(files, id, bytes);
-        if (fd < 0)
-            return fd;
-        int error = journal_files_new(&files->spares, id, bytes, fd, 0);
-        if (error < 0) {
-            files->disk->close(files->disk->ctx, fd);
-            return error;
-        }
+    int error = 0;
+    pthread_mutex_lock(&files->lock);
+    if (files->spares == NULL && files->fresh == NULL) {
+        files->first_wanted = 1;
+        error = journal_files_prepare(files);
     }
+    /* What is stored can be read without a place for more. */
+    if (error == -ENOSPC || error == -EDQUOT) {
+        journal_files_note(files, error);
+        error = 0;
+    }
+    pthread_mutex_unlock(&files->lock);
+    if (error < 0)
+        return error;
     /* Before the thread is there: it reads this. */
     files->running = 1;
-    int error = -pthread_create(&files->thread, NULL, journal_files_run, files);
+    error = -pthread_create(&files->thread, NULL, journal_files_run, files);
     if (error < 0)
         files->running = 0;
     return error;
@@ -375,8 +447,10 @@ void journal_files_close(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     if (files->running)
         pthread_join(files->thread, NULL);
+    journal_files_free(files, files->fresh);
     journal_files_free(files, files->spares);
     journal_files_free(files, files->retired);
+    manifest_close(&files->manifest);
     pthread_cond_destroy(&files->work);
     pthread_cond_destroy(&files->ready);
     pthread_mutex_destroy(&files->lock);

@@ -6,7 +6,8 @@
  * and its sync has no file system metadata to write. That is done in small steps with pauses while
  * the file in use is not half full, so that no commit waits long behind it. Ids grow and are used
  * in order. When the entry logs cover all its groups a file becomes a spare under a new id, or is
- * removed.
+ * removed. The directory's manifest lists a file before the journal gets it, and lists it no more
+ * before it is recycled or removed.
  *
  * First block of a file, little-endian:
  *
@@ -27,6 +28,7 @@
 
 #include "disk.h"
 #include "events.h"
+#include "manifest.h"
 
 enum {
     JOURNAL_NAME_BYTES = 32,
@@ -52,16 +54,20 @@ typedef struct journal_files {
     pthread_mutex_t lock;
     pthread_cond_t work;  /* for the thread of this part */
     pthread_cond_t ready; /* for the journal thread: there is a spare, or an answer */
+    journal_file *fresh;  /* to become spares when the manifest lists them */
     journal_file *spares; /* ascending ids */
     journal_file *retired;
+    manifest manifest;    /* of this part's thread, once that runs */
     uint64_t next_id;
     uint64_t checkpoint; /* groups up to this one are in entry logs */
-    int error;           /* of the last preparation; 0 when it went well */
+    int error;           /* of the thread's last attempt; 0 when it went well */
+    int first_wanted;    /* there is no file yet: a small one will do */
     int waiting;         /* the journal thread waits for a spare */
     int closing;         /* the journal need not wait for a disk that is full */
     int stopping;
     int running;
     _Atomic int starved;   /* the journal waits and the preparation fails */
+    _Atomic int trouble;   /* error, for other threads */
     _Atomic int half_full; /* the file that the journal writes to */
 } journal_files;
 
@@ -69,18 +75,31 @@ typedef struct journal_files {
 void journal_file_name(char name[JOURNAL_NAME_BYTES], uint64_t id);
 int journal_file_parse(const char *name, uint64_t *id);
 
-/* Checks the first block; 1 and what it says, or 0. */
-int journal_header_decode(const uint8_t *block, uint64_t *id, uint64_t *bytes);
+/* What the first block of a file says. */
+typedef struct journal_header {
+    uint64_t id, bytes;
+    uint32_t version;
+} journal_header;
+
+/* 1 and *out when the block is intact (of whatever version), or 0. */
+int journal_header_decode(const uint8_t *block, journal_header *out);
 
 /* Sets up the state, before any file is adopted. */
 void journal_files_open(journal_files *files, const disk_calls *disk, events *log,
                         int directory_fd, int event_fd, uint64_t full_bytes);
 
-/* Hands over what replay found: a file without groups as a spare, one with groups as retired. */
-int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, uint64_t last_group,
-                        int spare);
+enum journal_use {
+    JOURNAL_USELESS, /* to be removed: a crash left it, or nothing can be written to it */
+    JOURNAL_SPARE,   /* without groups */
+    JOURNAL_RETIRED  /* with groups up to last_group */
+};
 
-/* Makes a small first file when there is no spare, starts the thread. Returns 0 or an error. */
+/* Hands over a file that replay found. Returns 0 or an error. */
+int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum journal_use use,
+                        uint64_t last_group);
+
+/* Makes a small first file when there is no spare, starts the thread. When there is no space for
+ * that file the thread goes on trying. Returns 0 or an error. */
 int journal_files_start(journal_files *files);
 
 /* From now on journal_files_take gives up when a preparation fails. */

@@ -62,19 +62,19 @@ static storage *opened(StorageObject *self) {
 static int storage_init(StorageObject *self, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"journal_directory", "ledger_directory", "journal_file_bytes",
                             "dirty_bytes_max", "cache_bytes_max", "entry_bytes_max",
-                            "journal_sync_data", "faults", NULL};
+                            "journal_sync_data", "accept_loss", "faults", NULL};
     PyObject *journal = NULL, *ledgers = NULL, *faults = Py_None;
     unsigned long long file_bytes = 0, dirty = 0, cache = 0;
     unsigned int entry_bytes = 0;
-    int sync_data = 1;
+    int sync_data = 1, accept_loss = 0;
     if (self->storage != NULL) {
         PyErr_SetString(PyExc_ValueError, "the storage is open");
         return -1;
     }
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|$KKKIpO:Storage", names,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&O&|$KKKIppO:Storage", names,
                                      PyUnicode_FSConverter, &journal, PyUnicode_FSConverter,
                                      &ledgers, &file_bytes, &dirty, &cache, &entry_bytes,
-                                     &sync_data, &faults))
+                                     &sync_data, &accept_loss, &faults))
         return -1;
     int result = -1;
     const disk_calls *disk = NULL;
@@ -86,6 +86,7 @@ static int storage_init(StorageObject *self, PyObject *args, PyObject *kwargs) {
                                    .cache_bytes_max = cache,
                                    .entry_bytes_max = entry_bytes,
                                    .journal_sync_data = sync_data,
+                                   .accept_loss = accept_loss,
                                    .disk = disk};
         char error[512];
         int status;
@@ -389,6 +390,12 @@ static PyObject *storage_py_flush(StorageObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
+static PyObject *storage_py_trouble(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    return s == NULL ? NULL : PyLong_FromLong(storage_trouble(s));
+}
+
 static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
     (void)unused;
     storage *s = opened(self);
@@ -406,6 +413,7 @@ static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
         FIELD(flushes),       FIELD(flush_bytes), FIELD(cache_bytes),     FIELD(dirty_bytes),
         FIELD(entry_logs),    FIELD(entry_log_bytes), FIELD(ledgers),     FIELD(entries),
         FIELD(cache_hits),    FIELD(disk_reads),  FIELD(damaged_entries), FIELD(replayed_entries),
+        FIELD(trouble),
 #undef FIELD
     };
     PyObject *dict = PyDict_New();
@@ -459,6 +467,8 @@ static PyMethodDef storage_methods[] = {
     {"ledgers", (PyCFunction)storage_py_ledgers, METH_VARARGS, "Some ledgers, and where to go on."},
     {"delete_ledger", (PyCFunction)storage_py_delete_ledger, METH_VARARGS, "Forgets a ledger."},
     {"flush", (PyCFunction)storage_py_flush, METH_NOARGS, "Asks for an entry log now."},
+    {"trouble", (PyCFunction)storage_py_trouble, METH_NOARGS,
+     "0, or why nothing can be stored at this moment (-errno)."},
     {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},
     {"close", (PyCFunction)(void (*)(void))storage_py_close, METH_VARARGS | METH_KEYWORDS,
      "Closes the storage."},

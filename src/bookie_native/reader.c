@@ -5,10 +5,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "bytes.h"
 
-enum { READ_STEP_ENTRIES = 256 };
+enum { READ_STEP_ENTRIES = 256, READ_ATTEMPTS_MAX = 3, READ_PAUSE_NS = 1000000 };
+
+static const uint64_t TROUBLE_QUIET_NS = 10000000000u; /* between two reports of one log */
 
 static void read_queue_put(read_queue *queue, read_request *request) {
     request->next = NULL;
@@ -78,57 +81,92 @@ static void reader_report(reader *r, const log_row *row, int64_t entry_id) {
                row->log->id, entry_id, row->ledger_id);
 }
 
+/* A read of the log failed, or went well again: says so, not more often than people can read. */
+static void reader_tell(reader *r, entry_log *log, int error) {
+    if (error == 0 && log->troubled) {
+        log->troubled = 0;
+        events_add(r->events, EVENT_INFO, "entry log %016" PRIx64 ".log is read again", log->id);
+    }
+    if (error == 0 || error == STORAGE_DAMAGED)
+        return;
+    uint64_t now = r->logs->disk->clock_ns(r->logs->disk->ctx);
+    if (log->trouble_ns != 0 && now - log->trouble_ns < TROUBLE_QUIET_NS)
+        return;
+    log->trouble_ns = now;
+    log->troubled = 1;
+    events_add(r->events, EVENT_ERROR,
+               "entry log %016" PRIx64 ".log could not be read (%s); whoever reads it tries again",
+               log->id, strerror(-error));
+}
+
+static void reader_ref(const read_request *request, int done, const window *in,
+                       const uint8_t *payload, uint32_t length) {
+    request->out[done] = (entry_ref){.entry_id = request->first + done,
+                                     .data = payload,
+                                     .length = length,
+                                     .from_disk = 1,
+                                     .pin = &in->memory->pin};
+}
+
 /* Checks count places in a window and fills in refs; returns how many were good before the first
  * bad one. */
-static int reader_check(reader *r, const read_request *request, int done, const log_row *row,
+static int reader_check(const read_request *request, int done, const log_row *row,
                         const window *in, const log_place *places, int count) {
     for (int i = 0; i < count; i++) {
-        int64_t entry_id = request->first + done + i;
         uint32_t length = places[i].length;
         const uint8_t *payload;
         if (length == 0 ||
-            !log_record_check(row, entry_id, length, window_at(in, places[i].offset),
-                              in->to - places[i].offset, &payload)) {
-            reader_report(r, row, entry_id);
+            !log_record_check(row, request->first + done + i, length,
+                              window_at(in, places[i].offset), in->to - places[i].offset,
+                              &payload))
             return i;
-        }
-        request->out[done + i] = (entry_ref){.entry_id = entry_id,
-                                             .data = payload,
-                                             .length = length,
-                                             .from_disk = 1,
-                                             .pin = &in->memory->pin};
+        reader_ref(request, done + i, in, payload, length);
     }
     return count;
 }
 
+/* A moment between two attempts; short, since this thread serves everybody. */
+static void reader_pause(void) {
+    struct timespec pause = {.tv_nsec = READ_PAUSE_NS};
+    nanosleep(&pause, NULL);
+}
+
 /* Brings the span of *count places in. Where the disk cannot read all of it, *count becomes 1 and
- * only the first is tried, so that a bad block costs the entries that lie on it. */
+ * only the first is tried, so that a bad block costs the entries that lie on it; that a few times,
+ * so that an error of a moment costs nobody anything. While the disk keeps failing once is enough:
+ * who asked will ask again. */
 static int reader_fetch(reader *r, const read_request *request, const log_row *row, uint64_t from,
                         uint64_t to, const log_place *places, int *count, window *in) {
-    int error = windows_get(&r->windows, row->log->id, row->log->bytes, from, to, request->max > 1,
-                            in);
-    if (error != -EIO)
-        return error;
-    *count = 1;
-    if (places[0].length == 0)
-        return 0;
-    return windows_get(&r->windows, row->log->id, row->log->bytes, places[0].offset,
-                       places[0].offset + record_bytes(places[0].length), 0, in);
+    entry_log *log = row->log;
+    int error = windows_get(&r->windows, log->id, log->bytes, from, to, request->max > 1, in);
+    if (error < 0) {
+        *count = 1;
+        if (places[0].length == 0)
+            return 0;
+        uint64_t end = places[0].offset + record_bytes(places[0].length);
+        for (int attempts = r->failing ? 1 : READ_ATTEMPTS_MAX; attempts > 0; attempts--) {
+            error = windows_get(&r->windows, log->id, log->bytes, places[0].offset, end, 0, in);
+            if (error == 0 || error == STORAGE_DAMAGED)
+                break;
+            if (attempts > 1)
+                reader_pause();
+        }
+    }
+    r->failing = error < 0 && error != STORAGE_DAMAGED;
+    return error;
 }
 
 /* Reads the span of *count places and checks them; returns how many were good before the first bad
- * one, or an error that says nothing about the entries (no memory, no descriptor). */
+ * one, or an error that says nothing about the entries. */
 static int reader_step(reader *r, const read_request *request, int done, const log_row *row,
                        uint64_t from, uint64_t to, const log_place *places, int *count) {
     window in = {0};
     int error = from < to ? reader_fetch(r, request, row, from, to, places, count, &in) : 0;
-    if (error == -EIO) {
-        reader_report(r, row, request->first + done);
+    if (error == STORAGE_DAMAGED)
         return 0;
-    }
     if (error < 0)
         return error;
-    int good = reader_check(r, request, done, row, &in, places, *count);
+    int good = reader_check(request, done, row, &in, places, *count);
     if (in.memory != NULL) {
         pin_hold(&in.memory->pin, (uint32_t)good);
         pin_drop(&in.memory->pin);
@@ -136,33 +174,70 @@ static int reader_step(reader *r, const read_request *request, int done, const l
     return good;
 }
 
-/* Adds the entries that one row has, from first + done on, up to a damaged one, which sets *status
- * to STORAGE_DAMAGED, or up to an error, which is put there. Returns how many. */
+/* An entry failed its check. Memory may have gone bad rather than the disk, so it is read once more,
+ * past all that is held. Returns 1 when it is there after all, STORAGE_DAMAGED or an error. */
+static int reader_check_again(reader *r, const read_request *request, int done,
+                              const log_row *row, const log_place *place) {
+    if (place->length == 0)
+        return STORAGE_DAMAGED;
+    window in;
+    uint64_t id = row->log->id, end = place->offset + record_bytes(place->length);
+    int error = windows_get_fresh(&r->windows, id, row->log->bytes, place->offset, end, &in);
+    if (error < 0)
+        return error;
+    if (reader_check(request, done, row, &in, place, 1) == 0) {
+        pin_drop(&in.memory->pin);
+        return STORAGE_DAMAGED;
+    }
+    windows_drop(&r->windows, id, place->offset, end);
+    events_add(r->events, EVENT_WARNING,
+               "entry log %016" PRIx64 ".log: entry %" PRId64 " of ledger %" PRId64
+               " had a wrong checksum once and was right when it was read again; is the memory bad?",
+               id, request->first + done, row->ledger_id);
+    return 1;
+}
+
+/* What a failure with an entry means for the request. Nothing is wrong with a ledger that was
+ * deleted meanwhile: whatever was read had its hole punched, or its file removed. */
+static int reader_judge(reader *r, const log_row *row, int64_t entry_id, int error) {
+    if (!log_list_is_live(r->logs, row))
+        return STORAGE_NO_ENTRY;
+    if (error == STORAGE_DAMAGED)
+        reader_report(r, row, entry_id);
+    reader_tell(r, row->log, error);
+    return error;
+}
+
+/* Adds the entries that one row has, from first + done on, up to the first that fails, for which
+ * *status becomes STORAGE_DAMAGED, STORAGE_NO_ENTRY when the ledger was deleted meanwhile, or an
+ * error that says nothing about the entry. Returns how many. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
                       log_row *row, log_map *map, int *status) {
     log_row_prepare(row, map, r->events);
     uint32_t number = log_row_position(row, map, request->first + done);
     log_place places[READ_STEP_ENTRIES];
-    int added = 0;
-    for (;;) {
+    int first = done;
+    while (*status == 0) {
         uint64_t from, to;
-        int count = reader_run(r, request, done + added, row, map, number, bytes, places, &from,
-                               &to);
+        int count = reader_run(r, request, done, row, map, number, bytes, places, &from, &to);
         if (count == 0)
             break;
-        int good = reader_step(r, request, done + added, row, from, to, places, &count);
-        if (good < 0) {
-            *status = good;
-            break;
+        int good = reader_step(r, request, done, row, from, to, places, &count);
+        int failure = good < 0 ? good : 0;
+        if (good >= 0 && good < count) {
+            int again = reader_check_again(r, request, done + good, row, &places[good]);
+            failure = again < 0 ? again : 0;
+            good += again > 0;
         }
-        added += good;
-        number += (uint32_t)count;
-        if (good < count) {
-            *status = STORAGE_DAMAGED;
-            break;
+        if (good > 0) {
+            done += good;
+            number += (uint32_t)good;
+            reader_tell(r, row->log, 0);
         }
+        if (failure < 0)
+            *status = reader_judge(r, row, request->first + done, failure);
     }
-    return added;
+    return done - first;
 }
 
 static int64_t reader_read(reader *r, const read_request *request) {

@@ -33,6 +33,7 @@ typedef struct reader {
     pthread_mutex_t lock;
     pthread_cond_t work;
     read_queue requests, done;
+    int failing; /* the last attempt to read failed; read thread */
     int removed; /* logs were removed */
     int stopping;
     int running;

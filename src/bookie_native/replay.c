@@ -27,6 +27,7 @@ typedef struct found_file {
     int fd;
     int has_first;      /* first is the valid header of the file's first group */
     int header_damaged;
+    int half_recycled;  /* by a crash: nothing in it is needed */
     group_header first;
 } found_file;
 
@@ -58,7 +59,8 @@ typedef struct replay {
     size_t session_count;
     suspect *suspects;
     size_t suspect_count, suspects_dropped;
-    int error;               /* the sink's */
+    int error;               /* the sink's, or a disk's */
+    uint64_t error_at;       /* where in the file that is being read */
 } replay;
 
 static void replay_suspect(replay *r, const suspect *s) {
@@ -199,9 +201,14 @@ static int replay_is_group(const replay *r, const found_file *file, uint64_t las
 /* Reads one file. next_previous is what the next file with groups names as the group before it, 0
  * when there is none. Returns the last group's sequence in the file, 0 when it has none. */
 static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous) {
-    replay_window w;
-    replay_window_open(&w, r->options->disk, r->options->events, r->sink->pool, file->fd, file->id,
-                       file->bytes);
+    replay_window w = {.disk = r->options->disk,
+                       .events = r->options->events,
+                       .pool = r->sink->pool,
+                       .fd = file->fd,
+                       .file_id = file->id,
+                       .file_bytes = file->bytes,
+                       .deadline_ns = r->options->deadline_ns,
+                       .accept_loss = r->options->accept_loss};
     uint64_t at = BLOCK_BYTES, bad_from = 0, limit = 0, last_in_file = 0;
     while (at + BLOCK_BYTES <= file->bytes && r->error == 0) {
         const uint8_t *block = replay_window_get(&w, at, BLOCK_BYTES);
@@ -238,7 +245,10 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         if (r->result->records > before)
             last_in_file = r->last = missing;
     }
-    r->error = r->error < 0 ? r->error : w.error;
+    if (r->error == 0 && w.error < 0) {
+        r->error = w.error;
+        r->error_at = w.error_at;
+    }
     replay_window_close(&w);
     return last_in_file;
 }
@@ -301,57 +311,60 @@ static int by_file_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-static void replay_remove(replay *r, found_file *file) {
-    char name[JOURNAL_NAME_BYTES];
-    journal_file_name(name, file->id);
-    r->options->disk->close(r->options->disk->ctx, file->fd);
-    file->fd = -1;
-    int error = r->options->disk->unlink(r->options->disk->ctx, r->options->directory_fd, name);
-    if (error < 0 && error != -ENOENT)
-        events_add(r->options->events, EVENT_WARNING,
-                   "journal file %s is not needed but could not be removed: %s", name,
-                   strerror(-error));
+/* What the first two blocks of an opened file say; bytes of them were read. */
+static void replay_judge_file(replay *r, found_file *file, const uint8_t *blocks, ssize_t bytes,
+                              uint64_t size, journal_header *header) {
+    int valid = bytes >= BLOCK_BYTES && journal_header_decode(blocks, header);
+    file->bytes = round_down(size, BLOCK_BYTES);
+    file->has_first = bytes == 2 * BLOCK_BYTES &&
+                      group_header_decode(blocks + BLOCK_BYTES, &file->first) &&
+                      file->first.file_id == file->id;
+    file->half_recycled = valid && header->id != file->id;
+    file->header_damaged = !valid || header->bytes != size;
+    if (file->header_damaged && !file->half_recycled)
+        events_add(r->options->events, EVENT_ERROR,
+                   "journal file %016" PRIx64 ".journal has %s; its groups are read all the same",
+                   file->id, valid ? "not the size it was made with" : "a damaged first block");
 }
 
-/* Opens a file and reads its first two blocks. One that a crash left half recycled is removed. */
-static int replay_open_file(replay *r, found_file *file) {
+/* Opens a file and reads its first two blocks. Returns 0, an error, or -EPROTO and the version when
+ * a newer one has written it. */
+static int replay_open_file(replay *r, found_file *file, uint32_t *version) {
     const disk_calls *disk = r->options->disk;
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, file->id);
-    file->fd = disk_open_direct(disk, r->options->directory_fd, name, O_RDONLY);
+    unsigned pause_ms = 0;
+    do
+        file->fd = disk_open_direct(disk, r->options->directory_fd, name, O_RDONLY);
+    while (file->fd < 0 && disk_again(disk, file->fd, r->options->deadline_ns, &pause_ms));
     if (file->fd < 0)
         return file->fd;
-    int64_t size = disk->file_bytes(disk->ctx, file->fd);
-    if (size < 0)
-        return (int)size;
+    int64_t size;
+    do
+        size = disk->file_bytes(disk->ctx, file->fd);
+    while (size < 0 && disk_again(disk, (int)size, r->options->deadline_ns, &pause_ms));
     uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
-    if (blocks == NULL)
-        return -ENOMEM;
-    memset(blocks, 0, 2 * BLOCK_BYTES);
-    ssize_t got = disk_read_all(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
-    uint64_t id = 0, bytes = 0;
-    int valid = got >= BLOCK_BYTES && journal_header_decode(blocks, &id, &bytes);
-    file->header_damaged = !valid;
-    file->bytes = round_down((uint64_t)size, BLOCK_BYTES);
-    file->has_first = got == 2 * BLOCK_BYTES &&
-                      group_header_decode(blocks + BLOCK_BYTES, &file->first) &&
-                      file->first.file_id == file->id;
-    free(blocks);
-    if (valid && id != file->id) {
-        replay_remove(r, file);
-    } else if (!valid || bytes != (uint64_t)size) {
-        file->header_damaged = 1;
-        events_add(r->options->events, EVENT_ERROR,
-                   "journal file %s has %s; its groups are read all the same", name,
-                   valid ? "not the size it was made with" : "a damaged first block");
+    if (size < 0 || blocks == NULL) {
+        free(blocks);
+        return size < 0 ? (int)size : -ENOMEM;
     }
-    return 0;
+    memset(blocks, 0, 2 * BLOCK_BYTES);
+    ssize_t got = disk_read_patiently(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0,
+                                      r->options->deadline_ns);
+    journal_header header = {.version = JOURNAL_VERSION};
+    if (got >= 0 || r->options->accept_loss)
+        replay_judge_file(r, file, blocks, got, (uint64_t)size, &header);
+    free(blocks);
+    *version = header.version;
+    if (got < 0 && !r->options->accept_loss)
+        return (int)got;
+    return header.version > JOURNAL_VERSION ? -EPROTO : 0;
 }
 
 /* What the first later file with groups says about the group before it; 0: there is none. */
 static uint64_t replay_next_previous(const replay *r, size_t file) {
     for (size_t i = file + 1; i < r->count; i++)
-        if (r->files[i].fd >= 0 && r->files[i].has_first)
+        if (!r->files[i].half_recycled && r->files[i].has_first)
             return r->files[i].first.previous;
     return 0;
 }
@@ -360,48 +373,110 @@ static uint64_t replay_next_previous(const replay *r, size_t file) {
 static int replay_one(replay *r, size_t number) {
     found_file *file = &r->files[number];
     journal_files *files = r->options->files;
+    if (file->half_recycled)
+        return journal_files_adopt(files, file->id, file->bytes, JOURNAL_USELESS, 0);
     uint64_t next_previous = replay_next_previous(r, number);
     /* All its groups are at or before the one that the next file continues from. */
     int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
     uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
+    const disk_calls *disk = r->options->disk;
+    unsigned pause_ms = 0;
     /* After a kill without a power cut, what was read may never have been synced; from now on it
      * counts as durable, so it has to be. */
     if (r->error == 0 && last > r->options->checkpoint)
-        r->error = r->options->disk->fdatasync(r->options->disk->ctx, file->fd);
+        do
+            r->error = disk->fdatasync(disk->ctx, file->fd);
+        while (disk_again(disk, r->error, r->options->deadline_ns, &pause_ms));
     if (r->error < 0)
         return r->error;
+    enum journal_use use = last > 0 ? JOURNAL_RETIRED : JOURNAL_SPARE;
     /* Spares are used in the order of their ids, so one that was passed over is of no use. */
-    if (last == 0 && (file->header_damaged || next_previous > 0)) {
-        replay_remove(r, file);
-        return 0;
-    }
-    r->options->disk->close(r->options->disk->ctx, file->fd);
+    if (last == 0 && (file->header_damaged || next_previous > 0))
+        use = JOURNAL_USELESS;
+    disk->close(disk->ctx, file->fd);
     file->fd = -1;
-    return journal_files_adopt(files, file->id, file->bytes, last, last == 0);
+    return journal_files_adopt(files, file->id, file->bytes, use, last);
+}
+
+/* Finds the journal files. Returns 0 or an error with its sentence. */
+static int replay_list(replay *r, char *error, size_t error_bytes) {
+    const disk_calls *disk = r->options->disk;
+    unsigned pause_ms = 0;
+    int status;
+    do {
+        r->count = 0;
+        status = disk->list(disk->ctx, r->options->directory_fd, replay_name, r);
+    } while (status < 0 && disk_again(disk, status, r->options->deadline_ns, &pause_ms));
+    if (status < 0)
+        snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
+    if (r->count > 0)
+        qsort(r->files, r->count, sizeof *r->files, by_file_id);
+    return status;
+}
+
+/* Compares what was found with what should be there. Returns 0 or an error with its sentence. */
+static int replay_compare(replay *r, char *error, size_t error_bytes) {
+    manifest *listed = &r->options->files->manifest;
+    for (size_t i = listed->count; i > 0; i--) {
+        found_file wanted = {.id = listed->ids[i - 1]};
+        if (r->count > 0 &&
+            bsearch(&wanted, r->files, r->count, sizeof *r->files, by_file_id) != NULL)
+            continue;
+        if (!r->options->accept_loss) {
+            snprintf(error, error_bytes,
+                     "journal file %016" PRIx64 ".journal is missing: acknowledged messages that "
+                     "are not in an entry log yet may be lost; restore it, or start with "
+                     "--accept-loss", wanted.id);
+            return -ENOENT;
+        }
+        events_add(r->options->events, EVENT_ERROR,
+                   "journal file %016" PRIx64 ".journal is missing: acknowledged messages that "
+                   "were not in an entry log yet may be lost, which was accepted", wanted.id);
+        manifest_remove(listed, wanted.id);
+    }
+    return 0;
+}
+
+/* Opens and reads all files. Returns 0 or an error with its sentence. */
+static int replay_files(replay *r, char *error, size_t error_bytes) {
+    int status = 0;
+    uint64_t reading = 0;
+    uint32_t version = 0;
+    for (size_t i = 0; i < r->count && status == 0; i++) {
+        reading = r->files[i].id;
+        status = replay_open_file(r, &r->files[i], &version);
+    }
+    if (status == -EPROTO) {
+        snprintf(error, error_bytes,
+                 "journal file %016" PRIx64 ".journal was written by a newer pyxbroker (format "
+                 "%" PRIu32 "; this one reads up to %d)", reading, version, JOURNAL_VERSION);
+        return status;
+    }
+    for (size_t i = 0; i < r->count && status == 0; i++) {
+        reading = r->files[i].id;
+        status = replay_one(r, i);
+    }
+    if (status < 0)
+        snprintf(error, error_bytes,
+                 "journal file %016" PRIx64 ".journal cannot be read (offset %" PRIu64 ": %s); "
+                 "nothing was changed; %s", reading, r->error_at, strerror(-status),
+                 status == -EIO ? "restore it, or start with --accept-loss to lose what is there"
+                                : "start again when that is mended");
+    return status;
 }
 
 int replay_journal(const replay_options *options, const replay_sink *sink, replay_result *result,
                    char *error, size_t error_bytes) {
     replay r = {.options = options, .sink = sink, .result = result, .last = options->checkpoint};
     *result = (replay_result){.intact = 1};
-    int status = options->disk->list(options->disk->ctx, options->directory_fd, replay_name, &r);
-    if (r.count > 0)
-        qsort(r.files, r.count, sizeof *r.files, by_file_id);
-    if (status < 0)
-        snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
-    uint64_t reading = 0;
-    for (size_t i = 0; i < r.count && status == 0; i++) {
-        reading = r.files[i].id;
-        status = replay_open_file(&r, &r.files[i]);
-    }
-    for (size_t i = 0; i < r.count && status == 0; i++) {
-        reading = r.files[i].id;
-        if (r.files[i].fd >= 0)
-            status = replay_one(&r, i);
-    }
-    if (status < 0 && r.count > 0)
-        snprintf(error, error_bytes, "journal file %016" PRIx64 ".journal cannot be read: %s",
-                 reading, strerror(-status));
+    int status = manifest_read(&options->files->manifest, options->events, "journal",
+                               options->deadline_ns, error, error_bytes);
+    if (status >= 0)
+        status = replay_list(&r, error, error_bytes);
+    if (status == 0)
+        status = replay_compare(&r, error, error_bytes);
+    if (status == 0)
+        status = replay_files(&r, error, error_bytes);
     if (status == 0) {
         replay_judge(&r);
         status = r.error;

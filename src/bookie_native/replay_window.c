@@ -9,38 +9,36 @@
 
 enum { REPLAY_READ_BYTES = 1 << 20 };
 
-void replay_window_open(replay_window *w, const disk_calls *disk, events *events,
-                        segment_pool *pool, int fd, uint64_t file_id, uint64_t file_bytes) {
-    *w = (replay_window){.disk = disk,
-                         .events = events,
-                         .pool = pool,
-                         .fd = fd,
-                         .file_id = file_id,
-                         .file_bytes = file_bytes};
-}
-
 void replay_window_close(replay_window *w) {
     if (w->segment != NULL)
         pin_drop(&w->segment->pin);
     w->segment = NULL;
 }
 
-/* Reads block by block where a large read failed. */
-static void replay_window_blocks(replay_window *w, uint8_t *to, size_t bytes, uint64_t at) {
+/* Goes through a piece that could not be read block by block. Returns 0, or an error for the first
+ * unreadable one unless that loss is accepted. */
+static int replay_window_blocks(replay_window *w, uint8_t *to, size_t bytes, uint64_t at) {
     for (size_t done = 0; done < bytes; done += BLOCK_BYTES) {
         ssize_t got = disk_read_all(w->disk, w->fd, to + done, BLOCK_BYTES, (int64_t)(at + done));
         if (got == BLOCK_BYTES)
             continue;
+        int error = got < 0 ? (int)got : -EIO;
+        if (!w->accept_loss) {
+            w->error_at = at + done;
+            return error;
+        }
         memset(to + done, 0, BLOCK_BYTES);
         events_add(w->events, EVENT_ERROR,
-                   "journal file %016" PRIx64 ", offset %" PRIu64 ": a block cannot be read: %s",
-                   w->file_id, at + done, strerror(got < 0 ? (int)-got : EIO));
+                   "journal file %016" PRIx64 ".journal, offset %" PRIu64
+                   ": a block cannot be read (%s), and its loss was accepted",
+                   w->file_id, at + done, strerror(-error));
     }
+    return 0;
 }
 
 /* Fills the segment up to at least the given number of bytes. */
 static void replay_window_fill(replay_window *w, size_t wanted) {
-    while (w->filled < wanted) {
+    while (w->filled < wanted && w->error == 0) {
         uint64_t at = w->start + w->filled;
         size_t bytes = w->segment->bytes - w->filled;
         if (bytes > REPLAY_READ_BYTES)
@@ -48,14 +46,18 @@ static void replay_window_fill(replay_window *w, size_t wanted) {
         if (bytes > w->file_bytes - at)
             bytes = (size_t)(w->file_bytes - at);
         uint8_t *to = w->segment->base + w->filled;
-        if (disk_read_all(w->disk, w->fd, to, bytes, (int64_t)at) != (ssize_t)bytes)
-            replay_window_blocks(w, to, bytes, at);
-        w->filled += bytes;
+        ssize_t got = disk_read_patiently(w->disk, w->fd, to, bytes, (int64_t)at, w->deadline_ns);
+        if (got != (ssize_t)bytes)
+            w->error = replay_window_blocks(w, to, bytes, at);
+        if (w->error == 0)
+            w->filled += bytes;
     }
 }
 
 const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes) {
     bytes = round_up(bytes, BLOCK_BYTES);
+    if (w->error < 0)
+        return NULL;
     if (at > w->file_bytes || bytes > w->file_bytes - at)
         return NULL;
     if (w->segment == NULL || at < w->start || at + bytes > w->start + w->segment->bytes) {
@@ -64,12 +66,15 @@ const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes) 
         w->segment = segment_take(w->pool, bytes, 1);
         if (w->segment == NULL) {
             w->error = -ENOMEM;
+            w->error_at = at;
             return NULL;
         }
         w->start = at;
         w->filled = 0;
     }
     replay_window_fill(w, at + bytes - w->start);
+    if (w->error < 0)
+        return NULL;
     w->segment->used = w->filled;
     return w->segment->base + (at - w->start);
 }

@@ -21,16 +21,18 @@ typedef struct replay_window {
     segment *segment;
     uint64_t start; /* in the file, of the segment's first byte */
     size_t filled;
-    int error;      /* -ENOMEM */
+    uint64_t deadline_ns; /* until then a failed read is tried again */
+    int accept_loss;      /* unreadable blocks are reported and read as zeros */
+    int error;            /* of a read, or -ENOMEM; stays */
+    uint64_t error_at;    /* where in the file */
 } replay_window;
 
-void replay_window_open(replay_window *w, const disk_calls *disk, events *events,
-                        segment_pool *pool, int fd, uint64_t file_id, uint64_t file_bytes);
+/* Starts at the beginning of a file. disk, events, pool, fd, file_id, file_bytes, deadline_ns and
+ * accept_loss are set, all else is zero. */
 void replay_window_close(replay_window *w);
 
 /* The bytes at..at+bytes of the file (at a multiple of 4096, all inside the file), valid until the
- * next call unless the segment is held; NULL without memory. Unreadable blocks are reported and
- * read as zeros. */
+ * next call unless the segment is held; NULL after an error. */
 const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes);
 
 #endif

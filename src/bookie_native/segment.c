@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "segment.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -131,8 +132,10 @@ static segment *segment_allocate(segment_pool *pool, size_t bytes) {
     return s;
 }
 
-segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
+/* Takes one; *error is set when there is none. */
+static segment *segment_obtain(segment_pool *pool, size_t bytes, int forced, int *error) {
     segment *s = NULL;
+    *error = -ENOMEM;
     pthread_mutex_lock(&pool->lock);
     if (bytes <= pool->segment_bytes && pool->free != NULL) {
         s = pool->free;
@@ -145,14 +148,25 @@ segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
         pool->out_count += s != NULL;
     } else {
         pool->refused = 1;
+        *error = STORAGE_FULL;
     }
     pthread_mutex_unlock(&pool->lock);
     if (s == NULL)
         return NULL;
     s->used = 0;
+    s->lost = SIZE_MAX;
     s->next = NULL;
     atomic_store_explicit(&s->pin.count, 1, memory_order_release);
     return s;
+}
+
+segment *segment_take(segment_pool *pool, size_t bytes, int forced) {
+    int error;
+    return segment_obtain(pool, bytes, forced, &error);
+}
+
+segment *segment_take_or_why(segment_pool *pool, int *error) {
+    return segment_obtain(pool, 0, 0, error);
 }
 
 void segment_pool_use_huge(segment_pool *pool, int on) {
@@ -179,13 +193,6 @@ void segment_pool_prepare(segment_pool *pool) {
         return;
     segment_populate(s, 0, SEGMENT_PIECE_BYTES);
     pin_drop(&s->pin); /* which makes it the first of the free ones */
-}
-
-size_t segment_pool_available(segment_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
-    size_t out = pool->out_count;
-    pthread_mutex_unlock(&pool->lock);
-    return out < pool->segments_max ? pool->segments_max - out : 0;
 }
 
 size_t segment_pool_segment_bytes(const segment_pool *pool) {

@@ -29,6 +29,7 @@ typedef struct segment {
     uint8_t *base;
     size_t bytes;
     size_t used; /* appended so far; under the journal's lock while the segment is active */
+    size_t lost; /* what lies here and behind never became durable: the journal failed; owner */
     segment_pool *pool;
     struct segment *next; /* in the pool's list of free segments */
 } segment;
@@ -45,8 +46,9 @@ void segment_pool_close(segment_pool *pool);
  * out (unless forced) or there is no memory. A larger one than the pool's is freed, not reused. */
 segment *segment_take(segment_pool *pool, size_t bytes, int forced);
 
-/* Segments that would be granted without waiting for any to come back. */
-size_t segment_pool_available(segment_pool *pool);
+/* The same for one of the pool's size; *error says which of the two it was: STORAGE_FULL (notify
+ * will be called) or -ENOMEM. */
+segment *segment_take_or_why(segment_pool *pool, int *error);
 
 size_t segment_pool_segment_bytes(const segment_pool *pool);
 

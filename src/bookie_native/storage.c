@@ -19,6 +19,8 @@ enum {
     ENTRY_BYTES_MIN = 64
 };
 
+#define START_PATIENCE_NS 2000000000u
+
 /* How large segments are: a few in each generation, each with room for the largest entry in a group
  * of its own, and none larger than a journal file. 0 when that is impossible. */
 static uint64_t storage_segment_bytes(const storage_options *options) {
@@ -64,7 +66,7 @@ static int storage_on_row(void *arg, const log_row *row) {
     if (ledger == NULL)
         return -ENOMEM;
     if (row->entry_count > 0 && row->last_entry > ledger->last_entry)
-        ledger->last_entry = row->last_entry;
+        ledger->last_entry = ledger->last_evicted = row->last_entry;
     if (row->flags & LOG_FENCED)
         ledger->fenced = 1;
     if ((row->flags & LOG_HAS_KEY) && !ledger->has_key) {
@@ -137,8 +139,7 @@ static int storage_on_name(void *arg, const char *name) {
 
 /* Opens a directory, making it when it is missing, and makes the names in it durable: a process
  * that was killed may have left some that are not, and from now on they are trusted. */
-static int storage_directory(const disk_calls *disk, const char *path, int *fd, char *error,
-                             size_t error_bytes) {
+static int storage_directory_once(const disk_calls *disk, const char *path, int *fd) {
     int empty = 1;
     int status = *fd = disk->open_directory(disk->ctx, path);
     if (status >= 0)
@@ -155,6 +156,21 @@ static int storage_directory(const disk_calls *disk, const char *path, int *fd, 
     }
     if (status >= 0)
         status = disk->sync_directory(disk->ctx, *fd);
+    if (status < 0 && *fd >= 0) {
+        disk->close(disk->ctx, *fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+/* The same, tried again while the disk fails and there is time. */
+static int storage_directory(storage *s, const char *path, int *fd, char *error,
+                             size_t error_bytes) {
+    unsigned pause_ms = 0;
+    int status;
+    do
+        status = storage_directory_once(s->disk, path, fd);
+    while (status < 0 && disk_again(s->disk, status, s->deadline_ns, &pause_ms));
     if (status < 0)
         snprintf(error, error_bytes, "directory %s cannot be used: %s", path, strerror(-status));
     return status < 0 ? status : 0;
@@ -162,10 +178,10 @@ static int storage_directory(const disk_calls *disk, const char *path, int *fd, 
 
 static int storage_directories(storage *s, const storage_options *options, char *error,
                                size_t error_bytes) {
-    int status = storage_directory(s->disk, options->journal_directory, &s->journal_fd, error,
+    int status = storage_directory(s, options->journal_directory, &s->journal_fd, error,
                                    error_bytes);
     if (status == 0)
-        status = storage_directory(s->disk, options->ledger_directory, &s->ledger_fd, error,
+        status = storage_directory(s, options->ledger_directory, &s->ledger_fd, error,
                                    error_bytes);
     if (status < 0)
         return status;
@@ -190,7 +206,9 @@ static int storage_recover(storage *s, replay_result *found, char *error, size_t
                               .directory_fd = s->journal_fd,
                               .files = &s->files,
                               .checkpoint = s->logs.checkpoint,
-                              .unsure = s->logs.unsure};
+                              .unsure = s->logs.unsure,
+                              .accept_loss = s->accept_loss,
+                              .deadline_ns = s->deadline_ns};
     replay_sink sink = {.arg = s, .pool = s->pool, .record = storage_on_record};
     return replay_journal(&options, &sink, found, error, error_bytes);
 }
@@ -209,12 +227,13 @@ static int storage_start(storage *s, const storage_options *options,
                              .sync_data = options->journal_sync_data,
                              .intact = found->intact,
                              .last_group = found->last_group};
-    journal_open(&s->journal, &about);
+    status = journal_open(&s->journal, &about);
     reader_open(&s->reader, &s->logs, &s->events, s->event_fd);
     flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->reader, &s->events,
                  s->event_fd);
     s->opened = 1;
-    status = journal_start(&s->journal);
+    if (status == 0)
+        status = journal_start(&s->journal);
     if (status == 0)
         status = flusher_start(&s->flusher);
     if (status == 0)
@@ -284,6 +303,8 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     s->disk = options->disk != NULL ? options->disk : disk_system();
     s->dirty_bytes_max = options->dirty_bytes_max;
     s->entry_bytes_max = options->entry_bytes_max;
+    s->accept_loss = options->accept_loss;
+    s->deadline_ns = s->disk->clock_ns(s->disk->ctx) + START_PATIENCE_NS;
     s->journal_fd = s->ledger_fd = -1;
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     uint64_t segment_bytes = storage_segment_bytes(options);
@@ -339,6 +360,7 @@ int storage_failure(const storage *s) {
 }
 
 int storage_next_event(storage *s, storage_event *out) {
+    storage_put_off_work(s);
     return events_take(&s->events, out);
 }
 
@@ -348,7 +370,8 @@ void storage_get_stats(const storage *constant, storage_stats *out) {
                            .add_bytes = s->add_bytes,
                            .ledgers = s->ledgers.count,
                            .cache_hits = s->cache_hits,
-                           .replayed_entries = s->replayed};
+                           .replayed_entries = s->replayed,
+                           .trouble = (uint64_t)-storage_trouble(s)};
     journal *j = &s->journal;
     pthread_mutex_lock(&j->lock);
     out->groups = j->groups;

@@ -30,7 +30,8 @@ enum storage_error {
     STORAGE_NO_LEDGER = -2, /* -ENOENT: this bookie never saw the ledger */
     STORAGE_NO_ENTRY = -61, /* -ENODATA: the ledger is known, the entry is not here */
     STORAGE_DAMAGED = -74,  /* -EBADMSG: the entry is here but fails its checksum */
-    STORAGE_FULL = -105,    /* -ENOBUFS: the write cache is full; retry after the next event */
+    STORAGE_FULL = -105,    /* -ENOBUFS: no room in the write cache, or no memory for more; retry
+                             * after the next event */
     STORAGE_FENCED = -116,  /* -ESTALE: the ledger is fenced and the add is not a recovery add */
     STORAGE_FAILED = -5     /* -EIO: the journal failed; nothing more is written until a restart */
 };
@@ -48,6 +49,7 @@ typedef struct storage_options {
     uint64_t cache_bytes_max;      /* all generations: active, flushing, clean (for readers) */
     uint32_t entry_bytes_max;      /* largest entry accepted, packaging included */
     int journal_sync_data;         /* 0 (journalSyncData=false): complete before any sync */
+    int accept_loss;               /* 1: open although files are missing that should be there */
     const disk_calls *disk;        /* the table of disk calls; NULL for the system's */
 } storage_options;
 
@@ -56,7 +58,7 @@ typedef struct entry_ref {
     int64_t entry_id;
     const uint8_t *data;
     uint32_t length;                 /* bytes */
-    uint32_t from_disk;              /* 1: data lies in a mapped entry log, 0: in the cache */
+    uint32_t from_disk;              /* 1: data was read from an entry log, 0: it is in the cache */
     storage_pin *pin;
 } entry_ref;
 
@@ -83,6 +85,7 @@ typedef struct storage_stats {
     uint64_t ledgers, entries;       /* entries: upper bound, for metrics */
     uint64_t cache_hits, disk_reads, damaged_entries;
     uint64_t replayed_entries;       /* by the last storage_open */
+    uint64_t trouble;                /* storage_trouble as a positive errno, 0: none */
 } storage_stats;
 
 /* Opens (creating what is missing), replays the journal, starts the threads. On failure error holds
@@ -119,10 +122,19 @@ void storage_commit(storage *s);
 /* Every add with a sequence number up to this one is durable. Any thread. */
 uint64_t storage_durable_sequence(const storage *s);
 
-/* 0, or the negative errno with which the journal failed. Any thread. */
+/* 0, or the negative errno with which the journal failed. From then on adds are refused, and what
+ * was not durable is forgotten: reads and storage_last_entry answer as if it had never been added.
+ * What was durable goes to an entry log. Any thread. */
 int storage_failure(const storage *s);
 
-/* Takes the next operator event, oldest first; returns 1, or 0 when there is none. */
+/* 0, or the negative errno because of which nothing more can be stored at this moment: that of the
+ * last flush, of preparing the next journal file, of a write of the journal that is tried again, or
+ * -ENOMEM when there was no memory for an add. It is 0 again when that went well. Each change rings
+ * the eventfd. The end of the journal is not among it: storage_failure tells that. Any thread. */
+int storage_trouble(const storage *s);
+
+/* Takes the next operator event, oldest first; returns 1, or 0 when there is none. Call it after
+ * each ring until then: it also does what was put off, like a flush that had no memory. */
 int storage_next_event(storage *s, storage_event *out);
 
 /* Reads the consecutive entries first..last that are in the cache, starting at first exactly; at
@@ -131,10 +143,14 @@ int storage_next_event(storage *s, storage_event *out);
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out);
 
-/* The same from the entry logs (and the cache), by the read thread, which checks every checksum and
- * brings the pages in. out stays the caller's until the completion with this tag was taken.
- * Completion counts: as above, or STORAGE_NO_LEDGER, STORAGE_NO_ENTRY, STORAGE_DAMAGED for first
- * itself. Returns 0 or an error. */
+/* The same from the entry logs (and the cache), by the read thread, which checks every checksum.
+ * out stays the caller's until the completion with this tag was taken. Returns 0 or an error.
+ * Completion counts: as above, or for first itself one of
+ *   STORAGE_NO_LEDGER, STORAGE_NO_ENTRY: it is not here, or its ledger was deleted meanwhile
+ *   STORAGE_DAMAGED: its checksum is wrong, also when it was read anew past every cache; or its log
+ *     has become shorter and ends before it
+ *   any other, -EIO (which is STORAGE_FAILED's number) among them: the disk, or the want of memory
+ *     or descriptors, says nothing about the entry. The caller tries again, later and less often. */
 int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out, uint64_t tag);
 

@@ -16,7 +16,8 @@
 /* What the owner knows about a ledger. */
 typedef struct ledger_state {
     int64_t ledger_id;
-    int64_t last_entry; /* -1: none */
+    int64_t last_entry;   /* -1: none */
+    int64_t last_evicted; /* the highest one in an entry log or in an evicted generation; -1 */
     uint8_t fenced, has_key;
     uint8_t key[MASTER_KEY_BYTES];
     cache_ledger *active; /* its part of the generation with the number active_in */
@@ -27,6 +28,8 @@ struct storage {
     const disk_calls *disk;
     uint64_t dirty_bytes_max;
     uint32_t entry_bytes_max;
+    int accept_loss;
+    uint64_t deadline_ns; /* of the start: until then what a disk cannot do is tried again */
     int event_fd, journal_fd, ledger_fd;
     events events;
     log_list logs;
@@ -44,6 +47,9 @@ struct storage {
     id_map ledgers;       /* of ledger_state */
     ledger_state *recent; /* the ledger of the last add */
     int flush_wanted;
+    int failure_seen; /* what the journal's failure lost is dropped */
+    uint64_t memory_failed_ns;
+    _Atomic int no_memory; /* -ENOMEM while adds or a flush are refused for it; any thread reads */
     uint64_t segment_ns; /* when the active segment was taken */
     uint64_t adds, add_bytes, cache_hits, replayed;
 };
@@ -62,6 +68,24 @@ const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
 /* Closes the active generation and hands it to the flush thread, which has none.
  * Returns 0 or -ENOMEM. */
 int storage_rotate(storage *s);
+
+/* An allocation failed: STORAGE_FULL for who is to try again when the eventfd rings. */
+int storage_refuse_memory(storage *s);
+
+/* An allocation went well after one had failed. */
+void storage_memory_again(storage *s);
+
+/* Drops what was not durable when the journal failed. */
+void storage_after_failure(storage *s);
+
+/* Before anything is looked up. */
+static inline void storage_notice_failure(storage *s) {
+    if (atomic_load_explicit(&s->journal.failure, memory_order_acquire) != 0 && !s->failure_seen)
+        storage_after_failure(s);
+}
+
+/* Does what was put off until now: a flush that had to wait, or had no memory. */
+void storage_put_off_work(storage *s);
 
 /* 1 when the generation has something worth an entry log. */
 static inline int generation_has_content(const generation *g) {

@@ -28,7 +28,7 @@ ledger_state *storage_ledger(storage *s, int64_t ledger_id) {
     if (ledger == NULL)
         return NULL;
     ledger->ledger_id = ledger_id;
-    ledger->last_entry = -1;
+    ledger->last_entry = ledger->last_evicted = -1;
     if (id_map_put(&s->ledgers, ledger_id, ledger) < 0) {
         free(ledger);
         return NULL;
@@ -54,6 +54,9 @@ int storage_rotate(storage *s) {
         generation_free(fresh);
         return error;
     }
+    /* What was not durable when the journal failed is no longer in it. */
+    if (s->failure_seen)
+        g->last_group = journal_durable_group(&s->journal);
     g->next = fresh;
     s->active = fresh;
     s->flushing = g;
@@ -70,32 +73,49 @@ static int storage_evict(storage *s) {
         return 0;
     if (g == s->flushing)
         s->flushing = NULL;
+    for (size_t i = 0; i < g->list_count; i++) {
+        const cache_ledger *part = g->list[i];
+        ledger_state *ledger =
+            part->count == 0 ? NULL : id_map_get(&s->ledgers, part->ledger_id);
+        if (ledger != NULL && part->entries[part->count - 1].entry_id > ledger->last_evicted)
+            ledger->last_evicted = part->entries[part->count - 1].entry_id;
+    }
     s->oldest = g->next;
     generation_free(g);
     return 1;
+}
+
+/* A segment, for which clean generations may have to go; NULL and *error when there is none. */
+static segment *storage_take_segment(storage *s, int *error) {
+    segment *fresh = segment_take_or_why(s->pool, error);
+    while (fresh == NULL && storage_evict(s))
+        fresh = segment_take_or_why(s->pool, error);
+    if (fresh != NULL)
+        return fresh;
+    /* What is dirty must become evictable, even if that is less than usual. */
+    if (!storage_is_flushing(s) && generation_has_content(s->active) && storage_rotate(s) < 0)
+        *error = -ENOMEM;
+    return NULL;
 }
 
 /* Gives the active generation, or a new one, another segment. Returns 0 or an error. */
 static int storage_next_segment(storage *s) {
     generation *g = s->active;
     uint64_t segment_bytes = segment_pool_segment_bytes(s->pool);
-    int flushing = storage_is_flushing(s);
+    int error;
     if (g->segment_count * segment_bytes >= s->dirty_bytes_max) {
-        if (flushing)
+        if (storage_is_flushing(s))
             return STORAGE_FULL;
-        int error = storage_rotate(s);
-        if (error < 0)
-            return error;
+        error = storage_rotate(s);
+    } else {
+        /* Sealed before there is a new segment, which then cannot be refused any more. */
+        error = journal_use_segment(&s->journal, NULL, NULL);
     }
-    segment *fresh = segment_take(s->pool, 0, 0);
-    while (fresh == NULL && storage_evict(s))
-        fresh = segment_take(s->pool, 0, 0);
-    if (fresh == NULL) {
-        /* What is dirty must become evictable, even if that is less than usual. */
-        if (!storage_is_flushing(s) && generation_has_content(s->active))
-            storage_rotate(s);
-        return STORAGE_FULL;
-    }
+    if (error < 0)
+        return error;
+    segment *fresh = storage_take_segment(s, &error);
+    if (fresh == NULL)
+        return error;
     if (generation_add_segment(s->active, fresh) < 0) {
         pin_drop(&fresh->pin);
         return -ENOMEM;
@@ -132,17 +152,19 @@ static int storage_append(storage *s, ledger_state *ledger, const record *r, con
     for (int attempt = 0; attempt < 2; attempt++) {
         *part = storage_active_part(s, ledger);
         if (*part == NULL)
-            return -ENOMEM;
+            return storage_refuse_memory(s);
         *payload = journal_append(&s->journal, r, header, header_length, data, data_length);
         if (*payload != NULL) {
             const uint8_t *end = *payload + r->length;
             if (warmer_is_due(&s->warmer, end))
                 warmer_ask(&s->warmer, s->active->segments[s->active->segment_count - 1], end);
+            if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
+                storage_memory_again(s);
             return 0;
         }
         int error = storage_next_segment(s);
         if (error < 0)
-            return error;
+            return error == -ENOMEM ? storage_refuse_memory(s) : error;
     }
     return -EMSGSIZE; /* not even an empty segment holds it; entry_bytes_max prevents this */
 }
@@ -169,7 +191,7 @@ int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, c
         return -EINVAL;
     ledger_state *ledger = storage_ledger(s, r.ledger_id);
     if (ledger == NULL)
-        return -ENOMEM;
+        return storage_refuse_memory(s);
     if (ledger->fenced && !(flags & STORAGE_ADD_RECOVERY))
         return STORAGE_FENCED;
     if (r.entry_id <= ledger->last_entry && storage_has_cached(s, r.ledger_id, r.entry_id))
@@ -203,7 +225,7 @@ int64_t storage_fence(storage *s, int64_t ledger_id) {
         return -EINVAL;
     ledger_state *ledger = storage_ledger(s, ledger_id);
     if (ledger == NULL)
-        return -ENOMEM;
+        return storage_refuse_memory(s);
     if (ledger->fenced)
         return atomic_load(&s->journal.failure) != 0 ? STORAGE_FAILED
                                                      : (int64_t)journal_note(&s->journal);
@@ -224,7 +246,7 @@ int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20])
         return -EINVAL;
     ledger_state *ledger = storage_ledger(s, ledger_id);
     if (ledger == NULL)
-        return -ENOMEM;
+        return storage_refuse_memory(s);
     if (ledger->has_key)
         return memcmp(ledger->key, key, MASTER_KEY_BYTES) == 0 ? 0 : -EACCES;
     record r = {.type = RECORD_MASTER_KEY,
@@ -247,14 +269,20 @@ int64_t storage_master_key(storage *s, int64_t ledger_id, const uint8_t key[20])
 void storage_commit(storage *s) {
     journal_commit(&s->journal);
     if (s->flush_wanted)
-        storage_flush(s);
+        storage_put_off_work(s);
 }
 
 void storage_flush(storage *s) {
-    /* One at a time: while another is being flushed the wish is kept until the next commit. */
+    /* One at a time: while another is being flushed, or without memory, the wish is kept. */
+    storage_notice_failure(s);
     s->flush_wanted = storage_is_flushing(s);
-    if (!s->flush_wanted && generation_has_content(s->active))
-        s->flush_wanted = storage_rotate(s) < 0;
+    if (s->flush_wanted || !generation_has_content(s->active))
+        return;
+    s->flush_wanted = storage_rotate(s) < 0;
+    if (s->flush_wanted)
+        storage_refuse_memory(s);
+    else if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
+        storage_memory_again(s);
 }
 
 int storage_delete_ledger(storage *s, int64_t ledger_id) {

@@ -76,7 +76,7 @@ static int windows_file(windows *w, uint64_t log_id) {
     entry_log_name(name, log_id);
     int fd = disk_open_direct(w->disk, w->directory_fd, name, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return fd;
+        return entry_log_error(fd);
     window_file *file = &w->files[w->next_file];
     w->next_file = (w->next_file + 1) % WINDOW_FILES;
     if (file->fd >= 0)
@@ -101,13 +101,14 @@ static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, u
                 return error;
             continue;
         }
-        if (got <= 0)
-            return got < 0 ? (int)got : -EIO;
+        if (got < 0)
+            return entry_log_error((int)got);
         /* A direct read goes on at an aligned place only; what was read beyond it comes again. */
-        done += done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
-                                           : (size_t)got;
-        if ((size_t)got < WINDOW_ALIGNMENT && done < bytes)
-            return -EIO;
+        size_t kept = done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
+                                                 : (size_t)got;
+        if (kept == 0)
+            return STORAGE_DAMAGED; /* the end of the file: what should follow is gone */
+        done += kept;
     }
     return 0;
 }
@@ -137,26 +138,11 @@ static window *windows_place(windows *w, uint64_t log_id, uint64_t begin) {
     return oldest;
 }
 
-int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
-                int ahead, window *out) {
-    const window *held = windows_find(w, log_id, from, to);
-    if (held != NULL) {
-        *out = *held;
-        pin_hold(&out->memory->pin, 1);
-        return 0;
-    }
+/* Reads bytes begin..end of a log into memory of its own. */
+static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, window *out) {
     int fd = windows_file(w, log_id);
     if (fd < 0)
         return fd;
-    uint64_t begin = from & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
-    uint64_t reach = !ahead ? 0 : windows_before(w, log_id, begin) != NULL ? WINDOW_BYTES
-                                                                           : WINDOW_FIRST_BYTES;
-    uint64_t end = to < begin + reach ? begin + reach : to;
-    end = (end + WINDOW_ALIGNMENT - 1) & ~(uint64_t)(WINDOW_ALIGNMENT - 1);
-    if (end > log_bytes)
-        end = log_bytes;
-    if (to > end)
-        return -EIO;
     segment *memory = segment_take(w->pool, end - begin, 1);
     if (memory == NULL)
         return -ENOMEM;
@@ -166,12 +152,54 @@ int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, 
         return error;
     }
     *out = (window){.memory = memory, .log_id = log_id, .from = begin, .to = end};
-    if (ahead) {
-        window *place = windows_place(w, log_id, begin);
-        if (place->memory != NULL)
-            pin_drop(&place->memory->pin);
-        *place = *out;
-        pin_hold(&memory->pin, 1);
-    }
     return 0;
+}
+
+/* The whole blocks up to the one with the byte before to, as far as the log goes. */
+static uint64_t windows_end(uint64_t log_bytes, uint64_t to) {
+    uint64_t end = round_up(to, WINDOW_ALIGNMENT);
+    return end > log_bytes ? log_bytes : end;
+}
+
+int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
+                int ahead, window *out) {
+    const window *held = windows_find(w, log_id, from, to);
+    if (held != NULL) {
+        *out = *held;
+        pin_hold(&out->memory->pin, 1);
+        return 0;
+    }
+    uint64_t begin = round_down(from, WINDOW_ALIGNMENT);
+    uint64_t reach = !ahead ? 0 : windows_before(w, log_id, begin) != NULL ? WINDOW_BYTES
+                                                                           : WINDOW_FIRST_BYTES;
+    uint64_t end = windows_end(log_bytes, to < begin + reach ? begin + reach : to);
+    if (to > end)
+        return STORAGE_DAMAGED;
+    int error = windows_bring(w, log_id, begin, end, out);
+    if (error < 0 || !ahead)
+        return error;
+    window *place = windows_place(w, log_id, begin);
+    if (place->memory != NULL)
+        pin_drop(&place->memory->pin);
+    *place = *out;
+    pin_hold(&out->memory->pin, 1);
+    return 0;
+}
+
+int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
+                      window *out) {
+    uint64_t end = windows_end(log_bytes, to);
+    if (to > end)
+        return STORAGE_DAMAGED;
+    return windows_bring(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, out);
+}
+
+void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to) {
+    for (int i = 0; i < WINDOWS_HELD; i++) {
+        window *held = &w->held[i];
+        if (held->memory != NULL && held->log_id == log_id && held->from < to && from < held->to) {
+            pin_drop(&held->memory->pin);
+            *held = (window){0};
+        }
+    }
 }

@@ -62,9 +62,19 @@ static inline uint64_t window_room(uint64_t offset) {
 }
 
 /* Bytes from..to of a log of log_bytes: finds them held, or reads them, with what follows them when
- * ahead. Fills in out, with a hold for the caller on out->memory. Returns 0 or an error. */
+ * ahead. Fills in out, with a hold for the caller on out->memory. Returns 0; STORAGE_DAMAGED when
+ * the file ends before to, although it did not when it was opened; or an error, after which the
+ * same may be tried again. */
 int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
                 int ahead, window *out);
+
+/* The same past all that is held: those bytes and the blocks that they lie on come from the disk
+ * once more. */
+int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, uint64_t to,
+                      window *out);
+
+/* Holds no stretch any more that has some of these bytes. */
+void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to);
 
 /* Where the byte at offset of the log lies; it must be in the window. */
 static inline const uint8_t *window_at(const window *found, uint64_t offset) {

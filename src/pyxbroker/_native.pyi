@@ -39,6 +39,7 @@ class Stats(TypedDict):
     disk_reads: int
     damaged_entries: int
     replayed_entries: int
+    trouble: int
 
 class DiskFaults:
     """Disk calls that fail on demand, for tests; hand it to Storage(faults=...)."""
@@ -79,6 +80,7 @@ class Storage:
         cache_bytes_max: int,
         entry_bytes_max: int,
         journal_sync_data: bool = True,
+        accept_loss: bool = False,
         faults: DiskFaults | None = None,
     ) -> None: ...
     def add(self, header: Buffer, data: Buffer, crc: int | None = None, flags: int = 0) -> int: ...
@@ -98,5 +100,8 @@ class Storage:
     def ledgers(self, position: int, max: int, /) -> tuple[list[int], int]: ...
     def delete_ledger(self, ledger_id: int, /) -> None: ...
     def flush(self) -> None: ...
+    def trouble(self) -> int:
+        """0, or the negative errno because of which nothing can be stored at this moment: of the
+        last flush or of preparing the next journal file. Each change rings the event_fd."""
     def stats(self) -> Stats: ...
     def close(self, flush: bool = True) -> None: ...

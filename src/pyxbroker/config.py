@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 from pyxbroker.config_names import (
     ALIASES,
@@ -19,94 +18,19 @@ from pyxbroker.config_names import (
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
 )
+from pyxbroker.config_schema import Setting, Value, setting
 from pyxbroker.properties import ConfigError, read_properties
-
-T = TypeVar("T")
-Value = str | int | float | bool | None
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 PORT_MAX = 65535
-INT_MAX = 2**31 - 1
 
-
-class Setting:
-    """One row of the schema: what a key means and which values it takes."""
-
-    __slots__ = ("choices", "default", "doc", "key", "kind", "maximum", "minimum", "unit")
-
-    def __init__(
-        self,
-        default: Value,
-        doc: str,
-        unit: str,
-        minimum: float,
-        maximum: float,
-        choices: tuple[str, ...],
-    ) -> None:
-        self.key = ""
-        self.kind = ""
-        self.default = default
-        self.doc = doc
-        self.unit = unit
-        self.minimum = minimum
-        self.maximum = maximum
-        self.choices = choices
-
-    @property
-    def optional(self) -> bool:
-        """Whether an empty value is a value of its own, rather than the default."""
-        return self.kind.endswith("None")
-
-    def expected(self) -> str:
-        """What a value has to look like, in words."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        if self.kind == "bool":
-            return "true or false"
-        if self.kind == "str":
-            return "text"
-        number = "a number" if self.kind == "float" else "a whole number"
-        end = f" to {_number(self.maximum)}" if self.maximum < INT_MAX else " or more"
-        return f"{number}, {_number(self.minimum)}{end}" + (f" ({self.unit})" if self.unit else "")
-
-    def parse(self, text: str) -> Value:
-        """The value of a text from a file, the environment or the command line.
-
-        Pulsar's own files leave many keys empty: that is the default, or None where it is a value.
-
-        Raises ValueError when the text is not such a value.
-        """
-        text = text.strip()
-        if not text:
-            return None if self.optional else self.default
-        if self.kind == "str":
-            if self.choices and text not in self.choices:
-                raise ValueError(text)
-            return text
-        if self.kind == "bool":
-            return {"true": True, "false": False}[text.lower()]
-        number = float(text) if self.kind == "float" else int(text)
-        if not self.minimum <= number <= self.maximum:
-            raise ValueError(text)
-        return number
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else str(value)
-
-
-def setting(
-    default: T,
-    doc: str,
-    *,
-    unit: str = "",
-    minimum: float = 0,
-    maximum: float = INT_MAX,
-    choices: tuple[str, ...] = (),
-) -> T:
-    """Declares a setting in the body of `Config`; an instance replaces it by the value."""
-    row: Any = Setting(default, doc, unit, minimum, maximum, choices)  # type: ignore[arg-type]
-    return row
+# What a journal file holds beside the largest payload: the rest of its frame, the packaging of an
+# entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
+FRAME_PADDING_BYTES = 10240
+ENTRY_HEADER_BYTES = 36
+RECORD_HEADER_BYTES = 32
+GROUP_HEADER_BYTES = 64
+BLOCK_BYTES = 4096
 
 
 class Config:
@@ -368,10 +292,17 @@ class Config:
         20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
     )
     dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
-        15_000, "First wait of a dispatcher after a failed read.", unit="ms"
+        50,
+        "First wait of a dispatcher after a failed read; it doubles with each further one. Pulsar's"
+        " own default is 15000.",
+        unit="ms",
+        minimum=1,
     )
     dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
-        60_000, "Longest wait of a dispatcher after failed reads.", unit="ms"
+        1_000,
+        "Longest wait of a dispatcher after failed reads. Pulsar's own default is 60000.",
+        unit="ms",
+        minimum=1,
     )
 
     # Managed ledger
@@ -434,7 +365,10 @@ class Config:
         60, "Time between two stores of positions that the rate limit held back.", unit="s"
     )
     autoSkipNonRecoverableData: bool = setting(
-        False, "Whether a subscription skips ledgers that are lost, instead of waiting for them."
+        False,
+        "Whether a subscription acknowledges what is lost, entries and whole ledgers, and goes on,"
+        " however much it is. Otherwise it passes over at most 64 entries in a row, and stops at a"
+        " longer run until it is moved or the entries can be read again.",
     )
 
     # Storage
@@ -457,6 +391,12 @@ class Config:
         True,
         "Whether an entry is on disk before it is acknowledged. With false, a power cut or a crash"
         " of the operating system loses acknowledged messages.",
+    )
+    shutdownOnJournalFailure: bool = setting(
+        False,
+        "Whether the process ends, with exit status 1, when the journal failed, so that its"
+        " supervisor starts it again. Otherwise it goes on serving what was acknowledged to readers"
+        " and refuses every write, and health answers 503.",
     )
     dbStorage_writeCacheMaxSizeMb: int = setting(
         32,
@@ -481,11 +421,32 @@ class Config:
         unit="ms",
         minimum=1,
     )
+    diskCheckInterval: int = setting(
+        1000,
+        "Time between two looks at the free space of the disks (BookKeeper's own default is 10 s).",
+        unit="ms",
+        minimum=10,
+    )
     diskUsageThreshold: float = setting(
-        0.99,
-        "Part of the disk in use above which the storage takes no new entries.",
+        1.0,
+        "Part of a disk in use above which nothing is published. With 1 only the bytes count that"
+        " are needed for what is in memory: both generations of the write cache, a journal file and"
+        " 8 MiB (Pulsar's own default is 0.99, which is a hundred megabytes of a small disk and a"
+        " hundred gigabytes of a large one).",
         minimum=0.01,
         maximum=1,
+    )
+    diskReserveSizeMB: int = setting(
+        48,
+        "Space of each disk that is kept for deleting, acknowledging and starting when others have"
+        " filled it; at most an eighth of the disk. 0 keeps none.",
+        unit="MiB",
+    )
+    storageUnavailableTimeoutMs: int = setting(
+        5000,
+        "How long sends wait while nothing can be stored; then they fail, and producers are refused"
+        " with ProducerBlockedQuotaExceededException until it works again.",
+        unit="ms",
     )
 
     # Metrics
@@ -532,7 +493,16 @@ class Config:
         named_by.clear()
         for key, text in (overrides or {}).items():
             config._set(key, text, "command line", named_by)
+        config._check_journal_size()
         return config
+
+    def _check_journal_size(self) -> None:
+        least = journal_size_min(self.maxMessageSize)
+        if self.journalMaxSizeMB < least:
+            raise ConfigError(
+                f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
+                f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
+            )
 
     def _set(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
         if key in PROTECTION and text.strip().lower() == "true":
@@ -563,6 +533,18 @@ class Config:
         """The settings that are not at their default, without the secret ones."""
         values = {key: getattr(self, key) for key in SCHEMA if key not in SECRET}
         return {key: value for key, value in values.items() if value != SCHEMA[key].default}
+
+
+def journal_size_min(payload_bytes_max: int) -> int:
+    """The least size of a journal file in MiB with which payloads of this size can be stored."""
+    entry = payload_bytes_max + FRAME_PADDING_BYTES + ENTRY_HEADER_BYTES
+    record = _round_up(RECORD_HEADER_BYTES + entry, 8)
+    group = _round_up(GROUP_HEADER_BYTES + record, BLOCK_BYTES)
+    return _round_up(BLOCK_BYTES + group, 1 << 20) >> 20
+
+
+def _round_up(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
 
 
 def _collect_schema() -> dict[str, Setting]:

@@ -22,10 +22,8 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    autoSkipNonRecoverableData brokerDeduplicationEnabled
-    defaultNumberOfNamespaceBundles diskUsageThreshold
-    dispatcherMinReadBatchSize dispatcherReadFailureBackoffInitialTimeInMs
-    dispatcherReadFailureBackoffMaxTimeInMs flushInterval
+    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles
+    dispatcherMinReadBatchSize flushInterval
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword

@@ -18,7 +18,7 @@ cdef enum:
     OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the peer
     OUT_PENDING_RESUME = 2 * 1024 * 1024    # and those below which it goes on, in few large steps
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
-    CLOSED_PRODUCERS_KEPT = 64      # SENDs for producers closed this recently are dropped
+    CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
 
     PAUSED_SENDS = 1                # too many sends pending on this connection
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
@@ -45,6 +45,9 @@ cdef class Connections:
     cdef public int64_t publish_bytes_max   # in flight before all that publish pause
     cdef readonly int64_t publish_bytes     # in flight now
     cdef readonly bint full                 # a bookie asked to stop publishing
+    cdef readonly bint holding              # nothing can be stored: SENDs are kept, reading goes on
+    cdef public object on_overflow          # called when more is kept than publish_bytes_max
+    cdef bint overflow_due
     cdef bint gate_closed
     cdef SlabPool slabs
     cdef list dirty                         # connections with something to send in this turn
@@ -77,7 +80,7 @@ cdef class Connection:
     cdef readonly dict producers            # id -> ProducerState
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
-    cdef list closed_producers
+    cdef dict closed_producers              # ids, in the order in which they were closed
     cdef list run_producers                 # producers with a run in this turn
     cdef dict waiting_output                # calls for when delivery may go on, in their order
     cdef OutVector out

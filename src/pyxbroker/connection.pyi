@@ -33,6 +33,8 @@ class Connections:
     """Pending sends of one connection before it is not read any more."""
     publish_bytes_max: int
     """Publish bytes in flight before no connection is read any more."""
+    on_overflow: Callable[[], object] | None
+    """Called while nothing can be stored, when more than that is kept."""
 
     def __init__(
         self,
@@ -58,10 +60,15 @@ class Connections:
     @property
     def full(self) -> bool:
         """A bookie asked to stop publishing."""
+    @property
+    def holding(self) -> bool:
+        """Nothing can be stored: what is sent is kept, and reading goes on."""
     def accept(self, sock: Any, peer: str, session: Any) -> Connection:
         """Serves a connected, non-blocking socket."""
     def set_full(self, full: bool) -> None:
         """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
+    def set_holding(self, on: bool) -> None:
+        """Nothing can be stored (or it can again); whoever publishes is read all the while."""
 
 class ProducerState:
     """The connection's half of a producer: collects SENDs, answers with receipts."""

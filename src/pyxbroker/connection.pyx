@@ -165,10 +165,31 @@ cdef class Connections:
         self.full = full
         self._check_gate()
 
+    def set_holding(self, bint on):
+        """Nothing can be stored (or it can again): acknowledgements and permits are read all the
+        while, also of clients that publish; on_overflow() is told when what they send is too much.
+        """
+        cdef Connection connection
+        self.holding = on
+        if on:
+            for connection in list(self.live):
+                connection._set_paused(PAUSED_SENDS, False)
+        self._check_gate()
+
+    def _overflow(self):
+        self.overflow_due = False
+        if self.on_overflow is not None:
+            self.on_overflow()
+
     cdef int _check_gate(self) except -1:
         cdef Connection connection
-        cdef bint closed = self.full or self.publish_bytes > self.publish_bytes_max
-        if not closed and self.gate_closed and self.publish_bytes * 2 > self.publish_bytes_max:
+        cdef bint over = self.publish_bytes > self.publish_bytes_max
+        cdef bint closed = (self.full or over) and not self.holding
+        if over and self.holding and not self.overflow_due:
+            self.overflow_due = True
+            self.turn.at_end(self._overflow)
+        if (not closed and self.gate_closed and not self.holding
+                and self.publish_bytes * 2 > self.publish_bytes_max):
             return 0
         if closed == self.gate_closed:
             return 0
@@ -230,7 +251,7 @@ cdef class Connection:
         self.peer = peer
         self.producers = {}
         self.consumers = {}
-        self.closed_producers = []
+        self.closed_producers = {}
         self.run_producers = []
         self.waiting_output = {}
         self.out = OutVector()
@@ -415,7 +436,7 @@ cdef class Connection:
             except Exception:
                 producer.settle(run)
                 raise
-        if self.pending_sends >= self.group.sends_max:
+        if self.pending_sends >= self.group.sends_max and not self.group.holding:
             self._set_paused(PAUSED_SENDS, True)
         if self.group.gate_closed:
             # Its first producer was opened after the gate had closed.
@@ -572,9 +593,9 @@ cdef class Connection:
     def forget_producer(self, uint64_t producer_id):
         """Removes a producer; SENDs that are still on their way to it are dropped, not an error."""
         if self.producers.pop(producer_id, None) is not None:
-            self.closed_producers.append(producer_id)
+            self.closed_producers[producer_id] = None
             if len(self.closed_producers) > CLOSED_PRODUCERS_KEPT:
-                del self.closed_producers[0]
+                del self.closed_producers[next(iter(self.closed_producers))]
             if not self.producers:
                 self._set_paused(PAUSED_GATE, False)
 

@@ -44,6 +44,10 @@ class SubscriptionStats(Protocol):
     @property
     def bytes_out(self) -> int: ...
 
+    @property
+    def stopped_by_damage(self) -> str | None:
+        """Why it reads no further, where too many entries in a row are lost."""
+
 
 class TopicStats(Protocol):
     """The counters of one topic since it was loaded."""
@@ -92,6 +96,11 @@ class MetricsSource(Protocol):
 
     def failure(self) -> str | None: ...
 
+    def disk_usage(self) -> Mapping[str, tuple[int, int]]:
+        """(free, total) bytes of each file system, by a directory on it."""
+
+    def refused_sends(self) -> int: ...
+
 
 class SubscriptionSample(NamedTuple):
     """Numbers of a subscription at one time; rates are per second."""
@@ -104,6 +113,7 @@ class SubscriptionSample(NamedTuple):
     bytes_out: int
     rate_out: float
     throughput_out: float
+    is_stopped: bool
 
 
 class TopicSample(NamedTuple):
@@ -144,7 +154,7 @@ class Collector:
             config.clusterName,
             topics,
             dict(source.storage_stats()),
-            source.failure() is None,
+            Disks(source.failure() is None, dict(source.disk_usage()), source.refused_sends()),
             config.exposeTopicLevelMetricsInPrometheus,
         )
 
@@ -164,6 +174,7 @@ class Collector:
                     each.msg_out,
                     each.bytes_out,
                     *rates,
+                    each.stopped_by_damage is not None,
                 )
             )
         return TopicSample(
@@ -201,6 +212,14 @@ class Collector:
         return (messages - messages_then) / elapsed, (size - size_then) / elapsed
 
 
+class Disks(NamedTuple):
+    """Whether the bookie takes entries, and what it has of disks."""
+
+    is_healthy: bool
+    usage: Mapping[str, tuple[int, int]]  # free and total bytes by directory
+    refused_sends: int
+
+
 class Sample:
     """Everything that one answer of /metrics says."""
 
@@ -209,13 +228,13 @@ class Sample:
         cluster: str,
         topics: list[TopicSample],
         storage: Mapping[str, int],
-        healthy: bool,
+        disks: Disks,
         per_topic: bool,
     ) -> None:
         self._cluster = cluster
         self._topics = topics
         self._storage = storage
-        self._healthy = healthy
+        self._disks = disks
         self._per_topic = per_topic
 
     def exposition(self) -> tuple[str, bytes]:
@@ -307,6 +326,8 @@ class Sample:
         }
         for name, field in fields.items():
             yield self._family(name, [(labels, getattr(each, field)) for labels, each in rows])
+        stopped = [(labels, 1) for labels, each in rows if each.is_stopped]
+        yield self._family("pyxbroker_subscription_stopped_by_damage", stopped)
 
     def _broker_series(self) -> Iterator[Metric]:
         whole = _sum_topics("", "", self._topics)
@@ -337,7 +358,8 @@ class Sample:
         if not storage:
             return
         # BookKeeper's words: 1 takes entries, 0 only reads.
-        yield self._family("bookie_SERVER_STATUS", [({}, int(self._healthy))])
+        yield self._family("bookie_SERVER_STATUS", [({}, int(self._disks.is_healthy))])
+        yield from self._disk_series()
         gauges = {
             "bookie_ledgers_count": "ledgers",
             "bookie_entries_count": "entries",
@@ -363,6 +385,18 @@ class Sample:
         milliseconds = storage["sync_ns_total"] / NANOSECONDS_PER_MILLISECOND
         sync.add_sample("bookie_journal_JOURNAL_SYNC_sum", labels, milliseconds)
         yield sync
+
+    def _disk_series(self) -> Iterator[Metric]:
+        disks = self._disks
+        yield self._family("bookie_ledger_writable_dirs", [({}, int(disks.is_healthy))])
+        free = [({"directory": path}, free) for path, (free, _) in disks.usage.items()]
+        yield self._family("bookie_disk_free_bytes", free)
+        for path, (free_bytes, total_bytes) in disks.usage.items():
+            name = "".join(each if each.isalnum() else "_" for each in path)
+            used = 100 * (1 - free_bytes / total_bytes) if total_bytes else 0.0
+            yield self._family(f"bookie_ledger_dir_{name}_usage", [({}, used)])
+        name = "bookie_ADD_ENTRY_REJECTED_total"
+        yield self._family(name, [({}, disks.refused_sends)], "counter")
 
 
 def _sum_namespaces(topics: Iterable[TopicSample]) -> list[TopicSample]:

@@ -30,6 +30,8 @@ class PendingAdds:
         """Ensemble indexes that an entry is written to, in order."""
     def on_ack(self, index: int, first: int, last: int) -> int:
         """The bookie at an ensemble index has entries first..last; the last confirmed id."""
+    def truncate(self, first: int) -> None:
+        """Takes back the entries from first on, which no bookie was given. ValueError."""
     def forget(self, index: int) -> None:
         """The bookie at an ensemble index was replaced: what it acknowledged is void."""
 

@@ -109,6 +109,16 @@ cdef class PendingAdds:
             self.first += 1
         return self.first - 1
 
+    def truncate(self, int64_t first):
+        """Takes back the entries from first on: no bookie was given any of them."""
+        cdef int64_t entry_id
+        if not self.first <= first <= self.next:
+            raise ValueError("entries from %d on cannot be taken back: %d to %d are pending"
+                             % (first, self.first, self.next - 1))
+        for entry_id in range(first, self.next):
+            self.acks[entry_id & (self.capacity - 1)] = 0
+        self.next = first
+
     def forget(self, int index):
         """The bookie at an index was replaced: its acks of unconfirmed entries are void."""
         cdef int64_t entry_id

@@ -188,7 +188,7 @@ def build_native(target: Path, clang: str | None) -> Path:
     shared = [
         each
         for each in sorted(NATIVE_TESTS.glob("*.c"))
-        if not each.name.startswith(("test_", "bench_"))
+        if not each.name.startswith(("test_", "bench_", "memory"))
     ]
     program.parent.mkdir(parents=True, exist_ok=True)
     build(

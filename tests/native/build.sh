@@ -36,11 +36,13 @@ for source in "$native"/*.c "$here"/*.c; do
     esac
 done
 shared=$objects
+# memory.c decides which allocations of our own code fail.
+wrap="-Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=mmap"
 
 if [ "$variant" = bench ]; then
     objects=""
     compile "$here/bench_storage.c"
-    $compiler $flags $shared $objects -o "$out/bench_storage" -lpthread
+    $compiler $flags $shared $objects -o "$out/bench_storage" $wrap -lpthread
     for what in "1024 500000 128" "1024 40000 1" "131072 4000 8" "100 4000000 1000"; do
         directory=$(mktemp -d)
         # shellcheck disable=SC2086
@@ -56,7 +58,7 @@ for source in "$here"/test_*.c; do
     objects=""
     compile "$source"
     program="$out/$(basename "$source" .c)"
-    $compiler $flags $shared $objects -o "$program" -lpthread
+    $compiler $flags $shared $objects -o "$program" $wrap -lpthread
     if [ -n "$filter" ] && ! grep -q "\"[a-z0-9_]*$filter" "$source"; then
         continue
     fi

@@ -9,10 +9,21 @@
 #define JOURNAL_DIRECTORY "/data/journal"
 #define LEDGER_DIRECTORY "/data/ledgers"
 
-enum { ENTRY_HEADER_BYTES = 36 };
+enum { ENTRY_HEADER_BYTES = 36, PLACE_PATH_BYTES = 256 };
 
 /* Small limits, so that a short test passes through every stage. */
 storage_options small_options(const disk_calls *disk);
+
+/* A directory of the real file system, for what the simulated disk cannot do. */
+enum { PATH_BYTES = 256 };
+
+typedef struct place {
+    char root[PATH_BYTES], journal[PATH_BYTES + 16], ledgers[PATH_BYTES + 16];
+} place;
+
+void place_make(place *p);
+void place_remove(place *p);
+storage_options options_at(const place *p, const disk_calls *disk);
 
 /* Opens with these options; fails the test when that fails. */
 storage *must_open(const storage_options *options);
@@ -40,5 +51,14 @@ int read_entry(storage *s, int64_t ledger_id, int64_t entry_id);
 /* Takes all events; returns how many were errors, and prints them when the test is to know. */
 int take_errors(storage *s);
 int take_events(storage *s, const char *containing);
+
+/* A temporary directory of the real file system, under TMPDIR. */
+typedef struct place {
+    char root[PLACE_PATH_BYTES], journal[PLACE_PATH_BYTES + 16], ledgers[PLACE_PATH_BYTES + 16];
+} place;
+
+void place_make(place *p);
+void place_remove(place *p);
+storage_options place_options(const place *p, const disk_calls *disk);
 
 #endif

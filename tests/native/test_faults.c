@@ -14,47 +14,7 @@
 #include "disk_faults.h"
 #include "support.h"
 
-enum { ENTRIES = 150, PATH_BYTES = 256 };
-
-typedef struct place {
-    char root[PATH_BYTES], journal[PATH_BYTES + 16], ledgers[PATH_BYTES + 16];
-} place;
-
-static void place_make(place *p) {
-    const char *base = getenv("TMPDIR");
-    snprintf(p->root, sizeof p->root, "%s/pyxbroker-faults-XXXXXX", base == NULL ? "/tmp" : base);
-    CHECK(mkdtemp(p->root) != NULL);
-    snprintf(p->journal, sizeof p->journal, "%s/journal", p->root);
-    snprintf(p->ledgers, sizeof p->ledgers, "%s/ledgers", p->root);
-}
-
-static int remove_name(void *arg, const char *name) {
-    char path[2 * PATH_BYTES + 64];
-    snprintf(path, sizeof path, "%s/%s", (const char *)arg, name);
-    return unlink(path) == 0 ? 0 : -errno;
-}
-
-static void remove_directory(char *path) {
-    int fd = disk_system()->open_directory(NULL, path);
-    if (fd < 0)
-        return;
-    disk_system()->list(NULL, fd, remove_name, path);
-    close(fd);
-    rmdir(path);
-}
-
-static void place_remove(place *p) {
-    remove_directory(p->journal);
-    remove_directory(p->ledgers);
-    CHECK(rmdir(p->root) == 0);
-}
-
-static storage_options options_at(const place *p, const disk_calls *disk) {
-    storage_options options = small_options(disk);
-    options.journal_directory = p->journal;
-    options.ledger_directory = p->ledgers;
-    return options;
-}
+enum { ENTRIES = 150 };
 
 /* Adds until the end or the first refusal; returns the number of entries known to be durable. */
 static int64_t fill(storage *s) {
@@ -104,7 +64,7 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
     fault_rule rule = {
         .call = call, .after = after, .times = times, .error = error, .short_bytes = -1};
     CHECK(disk_faults_add(&faults, &rule) == 0);
-    storage_options options = options_at(&p, &faults.calls);
+    storage_options options = place_options(&p, &faults.calls);
     storage *s = NULL;
     int64_t durable = 0;
     int status = storage_open(&options, &s, text, sizeof text);
@@ -119,7 +79,7 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
         CHECK(text[0] != '\0');
     }
     disk_faults_close(&faults);
-    options = options_at(&p, NULL);
+    options = place_options(&p, NULL);
     s = must_open(&options);
     for (int64_t entry = 0; entry < durable; entry++)
         CHECK(read_entry(s, 1, entry) == 1);
@@ -169,7 +129,7 @@ static void test_interrupted_calls_are_repeated(void) {
         {.call = FAULT_PREAD, .after = 0, .times = 3, .error = -EINTR, .short_bytes = -1}};
     for (size_t i = 0; i < 2; i++)
         CHECK(disk_faults_add(&faults, &rules[i]) == 0);
-    storage_options options = options_at(&p, &faults.calls);
+    storage_options options = place_options(&p, &faults.calls);
     storage *s = must_open(&options);
     CHECK(fill(s) == ENTRIES);
     CHECK(storage_close(s, 0) == 0);

@@ -84,6 +84,12 @@ class BrokerService(Protocol):
     def failure(self) -> str | None:
         """Why the broker cannot do its work, as a sentence; None when it can."""
 
+    def disk_usage(self) -> Mapping[str, tuple[int, int]]:
+        """(free, total) bytes of each file system, by a directory on it."""
+
+    def refused_sends(self) -> int:
+        """SENDs that were refused because nothing could be stored."""
+
     def topic_stats(self) -> Iterable[TopicStats]:
         """The topics that are loaded."""
 

@@ -2,28 +2,44 @@
 
 The same text is in the directory (current/VERSION) and in metadata (/ledgers/cookies/<bookieId>):
 a line with the layout version, then protobuf text of CookieFormat. A directory of another cluster
-is refused.
+is refused, and so is one whose cookie is gone, damaged or of a newer layout: a new cookie made in
+silence would give the entries that are there to nobody.
 
 The file is written under another name, synced, renamed, and the directory synced, so that a power
-cut leaves the whole cookie or none; none is made again.
+cut leaves the whole cookie or none. It is written after the metadata store and the directories of
+journal and entry logs exist, and before the first entry: whoever finds a cookie has to find them as
+well (bookie/layout.py).
 """
 
 from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
-from pyxbroker.directories import make_directory, sync_directory
+from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
+from pyxbroker.directories import make_directory, patiently, sync_directory
+from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
+log = get_logger("pyxbroker.bookie")
+
 LAYOUT_VERSION = 5
+LAYOUT_VERSION_MIN = 3  # the first one of BookKeeper that is text
 FILE = Path("current") / "VERSION"
 
+_FIELD = re.compile(r'(\w+): "([^"]*)"')
 
-class CookieMismatch(Exception):
-    """The data directory belongs to another cluster."""
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    """What a cookie says, and its text."""
+
+    text: str
+    bookie_id: str
+    instance_id: str
 
 
 def cookie_text(bookie_id: str, directory: Path, instance_id: str) -> str:
@@ -37,39 +53,41 @@ def cookie_text(bookie_id: str, directory: Path, instance_id: str) -> str:
     )
 
 
-def _field(text: str, name: str) -> str | None:
-    found = re.search(rf'^{name}: "([^"]*)"$', text, re.MULTILINE)
-    return None if found is None else found[1]
+def parse_cookie(data: bytes, place: str) -> Cookie:
+    """Reads a cookie; `place` says in a refusal where it is.
+
+    Raises DamagedCookie and NewerFormat.
+    """
+    text = data.decode(errors="replace")
+    version, _, rest = text.partition("\n")
+    if not (version.isascii() and version.isdigit()) or int(version) < LAYOUT_VERSION_MIN:
+        raise DamagedCookie(place)
+    if int(version) > LAYOUT_VERSION:
+        raise NewerFormat(place, int(version), LAYOUT_VERSION)
+    found = [_FIELD.fullmatch(line) for line in rest.splitlines()]
+    fields = {each[1]: each[2] for each in found if each is not None}
+    bookie_id, instance_id = fields.get("bookieHost"), fields.get("instanceId")
+    if None in found or "\ufffd" in text or not bookie_id or not instance_id:
+        raise DamagedCookie(place)
+    return Cookie(text, bookie_id, instance_id)
 
 
-async def check_cookie(
-    directory: Path, default_bookie_id: str, instance_id: str, store: MetadataStore
-) -> str:
-    """Returns the bookie id that a directory was made for; makes the cookie of a new one.
+def read_cookie(directory: Path) -> Cookie | None:
+    """The cookie of a directory; None when it has none. An I/O error is tried again for 2 s.
 
-    Raises CookieMismatch when the directory belongs to another cluster.
+    Raises OSError, DamagedCookie and NewerFormat.
     """
     file = directory / FILE
-    text = file.read_text() if file.exists() else ""
-    bookie_id = _field(text, "bookieHost")
-    if bookie_id is None:
-        bookie_id = default_bookie_id
-        text = cookie_text(bookie_id, directory, instance_id)
-        _write_durably(file, text)
-    elif _field(text, "instanceId") != instance_id:
-        raise CookieMismatch(
-            f"The data in {directory} belongs to the cluster {_field(text, 'instanceId')}, but the"
-            f" metadata store is that of the cluster {instance_id}. Use the metadata store that it"
-            " was made with, or another data directory."
-        )
-    path = paths.cookie(bookie_id)
-    found = await store.get(path)
-    if found is None:
-        await store.put(path, text.encode())
-    return bookie_id
+    try:
+        data = patiently(file.read_bytes)
+    except FileNotFoundError:
+        return None
+    return parse_cookie(data, f"The cookie {file}")
 
 
-def _write_durably(file: Path, text: str) -> None:
+def write_cookie(directory: Path, text: str) -> None:
+    """Writes the cookie of a directory, durable when this returns. Raises OSError."""
+    file = directory / FILE
     make_directory(file.parent)
     temporary = file.with_suffix(".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -80,3 +98,53 @@ def _write_durably(file: Path, text: str) -> None:
         os.close(fd)
     temporary.replace(file)
     sync_directory(file.parent)
+
+
+async def check_cookie(
+    cookie: Cookie, directory: Path, instance_id: str, store: MetadataStore, *, alone: bool
+) -> None:
+    """Holds the cookie of a directory against its copy in metadata, which is made when missing.
+
+    `alone` says that the store is of this bookie only, so that any other cookie in it means that
+    the id in the file is not what was written. Raises CookieMismatch and DamagedCookie.
+    """
+    path = paths.cookie(cookie.bookie_id)
+    found = await store.get(path)
+    if cookie.instance_id != instance_id:
+        if found is not None and f'instanceId: "{instance_id}"' in found.value.decode("latin-1"):
+            raise DamagedCookie(f"The cookie {directory / FILE}")
+        raise CookieMismatch(
+            f"The data in {directory} belongs to the cluster {cookie.instance_id}, but the"
+            f" metadata store is that of the cluster {instance_id}; use the metadata store that it"
+            " was made with, or another data directory."
+        )
+    if found is None:
+        if alone and await store.children(paths.COOKIES):
+            raise DamagedCookie(f"The cookie {directory / FILE}")
+        await store.put(path, cookie.text.encode())
+    elif found.value != cookie.text.encode():
+        log.warning(
+            "the cookie and its copy in the metadata differ, though not in what they are for",
+            file=directory / FILE,
+            copy=path,
+        )
+
+
+async def find_copy(store: MetadataStore, default_bookie_id: str, *, alone: bool) -> Cookie | None:
+    """The copy in metadata of the cookie of a directory that has none, None when there is none.
+
+    In a store of its own that is the last one written, whatever the bookie is called now.
+    """
+    ids = await store.children(paths.COOKIES) if alone else [default_bookie_id]
+    found = [(each, await store.get(paths.cookie(each))) for each in ids]
+    copies = [(result.modified_ms, each, result) for each, result in found if result is not None]
+    if not copies:
+        return None
+    _, bookie_id, last = max(copies, key=lambda each: each[:2])
+    return parse_cookie(last.value, f"The copy of the cookie at {paths.cookie(bookie_id)}")
+
+
+async def keep_copy(bookie_id: str, text: str, store: MetadataStore) -> None:
+    """Stores the copy of a new cookie, unless there is one."""
+    if await store.get(paths.cookie(bookie_id)) is None:
+        await store.put(paths.cookie(bookie_id), text.encode())

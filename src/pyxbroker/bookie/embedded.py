@@ -25,6 +25,9 @@ FULL = -105
 FENCED = -116
 
 ADD_RECOVERY = 1
+ADD_HIGH_PRIORITY = 0x100
+"""What the broker itself has to remember (BookKeeper's high priority writes): it does not wait
+behind what clients publish, and is stored also when there is no space for that."""
 
 _SEVERITIES = (log.info, log.warning, log.error)
 
@@ -36,14 +39,20 @@ class Adder(Protocol):
 
     def on_adds_failed(self, index: int, first: int, code: int) -> None: ...
 
+    def on_add_taken_back(self, index: int, run: EntryRun) -> bool: ...
+
 
 ReadCallback = Callable[[EntryBatch | int], None]
+
+# adder, its index, run, last add confirmed, length, entries of the run that are stored, flags
+_StalledAdd = tuple[Adder, int, EntryRun, int, int, int, int]
 
 
 class EmbeddedBookie:
     """Adds and reads of the local storage; completions come by its eventfd, a run at a time.
 
-    on_full(bool) is called when the write cache refuses entries and when it takes them again.
+    on_full(bool) is called when the write cache refuses entries and when it takes them again;
+    on_trouble() when the storage begins to fail, fails in another way, or works again.
     """
 
     def __init__(
@@ -52,19 +61,26 @@ class EmbeddedBookie:
         turn: Turn,
         bookie_id: str,
         on_full: Callable[[bool], None],
+        on_trouble: Callable[[], None] | None = None,
     ) -> None:
         self.bookie_id = bookie_id
         self.storage = storage
         self.failure: int = 0
+        self.trouble: int = 0
+        """0, or the negative errno because of which nothing can be stored for now."""
+        self.holding = False
+        """Nothing that clients publish is given to the storage."""
         self._closed = False
         self._turn = turn
         self._on_full = on_full
+        self._on_trouble = on_trouble
         self._writer = StorageWriter(storage)
         self._reader = StorageReader(storage)
         # (sequence, adder, index, first, last): runs in the order in which they become durable.
         self._adds: deque[tuple[int, Adder, int, int, int]] = deque()
-        # Adds that the write cache had no room for: (adder, index, run, lac, length, done, flags).
-        self._stalled: deque[tuple[Adder, int, EntryRun, int, int, int, int]] = deque()
+        # Adds that the write cache had no room for, and those of high priority apart.
+        self._stalled: deque[_StalledAdd] = deque()
+        self._urgent: deque[_StalledAdd] = deque()
         self._waiting_fences: deque[tuple[int, Callable[[int], None]]] = deque()
         self._syncs: deque[tuple[int, Callable[[int], None]]] = deque()
         self._reads: dict[int, ReadCallback] = {}
@@ -90,7 +106,7 @@ class EmbeddedBookie:
         if self.failure:
             adder.on_adds_failed(index, run.first_entry_id, self.failure)
             return True
-        if self._stalled:
+        if self._urgent if flags & ADD_HIGH_PRIORITY else self._stalled or self.holding:
             self._stall(adder, index, run, last_add_confirmed, length, 0, flags)
             return False
         return self._add(adder, index, run, last_add_confirmed, length, 0, flags)
@@ -128,21 +144,65 @@ class EmbeddedBookie:
         flags: int,
     ) -> None:
         run.keep()
-        if not self._stalled:
+        add = (adder, index, run, last_add_confirmed, length, done, flags)
+        if flags & ADD_HIGH_PRIORITY:
+            self._urgent.append(add)
+            return
+        if not self._stalled or self.holding:
             self._on_full(True)
-        self._stalled.append((adder, index, run, last_add_confirmed, length, done, flags))
+        self._stalled.append(add)
 
     def _retry_stalled(self) -> None:
-        waiting = self._stalled
-        self._stalled = deque()
+        """Gives the storage what waits for room, while it takes it."""
+        urgent, self._urgent = self._urgent, deque()
+        if not self._retry(urgent):
+            self._urgent.extend(urgent)
+            return
+        waiting, self._stalled = self._stalled, deque()
+        if not waiting:
+            return
+        if self._retry(waiting):
+            self._on_full(False)
+        else:
+            self._stalled.extend(waiting)
+
+    def _retry(self, waiting: deque[_StalledAdd]) -> bool:
+        """Adds them from the front on; False when some had to stay."""
         while waiting:
-            adder, index, run, last_add_confirmed, length, done, flags = waiting.popleft()
-            if self._add(adder, index, run, last_add_confirmed, length, done, flags):
-                run.release()
-            else:
-                self._stalled.extend(waiting)
-                return
-        self._on_full(False)
+            adder, index, run, last_add_confirmed, length, done, flags = waiting[0]
+            if self.holding and not done and not flags & ADD_HIGH_PRIORITY:
+                return False
+            waiting.popleft()
+            if not self._add(adder, index, run, last_add_confirmed, length, done, flags):
+                return False
+            run.release()
+        return True
+
+    def set_holding(self, on: bool) -> None:
+        """Whether what clients publish waits here: there is no space for it. What the broker itself
+        has to remember is stored all the same.
+        """
+        self.holding = on
+        if not on and not self.failure and not self._closed:
+            self._retry_stalled()
+
+    def take_back(self, only: Adder | None = None) -> None:
+        """Gives what waits for room back to its ledgers, newest first, as if it had never come.
+
+        A run of which the storage has a part stays, and so do adds of high priority.
+        """
+        if not self._stalled:
+            return
+        kept: deque[_StalledAdd] = deque()
+        while self._stalled:
+            add = self._stalled.pop()
+            adder, index, run, _, _, done, _ = add
+            is_wanted = only is None or adder is only
+            if done or not is_wanted or not adder.on_add_taken_back(index, run):
+                kept.appendleft(add)
+        self._stalled = kept
+        if not kept:
+            self._on_full(False)
 
     def add_packaged(self, adder: Adder, index: int, entry_id: int, packaged: bytes) -> None:
         """Adds one entry as another bookie stored it, also when the ledger is fenced."""
@@ -242,14 +302,22 @@ class EmbeddedBookie:
         code = self._writer.failure()
         if code and not self.failure:
             self._fail(code)
+        self._check_trouble()
         if self._reads:
             for tag, result in self._reader.completions():
                 self._answer_read(self._reads.pop(tag), result)
-        if self._stalled and not self.failure:
+        if (self._stalled or self._urgent) and not self.failure:
             self._retry_stalled()
         for _ in range(len(self._waiting_fences)):
             self.fence(*self._waiting_fences.popleft())
         self._log_events()
+
+    def _check_trouble(self) -> None:
+        trouble = self.storage.trouble()
+        if trouble != self.trouble:
+            self.trouble = trouble
+            if self._on_trouble is not None:
+                self._on_trouble()
 
     def _answer_read(self, callback: ReadCallback, result: EntryBatch | int) -> None:
         """One reader's mistake must not keep the answers from the others."""
@@ -263,15 +331,18 @@ class EmbeddedBookie:
         self.failure = code
         adds, self._adds = self._adds, deque()
         stalled, self._stalled = self._stalled, deque()
+        urgent, self._urgent = self._urgent, deque()
         syncs, self._syncs = self._syncs, deque()
         for _, adder, index, first, _last in adds:
             adder.on_adds_failed(index, first, code)
-        for adder, index, run, _lac, _length, done, _flags in stalled:
+        for adder, index, run, _lac, _length, done, _flags in (*urgent, *stalled):
             adder.on_adds_failed(index, run.first_entry_id + done, code)
         for _, callback in syncs:
             callback(code)
         if stalled:
             self._on_full(False)
+        if self._on_trouble is not None:
+            self._on_trouble()
 
     def _log_events(self) -> None:
         while (event := self.storage.next_event()) is not None:

@@ -69,6 +69,9 @@ class NoLedger:
     def trim(self) -> None:
         """There is nothing to trim."""
 
+    def take_back(self) -> None:
+        """Nothing ever waits."""
+
     def check_age(self) -> None:
         """Nothing grows old."""
 

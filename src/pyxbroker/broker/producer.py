@@ -44,13 +44,23 @@ class Producer(ProducerState):
 
     def on_run_added(self, run: EntryRun) -> None:
         """The run is durable, or was handed out where nothing is."""
-        self.send_receipts(run, self.topic.name.is_persistent)
+        if self.closed:
+            # Its client was told to forget it, and may have another one under its id by now.
+            self.settle(run)
+        else:
+            self.send_receipts(run, self.topic.name.is_persistent)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
         """The run will never be durable: each SEND of it is answered with the reason."""
         self.settle(run)
+        if not self.closed:
+            self._refuse(run, error)
+        if self._waiting_idle and self.pending_sends == 0:
+            self._tell_idle()
+
+    def _refuse(self, run: EntryRun, error: ManagedLedgerError) -> None:
         code = (
             replies.TOPIC_TERMINATED
             if isinstance(error, ManagedLedgerTerminated)
@@ -60,8 +70,6 @@ class Producer(ProducerState):
             self.connection.send_frame(
                 replies.send_error(self.producer_id, sequence_id, code, str(error))
             )
-        if self._waiting_idle and self.pending_sends == 0:
-            self._tell_idle()
 
     async def idle(self) -> None:
         """Waits until every SEND so far is answered."""

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,14 +17,22 @@ from pyxbroker import __version__, _native
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
-from pyxbroker.bookie.cookie import check_cookie
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import GarbageCollector
+from pyxbroker.bookie.layout import Layout
+from pyxbroker.bookie.space import (
+    METADATA_BYTES,
+    StorageState,
+    file_systems_of,
+    make_reserves,
+)
+from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
-from pyxbroker.cluster.initialize import ClusterSettings, initialize
+from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.config import Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
@@ -43,6 +52,7 @@ BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
+SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 DEFAULT_METADATA_URL = "embedded:metadata"
 
 
@@ -84,9 +94,10 @@ class ProducerNames:
 class Service:
     """One running standalone broker. Made by start_standalone."""
 
-    def __init__(self, config: Config, data_directory: Path) -> None:
+    def __init__(self, config: Config, data_directory: Path, accept_loss: bool = False) -> None:
         self.config = config
         self.data_directory = data_directory
+        self.accept_loss = accept_loss
         self.loop = asyncio.get_running_loop()
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
@@ -104,6 +115,8 @@ class Service:
         self.metadata: MetadataStore
         self.topics: Topics
         self.producer_names: ProducerNames
+        self.storage_state: StorageState
+        self.publish_gate: PublishGate
         self._bookie: EmbeddedBookie
         self._ledgers: LedgerClient
         self._garbage: GarbageCollector
@@ -130,24 +143,24 @@ class Service:
             operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
             copies=_copy_settings(config),
         )
-        storage_opening = self.loop.run_in_executor(None, self._open_storage)
-        try:
-            await self.metadata.open()
-            self.metadata.on_failure(self._on_metadata_failed)
-            identity = await initialize(self.metadata, self._cluster_settings())
-            bookie_id = await check_cookie(
-                self._bookie_directory(),
-                f"{config.advertisedAddress}:{BOOKIE_PORT}",
-                identity.instance_id,
-                self.metadata,
-            )
-        except BaseException:
-            (await storage_opening).close(flush=False)
-            await self.metadata.close()
-            raise
+        layout = self._layout()
+        cookie = examine(layout, self.accept_loss)
+        self.storage_state = self._make_storage_state(layout)
+        self.storage_state.prepare_start()
+        self.metadata.on_no_space = self._make_space_for_metadata
+        storage, bookie_id = await DataOpening(
+            layout=layout,
+            cookie=cookie,
+            metadata=self.metadata,
+            open_storage=partial(self._open_storage, layout),
+            cluster=self._cluster_settings(),
+            bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
+            accept_loss=self.accept_loss,
+        ).run()
+        self.metadata.on_failure(self._on_metadata_failed)
         turn = self.connections.turn
         self._bookie = EmbeddedBookie(
-            await storage_opening, turn, bookie_id, self.connections.set_full
+            storage, turn, bookie_id, self._on_full, self.storage_state.check
         )
         self._garbage = GarbageCollector(self._bookie.storage, self.metadata)
         self._ledgers = LedgerClient(
@@ -161,6 +174,7 @@ class Service:
             ),
         )
         self.topics = Topics(config, self.metadata, self._ledgers, turn)
+        self._open_publish_gate()
         self.producer_names = ProducerNames(config.clusterName, self.metadata)
         self._ledgers.prefetch()
         self.is_ready = True
@@ -172,6 +186,41 @@ class Service:
         self._spawn(self._check_ages())
         self._spawn(self._delete_inactive_topics())
         self._spawn(self._collect_garbage())
+        self._spawn(self._watch_space())
+
+    def _make_storage_state(self, layout: Layout) -> StorageState:
+        config = self.config
+        cache_bytes = config.dbStorage_writeCacheMaxSizeMb << 20
+        needs = [
+            (layout.ledgers, 2 * cache_bytes),
+            (layout.journal, config.journalMaxSizeMB << 20),
+        ]
+        if self.metadata.directory is not None:
+            needs.append((self.metadata.directory, METADATA_BYTES))
+        reserve_bytes = config.diskReserveSizeMB << 20
+        return StorageState(file_systems_of(needs, reserve_bytes), config.diskUsageThreshold)
+
+    def _on_full(self, full: bool) -> None:
+        self.publish_gate.set_full(full)
+
+    def _open_publish_gate(self) -> None:
+        config = self.config
+        self.publish_gate = PublishGate(
+            self.storage_state,
+            self.connections,
+            self._ledgers,
+            lambda: self.topics,
+            config.storageUnavailableTimeoutMs / 1000,
+        )
+        self.storage_state.trouble = lambda: self._bookie.trouble
+        self.storage_state.failure = self.journal_failure
+        self.storage_state.check()
+
+    def _make_space_for_metadata(self) -> bool:
+        """Called by the metadata's thread when its disk is full."""
+        directory = self.metadata.directory
+        assert directory is not None, "a store without files has no disk"
+        return self.storage_state.give_back_on(directory, "the metadata could not be written")
 
     def _cluster_settings(self) -> ClusterSettings:
         return ClusterSettings(
@@ -180,22 +229,29 @@ class Service:
             broker_service_url=self.broker_url,
         )
 
-    def _bookie_directory(self) -> Path:
-        return self.data_directory / "bookie"
+    def _layout(self) -> Layout:
+        config = self.config
+        bookie = self.data_directory / "bookie"
+        return Layout(
+            bookie,
+            journal=_directory(config.journalDirectories, bookie / "journal"),
+            ledgers=_directory(config.ledgerDirectories, bookie / "ledgers"),
+            metadata=self.metadata.directory,
+        )
 
-    def _open_storage(self) -> _native.Storage:
+    def _open_storage(self, layout: Layout) -> _native.Storage:
         """Blocking: replays the journal. Runs in a thread of its own."""
         config = self.config
-        directory = self._bookie_directory()
         dirty = config.dbStorage_writeCacheMaxSizeMb << 20
         return _native.Storage(
-            str(_directory(config.journalDirectories, directory / "journal")),
-            str(_directory(config.ledgerDirectories, directory / "ledgers")),
+            str(layout.journal),
+            str(layout.ledgers),
             journal_file_bytes=config.journalMaxSizeMB << 20,
             dirty_bytes_max=dirty,
             cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
             entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
             journal_sync_data=config.journalSyncData,
+            accept_loss=self.accept_loss,
         )
 
     # --- connections --------------------------------------------------------------------------
@@ -252,7 +308,11 @@ class Service:
         return LookupResult(self.broker_url, self.web_url)
 
     def failure(self) -> str | None:
-        """Why nothing can be written any more, or None."""
+        """Why nothing can be stored now, or None."""
+        return self.storage_state.refusal
+
+    def journal_failure(self) -> str | None:
+        """Why nothing can be written any more until a restart, or None."""
         code = self._bookie.failure
         if code:
             return f"the journal failed (error {-code}); a restart recovers what was acknowledged"
@@ -268,6 +328,17 @@ class Service:
     def unknown_ledgers(self) -> list[int]:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""
         return self._garbage.unknown_ledgers
+
+    def disk_usage(self) -> dict[str, tuple[int, int]]:
+        """(free, total) bytes of each file system, by the first directory that is on it."""
+        return {
+            str(each.directory): (each.usage.free, each.usage.total)
+            for each in self.storage_state.file_systems
+        }
+
+    def refused_sends(self) -> int:
+        """SENDs that were refused because nothing could be stored."""
+        return self.publish_gate.refused_sends
 
     async def wait_failed(self) -> str:
         """Waits for a failure that the process cannot go on with."""
@@ -311,10 +382,28 @@ class Service:
     async def _collect_garbage(self) -> None:
         while True:
             await asyncio.sleep(max(self.config.gcWaitTime / 1000, 1.0))
-            try:
-                await self._garbage.collect()
-            except MetadataError as error:
-                log.warning("garbage collection is put off", error=error)
+            await self._collect_garbage_now()
+
+    async def _collect_garbage_now(self) -> None:
+        try:
+            await self._garbage.collect()
+        except MetadataError as error:
+            log.warning("garbage collection is put off", error=error)
+
+    async def _watch_space(self) -> None:
+        """Looks at the disks; while one is short, frees what nobody needs any more."""
+        state = self.storage_state
+        next_garbage = 0.0
+        while True:
+            await asyncio.sleep(self.config.diskCheckInterval / 1000)
+            state.check()
+            if state.is_short:
+                await self.topics.free_space()
+                if self.loop.time() >= next_garbage:
+                    next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
+                    await self._collect_garbage_now()
+            elif reserves := state.missing_reserves():
+                await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
 
@@ -331,6 +420,7 @@ class Service:
             await self._web.stop()
         elif self._web_socket is not None:
             self._web_socket.close()
+        self.publish_gate.close()
         try:
             await self.topics.close()
             await self.producer_names.close()
@@ -362,8 +452,13 @@ def _copy_settings(config: Config) -> CopySettings:
     )
 
 
-async def start_standalone(config: Config, data_directory: Path) -> Service:
-    """Starts broker, embedded bookie and metadata; returns when the broker port is served."""
-    service = Service(config, data_directory)
+async def start_standalone(
+    config: Config, data_directory: Path, accept_loss: bool = False
+) -> Service:
+    """Starts broker, embedded bookie and metadata; returns when the broker port is served.
+
+    With accept_loss it starts without what is missing of its data; the log says what that is.
+    """
+    service = Service(config, data_directory, accept_loss)
     await service.start()
     return service

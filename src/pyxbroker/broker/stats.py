@@ -19,6 +19,7 @@ class SubscriptionStats:
     msg_out: int
     bytes_out: int
     msg_drop: int = 0  # of a non-persistent topic: that no consumer could take
+    stopped_by_damage: str | None = None  # why nothing more is read, where that is so
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ def subscription_stats(subscription: Subscription) -> SubscriptionStats:
         msg_out=subscription.msg_out,
         bytes_out=subscription.bytes_out,
         msg_drop=subscription.msg_drop,
+        stopped_by_damage=subscription.dispatcher.stopped_by_damage,
     )
 
 

@@ -8,12 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyxbroker.broker import replies
+from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.peeking import Peeking
 from pyxbroker.broker.policies import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.connection import Turn
-from pyxbroker.dispatch import Peeked, UnackedCount, peek_entry
+from pyxbroker.dispatch import UnackedCount
 from pyxbroker.entry import Position
 from pyxbroker.errors import (
     ConsumerBusy,
@@ -24,7 +26,6 @@ from pyxbroker.errors import (
     SubscriptionNotFound,
     TopicTerminated,
 )
-from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
@@ -57,6 +58,9 @@ class TopicLimits:
     delayed_delivery: bool = True  # delayedDeliveryEnabled
     look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
     look_ahead_per_subscription_max: int = 20000
+    read_retry_min_s: float = 0.05  # dispatcherReadFailureBackoffInitialTimeInMs
+    read_retry_max_s: float = 1.0  # dispatcherReadFailureBackoffMaxTimeInMs
+    skips_lost_data: bool = False  # autoSkipNonRecoverableData
 
     def unacked_of_subscription(self) -> UnackedCount:
         """A count of what the consumers of one subscription have unacknowledged."""
@@ -267,15 +271,24 @@ class Topic:
         Markers are no messages. (-1, -1) when there is no message.
         """
         managed_ledger = self.managed_ledger
+        peeking = Peeking(managed_ledger, "the last message")
         index = managed_ledger.entries
         while index > 0:
             position = managed_ledger.position_of(index - 1)
-            peeked = await self._peek(position)
-            if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
-                return position, -1
-            if peeked.marker_type < 0:
-                return position, peeked.num_messages - 1
-            # Ledgers may have been trimmed meanwhile, so it is counted anew.
+            peeked = await peeking.at(position)
+            if not peeking.was_lost:
+                if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                    return position, -1
+                if peeked.marker_type < 0:
+                    return position, peeked.num_messages - 1
+            elif len(peeking.lost) > LOST_IN_A_ROW_MAX:
+                peeking.report()
+                raise PersistenceError(
+                    f"The last {len(peeking.lost)} entries of {self.name} cannot be read; the"
+                    " broker's log says why."
+                )
+            # Nobody gets a marker or what is lost, so no reader shall wait for it. Ledgers may have
+            # been trimmed meanwhile, so it is counted anew.
             index = managed_ledger.ordinal(position) - 1
         return Position(-1, -1), -1
 
@@ -283,6 +296,7 @@ class Topic:
         """The last position whose entry was published before a time, by bisection."""
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
+        peeking = Peeking(managed_ledger, "the first message of a time")
 
         def place(index: int) -> Position | None:
             # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
@@ -292,26 +306,17 @@ class Topic:
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
-            # An entry that cannot be read tells nothing: the one before it is asked.
+            # An entry that is lost tells nothing: the one before it is asked.
             at = middle
-            while (peeked := await self._peek(place(at))) is None and at > low:
+            while (peeked := await peeking.at(place(at))) is None and at > low:
                 at -= 1
             if peeked is not None and peeked.publish_time >= publish_time_ms:
                 high = at
             else:
                 low = middle + 1
+        peeking.report()
         before = place(low - 1) if low else None
         return before or managed_ledger.first_position()
-
-    async def _peek(self, position: Position | None) -> Peeked | None:
-        """What the metadata of an entry says; None when it cannot be read, or is none."""
-        if position is None:
-            return None
-        try:
-            return peek_entry(await self.managed_ledger.read_one(position), 0)
-        except (EntryDamaged, NoSuchEntry) as error:
-            log.error("an entry cannot be read", topic=self.name, entry=position, error=error)
-            return None
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -328,21 +333,30 @@ class Topic:
 
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in [*self.subscriptions.values(), *self._readers]:
             subscription.disconnect()
 
-    def disconnect_producers(self) -> None:
+    def close_producers(self, only_waiting: bool = False) -> int:
+        """Sends producers away (or only those that wait for answers); how many SENDs they had
+        pending. Their clients may open them again, and are told then why they cannot.
+        """
+        pending = 0
         for producer in list(self.producers.values()):
+            if only_waiting and not producer.pending_sends:
+                continue
+            pending += producer.pending_sends
             connection = producer.connection
             connection.send_frame(replies.close_producer(producer.producer_id))
             connection.forget_producer(producer.producer_id)
             self.remove_producer(producer)
+        return pending
 
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
         self.fenced = True
         self.disconnect()
+        self.managed_ledger.take_back()
         await self.managed_ledger.close()
 
     @property
@@ -360,7 +374,7 @@ class Topic:
         return position
 
     def _on_terminated(self) -> None:
-        self.disconnect_producers()
+        self.close_producers()
         for subscription in self.all_subscriptions():
             subscription.tell_end()
 
@@ -372,6 +386,7 @@ class Topic:
         self.fenced = True
         self.being_deleted = True
         self.disconnect()
+        self.managed_ledger.take_back()
         try:
             await delete_managed_ledger(self.managed_ledger)
         finally:

@@ -47,9 +47,12 @@ class TopicCommands:
             return
         _refuse_unsupported_producer(message)
         _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
+        topic_name = TopicName.get(message.topic)
+        if topic_name.is_persistent:
+            self._service.publish_gate.check()
         key = ("producer", producer_id)
         with Opening(connection, key):
-            topic = await self._service.topics.get(TopicName.get(message.topic), create=True)
+            topic = await self._service.topics.get(topic_name, create=True)
             name = message.producer_name
             user_provided = bool(name) and message.user_provided_producer_name
             if not name:

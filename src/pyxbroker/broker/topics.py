@@ -139,6 +139,9 @@ def topic_limits_of(config: Config) -> TopicLimits:
         look_ahead_per_subscription_max=(
             config.keySharedLookAheadMsgInReplayThresholdPerSubscription
         ),
+        read_retry_min_s=config.dispatcherReadFailureBackoffInitialTimeInMs / 1000,
+        read_retry_max_s=config.dispatcherReadFailureBackoffMaxTimeInMs / 1000,
+        skips_lost_data=config.autoSkipNonRecoverableData,
     )
 
 
@@ -412,6 +415,12 @@ class Topics:
                 continue
             topic.managed_ledger.limits = self._limits(policies)
             topic.managed_ledger.check_age()
+
+    async def free_space(self) -> None:
+        """Called while space is short: what everybody has acknowledged goes at once."""
+        async for topic in self._in_slices():
+            if topic.name.is_persistent and not topic.fenced:
+                topic.managed_ledger.roll_over_if_consumed()
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""

@@ -31,6 +31,8 @@ _log = log.get_logger("pyxbroker.standalone")
 
 PORT = click.IntRange(0, PORT_MAX)
 DEFAULT_DATA = "data/standalone"
+JOURNAL_CHECK_INTERVAL_S = 0.5
+LOG_INTERVAL_S = 5.0
 
 BANNER = """\
 {title} is ready in {ready_ms} ms
@@ -88,6 +90,11 @@ class StartError(Exception):
     help="Any other setting; may be given several times.",
 )
 @click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Start without the files that are missing; the log names what is lost with each.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
     default="INFO",
@@ -101,6 +108,7 @@ def command(
     web_port: int | None,
     metadata: str | None,
     pairs: tuple[str, ...],
+    accept_loss: bool,
     log_level: str,
 ) -> None:
     """Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
@@ -115,6 +123,7 @@ def command(
       pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
       pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
       pyxbroker standalone --set maxMessageSize=10485760
+      pyxbroker standalone --accept-loss                         # a lost file has no backup
     """
     log.configure(log_level.upper())
     options = {
@@ -130,10 +139,11 @@ def command(
             _log.warning("settings that are not implemented", keys=",".join(config.unknown))
         directory = DataDirectory(Path(data))
         try:
-            run(config, directory.path)
+            run(config, directory.path, accept_loss)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
+        log.write_repeated(is_end=True)
         click.echo(f"pyxbroker: {error}", err=True)
         sys.exit(1)
 
@@ -150,20 +160,20 @@ def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     return values
 
 
-def run(config: Config, data_directory: Path) -> None:
+def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None:
     """Serves until SIGINT or SIGTERM, then stops cleanly. Raises StartError."""
     # Almost all that a start makes stays: until it is done, collecting costs and frees nothing.
     gc.disable()
     import uvloop
 
-    uvloop.run(_serve(config, data_directory))
+    uvloop.run(_serve(config, data_directory, accept_loss))
 
 
-async def _serve(config: Config, data_directory: Path) -> None:
+async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
     from pyxbroker.broker.service import start_standalone
 
     stopping = _watch_signals()
-    start = asyncio.ensure_future(start_standalone(config, data_directory))
+    start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))
     await _first_of(start, stopping)
     if not start.done():
         start.cancel()
@@ -177,13 +187,38 @@ async def _serve(config: Config, data_directory: Path) -> None:
     gc.freeze()
     gc.enable()
     _print_banner(config, data_directory, service)
-    failed = asyncio.ensure_future(service.wait_failed())
+    _keep_writing_counts()
+    failed = asyncio.ensure_future(_wait_failed(config, service))
     await _first_of(failed, stopping)
     reason = failed.result() if failed.done() else None
     failed.cancel()
-    await _stop(service, config.brokerShutdownTimeoutMs / 1000)
+    try:
+        await _stop(service, config.brokerShutdownTimeoutMs / 1000)
+    except OSError as refused:
+        # A journal that has failed fails its end as well; the first reason is the one to show.
+        why = refused.strerror or str(refused)
+        reason = reason or f"{why}; what was acknowledged is safe, the next start recovers it"
     if reason is not None:
-        raise StartError(f"The broker stopped: {reason}")
+        raise StartError(f"The broker stopped: {reason}.")
+
+
+def _keep_writing_counts() -> None:
+    """Lets the log tell how often a line repeated, also when nothing else is logged."""
+    log.write_repeated()
+    asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
+
+
+async def _wait_failed(config: Config, service: Service) -> str:
+    """Waits for a failure that this process is to end for; returns the reason."""
+    failed = asyncio.ensure_future(service.wait_failed())
+    try:
+        while config.shutdownOnJournalFailure and not failed.done():
+            if reason := service.journal_failure():
+                return reason
+            await asyncio.wait([failed], timeout=JOURNAL_CHECK_INTERVAL_S)
+        return await failed
+    finally:
+        failed.cancel()
 
 
 async def _first_of(*futures: asyncio.Future[Any]) -> None:
@@ -222,6 +257,7 @@ def _watch_signals() -> asyncio.Future[None]:
 
 def _explain(error: BaseException, config: Config) -> BaseException:
     """The sentence for a failed start; an error that nobody foresaw stays as it is."""
+    from pyxbroker.bookie.errors import DataError
     from pyxbroker.metadata.store import MetadataError
 
     if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
@@ -232,7 +268,7 @@ def _explain(error: BaseException, config: Config) -> BaseException:
         return StartError(f"{error.filename} cannot be used: {error.strerror}.")
     if isinstance(error, OSError):
         return StartError(error.strerror or str(error))
-    if isinstance(error, (MetadataError, ConfigError)):
+    if isinstance(error, (MetadataError, ConfigError, DataError)):
         return StartError(f"{error}")
     return error
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pyxbroker.bookie.embedded import EmbeddedBookie
+from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.connection import Turn
 from pyxbroker.ledger.handle import (
     EntryDamaged,
@@ -78,6 +78,21 @@ class LedgerClient:
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
             )
 
+    @property
+    def is_holding(self) -> bool:
+        """Nothing that clients publish is stored for now (EmbeddedBookie.set_holding)."""
+        return any(bookie.holding for bookie in self._bookies.values())
+
+    def set_holding(self, on: bool) -> None:
+        """Whether what clients publish waits, since nothing can be stored."""
+        for bookie in self._bookies.values():
+            bookie.set_holding(on)
+
+    def take_back(self) -> None:
+        """Takes back what waits for room in any ledger and was given to no bookie."""
+        for bookie in self._bookies.values():
+            bookie.take_back()
+
     def prefetch(self) -> None:
         """Fetches a ledger id ahead, so that the first topic need not wait for it."""
         self._ids.prefetch()
@@ -95,7 +110,8 @@ class LedgerClient:
             except BadVersion:
                 log.warning(ID_TAKEN, ledger=ledger_id)
                 continue
-            return self._handle(ledger_id, metadata, created.version, listener)
+            flags = 0 if cursor is None else ADD_HIGH_PRIORITY
+            return self._handle(ledger_id, metadata, created.version, listener, flags)
 
     async def create_named(
         self,
@@ -149,7 +165,12 @@ class LedgerClient:
         )
 
     def _handle(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int, listener: LedgerListener
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        listener: LedgerListener,
+        add_flags: int = 0,
     ) -> LedgerHandle:
         """The writer of a ledger that has just been created."""
         self._versions[ledger_id] = (metadata, version)
@@ -160,6 +181,7 @@ class LedgerClient:
             metadata.write_quorum_size,
             metadata.ack_quorum_size,
             listener,
+            add_flags,
         )
 
     async def close(self, handle: LedgerHandle) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,7 +44,12 @@ def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
         return EntryDamaged(f"entry {where} is damaged on disk", code)
     if code in (NO_ENTRY, NO_LEDGER):
         return NoSuchEntry(f"entry {where} is not on its bookie", code)
-    return LedgerError(f"the bookie failed for entry {where} (error {-code})", code)
+    return LedgerError(f"the bookie failed for entry {where}: {os.strerror(-code)}", code)
+
+
+def is_lost(error: LedgerError) -> bool:
+    """Whether an entry is gone for good; any other error says nothing about it, and may pass."""
+    return isinstance(error, (EntryDamaged, NoSuchEntry))
 
 
 class Bookie(Protocol):
@@ -60,6 +66,8 @@ class Bookie(Protocol):
         length: int,
         flags: int = 0,
     ) -> bool: ...
+
+    def take_back(self, only: LedgerHandle | None = None) -> None: ...
 
     def read_cached(
         self, ledger_id: int, first: int, last: int, count_max: int, bytes_max: int
@@ -132,9 +140,10 @@ class LedgerHandle(ReadHandle):
 
     listener.on_run_confirmed(run) is called for each run when its entries are on the ack quorum,
     in order; listener.on_ledger_failed(handle, error) once, when no further entry can be confirmed.
+    add_flags are those of EmbeddedBookie.add_run for all of its adds.
     """
 
-    __slots__ = ("_drained", "_runs", "failure", "length", "listener", "pending")
+    __slots__ = ("_drained", "_runs", "add_flags", "failure", "length", "listener", "pending")
 
     def __init__(
         self,
@@ -143,8 +152,10 @@ class LedgerHandle(ReadHandle):
         write_quorum: int,
         ack_quorum: int,
         listener: LedgerListener,
+        add_flags: int = 0,
     ) -> None:
         super().__init__(ledger_id, bookies)
+        self.add_flags = add_flags
         self.pending = PendingAdds(len(bookies), write_quorum, ack_quorum)
         self.length = 0
         self.failure: LedgerError | None = None
@@ -166,7 +177,7 @@ class LedgerHandle(ReadHandle):
         confirmed = self.pending.last_add_confirmed
         taken = True
         for index, bookie in enumerate(self.bookies):
-            if not bookie.add_run(self, index, run, confirmed, length):
+            if not bookie.add_run(self, index, run, confirmed, length, self.add_flags):
                 taken = False
         if taken:
             run.release()
@@ -179,7 +190,10 @@ class LedgerHandle(ReadHandle):
         runs = self._runs
         while runs and runs[0].last_entry_id <= confirmed:
             self.listener.on_run_confirmed(runs.popleft())
-        if not runs and self._drained is not None and not self._drained.done():
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        if not self._runs and self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
     def on_adds_failed(self, index: int, first: int, code: int) -> None:
@@ -190,6 +204,24 @@ class LedgerHandle(ReadHandle):
         self.listener.on_ledger_failed(self, self.failure)
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(self.failure)
+
+    def take_back(self) -> None:
+        """Takes back the runs that no bookie was given yet, since there is no room for them."""
+        for bookie in self.bookies:
+            bookie.take_back(self)
+
+    def on_add_taken_back(self, index: int, run: EntryRun) -> bool:
+        """A bookie has nothing of a run that waits for room; False when it has to wait on."""
+        if len(self.bookies) > 1 or not self._runs or self._runs[-1] is not run:
+            # Another bookie may have it, or one that comes after it.
+            return False
+        self._runs.pop()
+        self.pending.truncate(run.first_entry_id)
+        self.length -= run.bytes
+        run.release()
+        self.listener.on_run_taken_back(run)
+        self._check_drained()
+        return True
 
     def take_unconfirmed(self) -> list[EntryRun]:
         """The runs that were never confirmed, after a failure."""
@@ -210,5 +242,7 @@ class LedgerListener(Protocol):
     """Who owns a ledger that is being written."""
 
     def on_run_confirmed(self, run: EntryRun) -> None: ...
+
+    def on_run_taken_back(self, run: EntryRun) -> None: ...
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -20,7 +21,7 @@ from pyxbroker.metadata.damage import (
     is_damage,
     row_checksum,
 )
-from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
+from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace, Unavailable
 
 FORMAT_VERSION = 2
 SET_ASIDE_MAX = 3
@@ -189,6 +190,8 @@ def explain(path: Path, error: Exception) -> MetadataError:
     """
     if isinstance(error, MetadataError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"the disk of the metadata in {path.parent} is full: {error}")
     if isinstance(error, OSError):
         return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")
     is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))
@@ -202,6 +205,8 @@ def explain(path: Path, error: Exception) -> MetadataError:
     name = error_name(error)
     if name.startswith("SQLITE_BUSY") or "locked" in name:
         return InUse(f"the metadata file {path} is in use by another process")
+    if name.startswith("SQLITE_FULL") or "disk is full" in name:
+        return NoSpace(f"the disk of the metadata file {path} is full")
     return Unavailable(f"the metadata file {path} cannot be read or written: {error}")
 
 

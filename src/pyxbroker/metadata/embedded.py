@@ -47,6 +47,7 @@ from pyxbroker.metadata.store import (
     InvalidPath,
     MetadataError,
     MetadataStore,
+    NoSpace,
     Notification,
     Put,
     PutResult,
@@ -66,7 +67,7 @@ class EmbeddedStore(MetadataStore):
 
     def __init__(self, directory: Path, copies: CopySettings | None = None) -> None:
         super().__init__()
-        self.directory = directory
+        self.directory: Path = directory
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._tree = Tree(directory / DATABASE_NAME)
@@ -215,6 +216,8 @@ class EmbeddedStore(MetadataStore):
             batch, is_open = self._collect()
             if batch:
                 results, notifications = self._tree.transact(batch)
+                if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
+                    results, notifications = self._tree.transact(batch)
                 self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:

@@ -71,6 +71,10 @@ class Unavailable(MetadataError):
     """The store cannot be reached or its disk refuses the write: the outcome is not known."""
 
 
+class NoSpace(Unavailable):
+    """The disk that the store writes to is full."""
+
+
 class SessionLost(Unavailable):
     """The session ended before the operation was carried out; its ephemeral nodes are gone."""
 
@@ -145,6 +149,12 @@ class MetadataStore(ABC):
     Refusals come through the future of an operation, `Unavailable` when the store cannot be reached
     in time. Only `StoreClosed`, before `open()` and after `close()`, is raised by the call itself.
     """
+
+    directory: Path | None = None
+    """Where the files of an embedded store are; such a store is of one bookie alone."""
+    on_no_space: Callable[[], bool] | None = None
+    """Called when the disk is full, by any thread; True when it made space: the write is tried
+    again."""
 
     def __init__(self) -> None:
         self._watchers: dict[object, tuple[str, NotificationCallback]] = {}

@@ -189,6 +189,10 @@ class CursorLedger:
         if self._confirmed is not None and not self._confirmed.done():
             self._confirmed.set_result(None)
 
+    def on_run_taken_back(self, run: EntryRun) -> None:
+        """Never called: what a cursor writes has a high priority, and waits."""
+        raise AssertionError("an entry of a cursor was taken back")
+
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """No further entry can be written."""
         if self._confirmed is not None and not self._confirmed.done():

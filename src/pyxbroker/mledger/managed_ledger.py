@@ -283,6 +283,22 @@ class ManagedLedger:
         if self.listener is not None:
             self.listener.on_entries_added()
 
+    def take_back(self) -> None:
+        """Fails the runs that nothing is stored of, while there is no space for them."""
+        if self.client.is_holding:
+            self.take_back_waiting()
+            if self.current is not None:
+                self.current.take_back()
+
+    def take_back_waiting(self) -> None:
+        """The same for those that wait for the next ledger only."""
+        while self._waiting:
+            self.on_run_taken_back(self._waiting.pop())
+
+    def on_run_taken_back(self, run: EntryRun) -> None:
+        """There was no room for a run, and now it does not wait for it any more."""
+        run.owner.on_run_failed(run, ManagedLedgerError(f"nothing can be stored of {self.name}"))
+
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """The current ledger can confirm nothing more."""
         self.fail(State.FAILED, ManagedLedgerError(f"{self.name} cannot be written: {error}"))
@@ -314,6 +330,27 @@ class ManagedLedger:
         if self.state is State.OPEN:
             self.state = State.CREATING_LEDGER
             self.spawn(self._roll_over())
+
+    def roll_over_if_consumed(self) -> None:
+        """Space is short: the current ledger goes too, if every cursor has acknowledged all of it
+        and retention does not keep it.
+        """
+        current = self.current
+        if (
+            self.state is State.OPEN
+            and current is not None
+            and current.last_add_confirmed >= 0
+            and not self.unreadable
+            and not self._is_retained(0, 0)
+            and all(
+                cursor.acks.mark_delete >= self.last_confirmed
+                for cursor in self.cursors.values()
+                if cursor.durable
+            )
+        ):
+            self.roll_over()
+        else:
+            self.trim()
 
     def check_age(self) -> None:
         """Called now and then: closes a current ledger that is too old, frees old ones."""

@@ -112,10 +112,16 @@ class ChunkedMessages:
                 message.sent.clear()
                 self._held.add(uuid)
 
-    def pass_over(self, place: Place) -> None:
-        """An entry cannot be read, so nothing may wait for it."""
+    def pass_over(self, place: Place, last: int) -> None:
+        """Entries up to the id last cannot be read, so nothing may wait for them."""
+        ledger_id, first = place
         for uuid in list(self._held):
-            self._messages[uuid].waiting.discard(place)
+            message = self._messages[uuid]
+            message.waiting = {
+                each
+                for each in message.waiting
+                if each[0] != ledger_id or not first <= each[1] <= last
+            }
 
     def clear(self) -> None:
         """Everything is read again."""

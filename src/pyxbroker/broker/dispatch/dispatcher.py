@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
 from pyxbroker.dispatch import UnackedCount
 from pyxbroker.entry import AckRun, EntryBatch, Position
-from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
-from pyxbroker.log import get_logger
+from pyxbroker.ledger.handle import LedgerError, is_lost
 
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from pyxbroker.broker.subscription import Subscription
     from pyxbroker.delayed import DelayedIndex
 
-log = get_logger("pyxbroker.dispatch")
-
-RETRY_READ_S = 1.0
 STEPS_MAX = 64  # of one dispatcher within one turn
 
 
@@ -47,6 +44,7 @@ class Dispatcher:
         self.unacked = UnackedCount()
         self._limited = False
         self._stopped = False
+        self.trouble: ReadTrouble | None = None  # since a read went wrong
 
     def _after_mark(self) -> Position:
         return self.managed_ledger.next_position(self.subscription.cursor.acks.mark_delete)
@@ -62,6 +60,11 @@ class Dispatcher:
     def next_consumer(self) -> Consumer | None:
         """The consumer that gets the next entries, or None when none can take any."""
         raise NotImplementedError
+
+    @property
+    def stopped_by_damage(self) -> str | None:
+        """Why nothing more is read, where that is so: too much in a row is lost."""
+        return None if self.trouble is None else self.trouble.stopped
 
     @property
     def is_kept(self) -> bool:
@@ -97,7 +100,7 @@ class Dispatcher:
         should go on.
         """
         position = self.managed_ledger.normalize(self.read_position)
-        if position is None:
+        if position is None or (self.trouble is not None and self.trouble.blocks(again=False)):
             return False
         batch = self.managed_ledger.read_cached(position, count, size)
         if batch is not None:
@@ -107,10 +110,12 @@ class Dispatcher:
         return False
 
     def _send_new(self, batch: EntryBatch) -> None:
+        if self.trouble is not None:
+            self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=False)
         self.read_position = self._send(batch)
 
-    def _pass_over_new(self, position: Position) -> None:
-        self.read_position = Position(position.ledger_id, position.entry_id + 1)
+    def _pass_over_new(self, position: Position, last: int) -> None:
+        self.read_position = Position(position.ledger_id, last + 1)
 
     def _worth_reading(self, consumer: Consumer) -> tuple[int, int]:
         limits = self.topic.limits
@@ -123,45 +128,64 @@ class Dispatcher:
         size: int,
         last: int | None,
         use: Callable[[EntryBatch], None],
-        pass_over: Callable[[Position], None],
+        pass_over: Callable[[Position, int], None],
+        again: bool = False,
     ) -> None:
-        """Reads entries up to last, or to the ledger's end; pass_over(position): it has none."""
+        """Reads entries up to last, or to the ledger's end; pass_over(position, last entry id): it
+        has none of these. again: they were read before.
+        """
         self._reading = True
         started_in = self._round
 
         def on_read(result: EntryBatch | LedgerError) -> None:
-            self._reading = False
-            if self._round == started_in:
-                if isinstance(result, EntryBatch):
+            trouble = self.trouble
+            if isinstance(result, EntryBatch):
+                self._reading = False
+                if trouble is not None:
+                    trouble.answered()
+                if self._round == started_in:
                     use(result)
-                elif self._is_lost(position, result):
-                    pass_over(position)
-                else:
+            else:
+                if trouble is None:
+                    trouble = self.trouble = ReadTrouble(self)
+                if not is_lost(result):
+                    # Nothing else is read until then, however often the dispatcher is woken.
+                    trouble.try_again(position, result)
                     return
+                self._reading = False
+                trouble.answered()
+                if self._round == started_in:
+                    self._on_lost(trouble, position, result, pass_over, again)
             self.wake()
 
         self.managed_ledger.read(position, count, size, on_read, last)
 
-    def _is_lost(self, position: Position, error: LedgerError) -> bool:
-        """True when the entry cannot be read at all, False when it is tried again later."""
-        where = {
-            "topic": self.topic.name,
-            "subscription": self.subscription.name,
-            "entry": position,
-        }
-        if isinstance(error, (EntryDamaged, NoSuchEntry)):
-            # It costs this entry only. It stays in the backlog: an operator decides what to do.
-            log.error("an entry cannot be delivered", **where, error=error)
-            return True
-        log.warning("a read failed, it is tried again in 1 s", **where, error=error)
-        # Nothing else is read until then, however often the dispatcher is woken.
-        self._reading = True
-        self.topic.loop.call_later(RETRY_READ_S, self.topic.turn.run, self._retry_read)
-        return False
-
-    def _retry_read(self) -> None:
+    def retry_read(self) -> None:
+        """The time has come to try a read again."""
         self._reading = False
         self.wake()
+
+    def _on_lost(
+        self,
+        trouble: ReadTrouble,
+        position: Position,
+        error: LedgerError,
+        pass_over: Callable[[Position, int], None],
+        again: bool,
+    ) -> None:
+        """An entry cannot be read at all."""
+        if self.managed_ledger.normalize(position) != position:
+            # It was trimmed meanwhile: whoever reads on finds what is kept.
+            return
+        if self.topic.limits.skips_lost_data:
+            pass_over(position, trouble.skip(position, error, again))
+        elif trouble.pass_over(position, error, again):
+            # It costs this entry only. It stays in the backlog: an operator decides what to do.
+            pass_over(position, position.entry_id)
+
+    def put_back(self, positions: list[Position], again: bool) -> None:
+        """These were passed over, and are read next all the same."""
+        self.read_position = positions[0]
 
     def _send(self, batch: EntryBatch) -> Position:
         """Sends what it can of a batch; returns where to read on."""
@@ -217,6 +241,8 @@ class Dispatcher:
     def rewind(self) -> None:
         """Reads on after the mark: what was delivered and not acknowledged is sent again."""
         self._round += 1
+        if self.trouble is not None:
+            self.trouble.rewound()
         self.read_position = self._after_mark()
 
     def reset(self) -> None:
@@ -224,6 +250,8 @@ class Dispatcher:
         for consumer in self.consumers:
             consumer.clear_pending()
         self._redelivery_counts.clear()
+        if self.trouble is not None:
+            self.trouble.forget()
         self.rewind()
 
     def redeliver_all(self, consumer: Consumer) -> None:

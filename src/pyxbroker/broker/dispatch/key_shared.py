@@ -196,7 +196,9 @@ class KeySharedDispatcher(SharingDispatcher):
         return False
 
     def _serve(self, consumer: Consumer) -> bool:
-        """False when what the consumer gets is being read from disk."""
+        """False when what the consumer gets is being read from disk, or cannot be read."""
+        if self.trouble is not None and self.trouble.blocks(again=True):
+            return False
         count, _ = self._worth_reading(consumer)
         for ledger_id, first, last in self.keys.plan(consumer.slot, count, GAP_MAX):
             at = first
@@ -211,21 +213,23 @@ class KeySharedDispatcher(SharingDispatcher):
                 batch = self.managed_ledger.read_cached(position, most, size, last)
                 if batch is None:
                     use, pass_over = self._deal_waiting, self._pass_over_waiting
-                    self._read_from_disk(position, most, size, last, use, pass_over)
+                    self._read_from_disk(position, most, size, last, use, pass_over, again=True)
                     return False
                 self._deal_waiting(batch)
                 at = batch.entry_id(batch.count - 1) + 1
         return True
 
     def _deal_waiting(self, batch: EntryBatch) -> None:
+        if self.trouble is not None:
+            self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
         left_out: list[tuple[int, int]] = []
         acks = self.subscription.cursor.acks
         deal_waiting(batch, self.slots, self.keys, acks, self._redelivery_counts, left_out)
         if left_out:
             self.subscription.cursor.acknowledge_positions(left_out)
 
-    def _pass_over_waiting(self, position: Position) -> None:
-        self.keys.drop(position.ledger_id, position.entry_id, position.entry_id)
+    def _pass_over_waiting(self, position: Position, last: int) -> None:
+        self.keys.drop(position.ledger_id, position.entry_id, last)
 
     # --- going back ---------------------------------------------------------------------------
 

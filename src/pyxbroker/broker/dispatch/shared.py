@@ -69,6 +69,8 @@ class SharingDispatcher(Dispatcher):
 
     def _read_replay(self, count: int, size: int) -> bool:
         """Reads and sends the first ones of what goes before what is new."""
+        if self.trouble is not None and self.trouble.blocks(again=True):
+            return False
         ledger_id, first, last = self._replay.first_range(count)
         position = self.managed_ledger.normalize((ledger_id, first))
         if position != (ledger_id, first):
@@ -79,10 +81,13 @@ class SharingDispatcher(Dispatcher):
         if batch is not None:
             self._send_replay(batch)
             return True
-        self._read_from_disk(position, count, size, last, self._send_replay, self._pass_over_replay)
+        use, pass_over = self._send_replay, self._pass_over_replay
+        self._read_from_disk(position, count, size, last, use, pass_over, again=True)
         return False
 
     def _send_replay(self, batch: EntryBatch) -> None:
+        if self.trouble is not None:
+            self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
         reached = self._send_again(batch)
         self._replay.discard_range(batch.ledger_id, batch.entry_id(0), reached.entry_id - 1)
 
@@ -90,8 +95,15 @@ class SharingDispatcher(Dispatcher):
         """_send, for entries that lie before others which were sent."""
         return self._send(batch)
 
-    def _pass_over_replay(self, position: Position) -> None:
-        self._replay.discard_range(*position, position.entry_id)
+    def _pass_over_replay(self, position: Position, last: int) -> None:
+        self._replay.discard_range(*position, last)
+
+    def put_back(self, positions: list[Position], again: bool) -> None:
+        if not again:
+            super().put_back(positions, again)
+            return
+        for position in positions:
+            self._replay.add(*position)
 
     def rewind(self) -> None:
         self._replay.clear()
@@ -197,9 +209,9 @@ class SharedDispatcher(SharingDispatcher):
         self._chunked.release(self._replay)
         return super()._has_replay()
 
-    def _pass_over_replay(self, position: Position) -> None:
-        super()._pass_over_replay(position)
-        self._chunked.pass_over(position)
+    def _pass_over_replay(self, position: Position, last: int) -> None:
+        super()._pass_over_replay(position, last)
+        self._chunked.pass_over(position, last)
 
     @property
     def is_kept(self) -> bool:

@@ -1,0 +1,100 @@
+/*
+ * storage_trouble.c - the owner's part in bad times: no memory, a flush that was put off, and the
+ * end of the journal.
+ *
+ * Without memory an add is refused as if the cache were full. The flush thread then rings the owner
+ * now and again, so that who waits tries again also when nothing else happens.
+ *
+ * When the journal has failed, what was not durable then never will be. The owner drops it from the
+ * cache, so that nobody takes it for stored, and hands what is left to the flush thread: it was
+ * acknowledged, and may be on a disk that is going to fail altogether.
+ */
+#include <errno.h>
+
+#include "storage_parts.h"
+
+#define MEMORY_CALM_NS 1000000000u /* after the last refusal, when nobody has tried since */
+
+int storage_trouble(const storage *s) {
+    const _Atomic int *const causes[] = {&s->journal.trouble, &s->flusher.error, &s->files.trouble,
+                                         &s->no_memory};
+    int error = 0;
+    for (size_t i = 0; i < sizeof causes / sizeof *causes && error == 0; i++)
+        error = atomic_load_explicit(causes[i], memory_order_acquire);
+    return error;
+}
+
+int storage_refuse_memory(storage *s) {
+    s->memory_failed_ns = s->disk->clock_ns(s->disk->ctx);
+    if (atomic_exchange(&s->no_memory, -ENOMEM) == 0) {
+        flusher_remind(&s->flusher, 1);
+        events_add(&s->events, EVENT_ERROR,
+                   "there is not enough memory to store more; retrying");
+    }
+    return STORAGE_FULL;
+}
+
+void storage_memory_again(storage *s) {
+    atomic_store(&s->no_memory, 0);
+    flusher_remind(&s->flusher, 0);
+    events_add(&s->events, EVENT_INFO, "there is enough memory again");
+}
+
+/* Removes what never became durable from one ledger's part. Returns how many entries. */
+static size_t part_drop_lost(const generation *g, cache_ledger *part) {
+    size_t kept = 0;
+    for (size_t i = 0; i < part->count; i++) {
+        const cache_entry *entry = &part->entries[i];
+        const segment *in = entry->data == NULL ? NULL : g->segments[entry->segment];
+        if (in == NULL || (size_t)(entry->data - in->base) < in->lost)
+            part->entries[kept++] = *entry;
+    }
+    size_t dropped = part->count - kept;
+    part->count = kept;
+    return dropped;
+}
+
+/* What is the last entry now that some are gone. */
+static void ledger_look_again(storage *s, ledger_state *ledger) {
+    ledger->last_entry = ledger->last_evicted;
+    for (const generation *g = s->oldest; g != NULL; g = g->next) {
+        const cache_ledger *part = generation_find(g, ledger->ledger_id);
+        if (part != NULL && part->count > 0 &&
+            part->entries[part->count - 1].entry_id > ledger->last_entry)
+            ledger->last_entry = part->entries[part->count - 1].entry_id;
+    }
+}
+
+void storage_after_failure(storage *s) {
+    s->failure_seen = 1;
+    journal_mark_lost(&s->journal);
+    uint64_t durable = journal_durable_group(&s->journal);
+    for (generation *g = s->oldest; g != NULL; g = g->next) {
+        /* The flush thread reads the entries only of one that is durable as a whole. */
+        if (g != s->active && g->last_group <= durable)
+            continue;
+        for (size_t i = 0; i < g->list_count; i++) {
+            size_t dropped = part_drop_lost(g, g->list[i]);
+            g->entries -= dropped;
+            ledger_state *ledger =
+                dropped > 0 ? storage_known_ledger(s, g->list[i]->ledger_id) : NULL;
+            if (ledger != NULL)
+                ledger_look_again(s, ledger);
+        }
+    }
+    s->flush_wanted = 1;
+}
+
+void storage_put_off_work(storage *s) {
+    storage_notice_failure(s);
+    generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;
+    if (returned != NULL) {
+        returned->last_group = journal_durable_group(&s->journal);
+        flusher_flush(&s->flusher, returned);
+    }
+    if (s->flush_wanted)
+        storage_flush(s);
+    if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0 && !s->flush_wanted &&
+        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_CALM_NS)
+        storage_memory_again(s);
+}

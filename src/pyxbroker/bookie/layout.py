@@ -1,0 +1,149 @@
+"""What belongs together in a data directory, and whether all of it is there.
+
+    bookie/current/VERSION   the cookie: written once, when everything else exists
+    bookie/journal           the journal, unless journalDirectories says otherwise
+    bookie/ledgers           the entry logs, unless ledgerDirectories says otherwise
+    metadata/metadata.db     the embedded metadata store, unless it is elsewhere
+    metadata.copies          copies of that store
+
+A first start makes them in this order: metadata, journal and entry logs, the cookie, then the first
+entry. So with a cookie all others have to be there, and without one there can be no entry. A kill
+at any moment of a first start leaves one of these states; anything else is a loss, and is refused
+with its name before a file is made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyxbroker.bookie.cookie import FILE, Cookie, read_cookie
+from pyxbroker.bookie.errors import (
+    CookieMissing,
+    DamagedCookie,
+    DataError,
+    DirectoryMissing,
+    MetadataMissing,
+)
+from pyxbroker.directories import is_there, patiently, sync_directory
+
+DATABASE_NAME = "metadata.db"
+JOURNAL_BLOCK_BYTES = 4096
+GROUP_MAGIC = b"PBJG"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the parts of a data directory are; `metadata` is None when the store is elsewhere."""
+
+    bookie: Path
+    journal: Path
+    ledgers: Path
+    metadata: Path | None
+
+    @property
+    def database(self) -> Path | None:
+        return None if self.metadata is None else self.metadata / DATABASE_NAME
+
+    @property
+    def copies(self) -> Path | None:
+        """The copies of the embedded store, beside it."""
+        if self.metadata is None:
+            return None
+        return self.metadata.with_name(f"{self.metadata.name}.copies")
+
+    def is_new(self) -> bool:
+        """Whether nothing was ever made here. Raises OSError."""
+        return not self._has_any(self.bookie / FILE, self.database) and not self.has_entries()
+
+    def has_entries(self) -> bool:
+        """Whether an entry was ever stored here: an entry log, or a group in a journal file."""
+        if any(name.endswith(".log") for name in _names(self.ledgers)):
+            return True
+        files = [self.journal / each for each in _names(self.journal) if each.endswith(".journal")]
+        return any(patiently(_has_group, each) for each in files)
+
+    def examine(self) -> Cookie | None:
+        """The cookie; None for a directory that was never used. Makes nothing, changes nothing.
+
+        Raises DataError when a part is missing that was there, and OSError.
+        """
+        cookie = read_cookie(self.bookie)
+        if cookie is not None or self.has_entries():
+            for missing in self._missing():
+                raise missing
+            if cookie is None:
+                raise CookieMissing(self.bookie, self.bookie / FILE)
+        return cookie
+
+    def accept_losses(self) -> tuple[Cookie | None, list[str]]:
+        """As `examine`, but prepares to do without what is missing; returns also what that is.
+
+        Without the metadata nobody can say what the entries are: they are set aside under another
+        name, so that the new store's ledger ids meet nothing old.
+
+        Raises what is not a loss, such as a newer format, and OSError.
+        """
+        losses: list[str] = []
+        cookie: Cookie | None = None
+        is_used = True
+        try:
+            cookie = read_cookie(self.bookie)
+            is_used = cookie is not None or self.has_entries()
+        except DamagedCookie as damaged:
+            losses.append(str(damaged))
+        missing = list(self._missing()) if is_used else []
+        losses += map(str, missing)
+        if any(isinstance(each, MetadataMissing) for each in missing):
+            return None, losses + self._set_aside()
+        if is_used and cookie is None and not losses:
+            losses.append(str(CookieMissing(self.bookie, self.bookie / FILE)))
+        return cookie, losses
+
+    def _missing(self) -> Iterator[DataError]:
+        """What is not there of a data directory that was used."""
+        if self.database is not None and not self._has_any(self.database, self._new_database()):
+            copies = self.copies if self._has_any(self.copies) else None
+            yield MetadataMissing(self.database, self.bookie, copies)
+        if not self._has_any(self.ledgers):
+            yield DirectoryMissing("entry log", self.ledgers, "all messages but the newest")
+        if not self._has_any(self.journal):
+            loses = "the newest messages, those that were in no entry log yet"
+            yield DirectoryMissing("journal", self.journal, loses)
+
+    def _new_database(self) -> Path | None:
+        """A database that was built anew; if a kill kept it from its place, a start puts it there."""
+        return None if self.database is None else self.database.with_name("metadata.db.new")
+
+    def _has_any(self, *files: Path | None) -> bool:
+        return any(each is not None and is_there(each) for each in files)
+
+    def _set_aside(self) -> list[str]:
+        """Gives other names to what nobody can read any more. Returns what that was."""
+        told = []
+        ending = time.strftime(".lost-%Y%m%d-%H%M%S", time.gmtime())
+        parts = [self.bookie, self.journal, self.ledgers, self.metadata, self.copies]
+        for path in parts:
+            if path is None or not is_there(path):
+                continue
+            aside = path.with_name(path.name + ending)
+            path.rename(aside)
+            sync_directory(path.parent)
+            told.append(f"{path} is {aside} now.")
+        return told
+
+
+def _names(directory: Path) -> list[str]:
+    try:
+        return patiently(os.listdir, directory)
+    except FileNotFoundError:
+        return []
+
+
+def _has_group(file: Path) -> bool:
+    with file.open("rb") as journal:
+        journal.seek(JOURNAL_BLOCK_BYTES)
+        return journal.read(len(GROUP_MAGIC)) == GROUP_MAGIC

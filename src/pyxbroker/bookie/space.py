@@ -1,0 +1,287 @@
+"""Whether anything can be stored, and a reserve of space for the time when others filled the disk.
+
+A file system is short when it has less free space than what is in memory needs on its way to the
+disk: both generations of the write cache where entry logs are, one journal file where the journal
+is, METADATA_BYTES where the metadata is; where several of them share a file system, the sum. Then
+nothing more is taken from producers, so that no write that has begun meets the end of the disk. It
+is short no more when there is a quarter more than that, so that it does not come and go.
+
+The reserve is a file of blocks that are allocated and never written. It is given back when
+something could not be written for want of space, and when the disk is full at the start: what it
+leaves is for deleting, acknowledging, trimming, one flush and a start, which all make space. It is
+made again when there is enough. What counts as free is always what would be free with the reserve
+made, or the reserve that was given back would be published away.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyxbroker.directories import sync_directory
+from pyxbroker.log import get_logger
+
+log = get_logger("pyxbroker.bookie")
+
+RESERVE_NAME = "reserve"
+METADATA_BYTES = 8 << 20
+"""For the change log of the metadata, and what its database grows by."""
+SHARE_MAX = 0.25
+"""A small file system is not short as long as this part of it is free."""
+RESERVE_SHARE = 8
+"""The reserve takes at most one part in this many of a file system."""
+MARGIN = 1.25
+"""What was short has to have this much more than is needed."""
+START_BYTES = 16 << 20
+"""With less at the start, the reserve is given back: a first journal file, metadata, a flush."""
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a file system has, in bytes."""
+
+    free: int  # for a user without privileges
+    total: int
+
+    @property
+    def used_part(self) -> float:
+        return 1 - self.free / self.total if self.total else 0.0
+
+
+def usage_of(path: Path) -> Usage:
+    """The file system that a path is on, or will be on when it is made. Raises OSError."""
+    found = os.statvfs(_existing(path))
+    return Usage(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+class Reserve:
+    """A file of allocated blocks that is given back when there is no other space."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self.path = directory / RESERVE_NAME
+        self.size = size
+
+    @property
+    def held(self) -> int:
+        """Bytes that it has on the disk now."""
+        try:
+            return min(self.path.stat().st_blocks * 512, self.size)
+        except FileNotFoundError:
+            return 0
+
+    def make(self) -> bool:
+        """Allocates it. Blocks; False when there is not enough space after all. Raises OSError."""
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(descriptor, 0, self.size)
+        except OSError as error:
+            self.path.unlink()
+            if error.errno in _NO_SPACE:
+                return False
+            raise
+        finally:
+            os.close(descriptor)
+        return True
+
+    def give_back(self) -> bool:
+        """Frees its blocks; whether there were any. Any thread; blocks shortly. Raises OSError."""
+        try:
+            self.path.unlink()
+        except FileNotFoundError:
+            return False
+        # A file system with a journal gives the blocks to others when this is on the disk.
+        sync_directory(self.path.parent)
+        return True
+
+
+@dataclass(slots=True)
+class FileSystem:
+    """One file system that something is stored on."""
+
+    device: int
+    directory: Path  # the first of those on it, which is named in sentences
+    needed: int = 0  # bytes; with less free it is short
+    reserve: Reserve | None = None
+    usage: Usage = Usage(0, 0)
+    is_short: bool = False
+
+    def look(self, used_part_max: float) -> None:
+        """Asks for its free space and decides whether it is short. Raises OSError."""
+        self.usage = usage_of(self.directory)
+        is_over = used_part_max < 1 and self.usage.used_part > used_part_max
+        self.is_short = is_over or not self._has(MARGIN if self.is_short else 1.0)
+
+    def _has(self, margin: float) -> bool:
+        """Whether there is as much space as is needed, times a margin, beside the reserve."""
+        lent = 0 if self.reserve is None else self.reserve.size - self.reserve.held
+        needed = min(self.needed, self.usage.total * SHARE_MAX)
+        return self.usage.free - lent >= needed * margin
+
+    @property
+    def lacks_reserve(self) -> bool:
+        """The reserve is not there, and there is space for it."""
+        reserve = self.reserve
+        if reserve is None or self.is_short or not self._has(MARGIN):
+            return False
+        return reserve.held < reserve.size
+
+    def __str__(self) -> str:
+        return f"{self.directory}: {self.usage.free / _MIB:.1f} MiB free"
+
+
+def file_systems_of(needs: Iterable[tuple[Path, int]], reserve_bytes: int) -> list[FileSystem]:
+    """The file systems of some directories and what each directory needs of its own, in bytes.
+
+    The reserve of a file system is in the first of its directories.
+    """
+    found: dict[int, FileSystem] = {}
+    for directory, needed in needs:
+        device = _existing(directory).stat().st_dev
+        if device not in found:
+            usage = usage_of(directory)
+            size = min(reserve_bytes, usage.total // RESERVE_SHARE)
+            reserve = Reserve(directory, size) if size else None
+            found[device] = FileSystem(device, directory, reserve=reserve, usage=usage)
+        found[device].needed += needed
+    return list(found.values())
+
+
+class StorageState:
+    """Knows whether things can be stored; one for each process, on the loop's thread.
+
+    trouble() is what the storage says of itself (0, or a negative errno), failure() why it will
+    never store anything again (None: it does).
+    """
+
+    def __init__(self, file_systems: list[FileSystem], used_part_max: float = 1.0) -> None:
+        self.file_systems = file_systems
+        self.refusal: str | None = None
+        """Why nothing can be stored now; None: all is well."""
+        self.has_failed = False
+        """The refusal is for good, until a restart."""
+        self.trouble: Callable[[], int] = lambda: 0
+        self.failure: Callable[[], str | None] = lambda: None
+        self.metadata_trouble: Callable[[], str | None] = lambda: None
+        self._used_part_max = used_part_max
+        self._callbacks: list[Callable[[], None]] = []
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Calls callback() after each change of `refusal`."""
+        self._callbacks.append(callback)
+
+    @property
+    def is_short(self) -> bool:
+        """There is not enough space: what is not needed any more has to go at once."""
+        return any(each.is_short for each in self.file_systems) or -self.trouble() in _NO_SPACE
+
+    def check(self) -> None:
+        """Looks at everything anew. Called at intervals, and when the storage's trouble changed."""
+        for each in self.file_systems:
+            try:
+                each.look(self._used_part_max)
+            except OSError as error:
+                log.warning(
+                    "free space is not known", directory=each.directory, error=error.strerror
+                )
+        if -self.trouble() in _NO_SPACE:
+            self.give_back_reserves("the storage could not write for want of space")
+        self._tell(*self._judge())
+
+    def _judge(self) -> tuple[str | None, bool]:
+        failure = self.failure()
+        if failure is not None:
+            return failure, True
+        trouble = -self.trouble()
+        short = [str(each) for each in self.file_systems if each.is_short]
+        if short or trouble in _NO_SPACE:
+            where = ", ".join(short) or os.strerror(trouble)
+            return (
+                f"The disk of the storage is full ({where}); free some space, delete topics or"
+                " acknowledge messages.",
+                False,
+            )
+        if trouble:
+            return (
+                f"The storage cannot write ({os.strerror(trouble)}); it tries again by itself.",
+                False,
+            )
+        return self.metadata_trouble(), False
+
+    def _tell(self, refusal: str | None, has_failed: bool) -> None:
+        before, self.refusal = self.refusal, refusal
+        had_failed, self.has_failed = self.has_failed, has_failed
+        if (before is None) == (refusal is None) and had_failed == has_failed:
+            return  # at most the numbers in the sentence have changed
+        if refusal is None:
+            log.info("messages can be stored again")
+        else:
+            log.error("messages cannot be stored", reason=refusal)
+        for callback in self._callbacks:
+            callback()
+
+    # --- the reserve ------------------------------------------------------------------------------
+
+    def prepare_start(self) -> None:
+        """Gives the reserve back where a start would fail for want of space. Before it begins."""
+        for each in self.file_systems:
+            if usage_of(each.directory).free < START_BYTES:
+                self._give_back(each, "the disk is full at the start")
+
+    def give_back_reserves(self, reason: str) -> bool:
+        """Gives back the reserves where space is short, or all if nobody knows where; whether there
+        was one. Any thread.
+        """
+        short = [each for each in self.file_systems if each.is_short] or self.file_systems
+        given = [self._give_back(each, reason) for each in short]
+        return any(given)
+
+    def give_back_on(self, directory: Path, reason: str) -> bool:
+        """The same on the file system of a directory where there was no space. Any thread."""
+        device = _existing(directory).stat().st_dev
+        there = [each for each in self.file_systems if each.device == device]
+        given = [self._give_back(each, reason) for each in there]
+        return any(given)
+
+    def _give_back(self, file_system: FileSystem, reason: str) -> bool:
+        reserve = file_system.reserve
+        try:
+            given = reserve is not None and reserve.give_back()
+        except OSError as error:
+            log.error("the reserve cannot be given back", file=reserve, error=error.strerror)
+            return False
+        if given and reserve is not None:
+            log.warning("the reserve is given back", file=reserve.path, reason=reason)
+        return given
+
+    def missing_reserves(self) -> list[Reserve]:
+        """Those that there is space for by now; make() blocks."""
+        return [
+            each.reserve
+            for each in self.file_systems
+            if each.reserve is not None and each.lacks_reserve
+        ]
+
+
+def make_reserves(reserves: Iterable[Reserve]) -> None:
+    """Allocates reserves. Blocks."""
+    for each in reserves:
+        try:
+            each.make()
+        except OSError as error:
+            log.warning("the reserve cannot be made", file=each.path, error=error.strerror)
+
+
+def space_stats(file_systems: Iterable[FileSystem]) -> Mapping[str, Usage]:
+    """The last known usage by directory."""
+    return {str(each.directory): each.usage for each in file_systems}

@@ -1,0 +1,257 @@
+"""When entries cannot be read: a dispatcher tries again, passes over what is lost, or stops.
+
+A read that fails (the disk's EIO, no memory, no descriptor) says nothing about the entry: it is
+tried again until it goes well, and everything behind it waits. An entry that is damaged or missing
+is lost, and passed over; it stays in the backlog. LOST_IN_A_ROW_MAX of them in a row are one bad
+block. More than that is no bad block but a file that is gone or a disk that fails, and who passed
+over it would let the next cumulative acknowledgement cover it: so the subscription stops there, and
+looks again now and then. With autoSkipNonRecoverableData it acknowledges what is lost and goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pyxbroker.entry import AckRun, Position
+from pyxbroker.ledger.client import NoSuchLedger
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.log import get_logger
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+
+log = get_logger("pyxbroker.dispatch")
+
+LOST_IN_A_ROW_MAX = 64  # entries: a block of 4 KiB has no more of the smallest ones
+LOOK_AGAIN_S = 30.0  # then a subscription that stopped finds out whether it can go on
+REPORT_S = 1.0  # what is passed over within that time is one line of the log
+REPORTED_MAX = 1000  # runs that are not reported again when they are met again
+SKIPPED_AT_ONCE = 4096  # entries that are acknowledged as one run
+
+STOPPED_HELP = (
+    "seek or reset the subscription to a position behind them, or set"
+    " autoSkipNonRecoverableData=true; it is tried again every 30 s"
+)
+
+
+class LostRun:
+    """Entries in a row that are lost; `again`: they had been read before."""
+
+    __slots__ = ("again", "count", "error", "last", "positions")
+
+    def __init__(self, again: bool) -> None:
+        self.again = again
+        self.count = 0
+        self.positions: list[Position] = []  # the first ones
+        self.last = Position(-1, -1)
+        self.error: LedgerError | None = None  # of the last of them
+
+    def add(self, position: Position, error: LedgerError) -> None:
+        self.count += 1
+        if len(self.positions) <= LOST_IN_A_ROW_MAX:
+            self.positions.append(position)
+        self.last = position
+        self.error = error
+
+    @property
+    def extent(self) -> tuple[Position, Position]:
+        return self.positions[0], self.last
+
+    def __str__(self) -> str:
+        first, last = self.extent
+        return (
+            f"{self.count} entries in a row, from {first.ledger_id}:{first.entry_id} to"
+            f" {last.ledger_id}:{last.entry_id}, cannot be read: {self.error}"
+        )
+
+
+class ReadTrouble:
+    """What keeps one dispatcher from reading on, and what it has passed over. Made when the first
+    read goes wrong.
+    """
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.stopped: str | None = None  # the sentence why
+        self._dispatcher = dispatcher
+        self._loop = dispatcher.topic.loop
+        self._turn = dispatcher.topic.turn
+        limits = dispatcher.topic.limits
+        self._delay_min_s = limits.read_retry_min_s
+        self._delay_max_s = limits.read_retry_max_s
+        self._where = {
+            "topic": dispatcher.topic.name,
+            "subscription": dispatcher.subscription.name,
+        }
+        self._tries = 0  # that failed since a read went well
+        self._since = 0.0
+        self._delay_s = self._delay_min_s
+        self._new = LostRun(again=False)
+        self._again = LostRun(again=True)
+        self._stopped_run: LostRun | None = None
+        self._looks_again: asyncio.TimerHandle | None = None
+        self._reported: set[tuple[Position, Position]] = set()
+        self._to_report: list[LostRun] = []
+
+    # --- reads that fail ----------------------------------------------------------------------
+
+    def try_again(self, position: Position, error: LedgerError) -> None:
+        """A read failed: nothing else is read until it was tried again, later each time."""
+        if self._tries == 0:
+            self._since = self._loop.time()
+            self._delay_s = self._delay_min_s
+            log.warning(
+                "a read failed; it is tried again until it goes well, and consumers wait",
+                **self._where,
+                entry=position,
+                error=error,
+            )
+        self._tries += 1
+        self._loop.call_later(self._delay_s, self._turn.run, self._dispatcher.retry_read)
+        self._delay_s = min(self._delay_s * 2, self._delay_max_s)
+
+    def answered(self) -> None:
+        """The disk has answered."""
+        if self._tries:
+            log.info(
+                "reading goes on",
+                **self._where,
+                after_s=round(self._loop.time() - self._since, 3),
+                tries=self._tries,
+            )
+            self._tries = 0
+
+    # --- entries that are lost ----------------------------------------------------------------
+
+    def blocks(self, again: bool) -> bool:
+        """Whether the subscription has stopped at new entries, or at some that are sent again."""
+        return (
+            self._looks_again is not None
+            and self._stopped_run is not None
+            and self._stopped_run.again is again
+        )
+
+    def pass_over(self, position: Position, error: LedgerError, again: bool) -> bool:
+        """Counts a lost entry; False: there are too many in a row, and the subscription stops."""
+        run = self._again if again else self._new
+        run.add(position, error)
+        if run.count > LOST_IN_A_ROW_MAX:
+            self._stop(run)
+            return False
+        self._report_later(run)
+        return True
+
+    def skip(self, position: Position, error: LedgerError, again: bool) -> int:
+        """Acknowledges what is lost, as autoSkipNonRecoverableData wants it; the last entry id of
+        it. A ledger that is lost as a whole is so for all subscriptions.
+        """
+        dispatcher = self._dispatcher
+        managed_ledger = dispatcher.managed_ledger
+        ledger_id, first = position
+        last = managed_ledger.last_entry(ledger_id)
+        if isinstance(error, NoSuchLedger) and last is not None:
+            log.error("a lost ledger is skipped", **self._where, ledger=ledger_id, error=error)
+            for cursor in [dispatcher.subscription.cursor, *managed_ledger.cursors.values()]:
+                for start in range(0, last + 1, SKIPPED_AT_ONCE):
+                    stop = min(start + SKIPPED_AT_ONCE, last + 1)
+                    cursor.acknowledge(AckRun.of((ledger_id, n) for n in range(start, stop)))
+            return last
+        run = self._again if again else self._new
+        run.add(position, error)
+        self._report_later(run)
+        dispatcher.subscription.cursor.acknowledge_positions([position])
+        return first
+
+    def has_read(self, ledger_id: int, entry_id: int, again: bool) -> None:
+        """An entry could be read: what was lost before it was no longer run than it was."""
+        run = self._again if again else self._new
+        if run.count:
+            self._end(again)
+        stopped = self._stopped_run
+        if (
+            stopped is not None
+            and stopped.again is again
+            and (ledger_id, entry_id) >= stopped.positions[0]
+        ):
+            log.info("a subscription that had stopped goes on", **self._where)
+            self._go_on()
+
+    def rewound(self) -> None:
+        """Everything is read again from the mark on, so that it is met anew."""
+        self._end(again=False)
+        self._end(again=True)
+        if self._looks_again is not None:
+            self._looks_again.cancel()
+            self._looks_again = None
+        if self._stopped_run is not None and self._stopped_run.again:
+            self._go_on()
+
+    def forget(self) -> None:
+        """The cursor was moved: it need not be met again."""
+        self.rewound()
+        self._go_on()
+
+    def _end(self, again: bool) -> None:
+        if again:
+            self._again = LostRun(again)
+        else:
+            self._new = LostRun(again)
+
+    # --- stopping -----------------------------------------------------------------------------
+
+    def _stop(self, run: LostRun) -> None:
+        before = self._stopped_run
+        self.stopped = f"The subscription has stopped: {run}."
+        self._stopped_run = run
+        self._to_report = [each for each in self._to_report if each is not run]
+        if before is None or before.positions[0] != run.positions[0]:
+            log.error(
+                "a subscription stops: too many entries in a row cannot be read",
+                **self._where,
+                entries=run.count,
+                first=run.positions[0],
+                last=run.last,
+                error=run.error,
+                help=STOPPED_HELP,
+            )
+        # What was passed over is tried again with the last one, which was not.
+        self._end(run.again)
+        self._dispatcher.put_back(run.positions[:-1], run.again)
+        self._looks_again = self._loop.call_later(LOOK_AGAIN_S, self._turn.run, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = None
+        self._dispatcher.wake()
+
+    def _go_on(self) -> None:
+        self.stopped = None
+        self._stopped_run = None
+
+    # --- the log ------------------------------------------------------------------------------
+
+    def _report_later(self, run: LostRun) -> None:
+        if not self._to_report:
+            self._loop.call_later(REPORT_S, self._report)
+        if not any(each is run for each in self._to_report):
+            self._to_report.append(run)
+
+    def _report(self) -> None:
+        """One line for what was passed over lately and was not known before."""
+        met, self._to_report = self._to_report, []
+        by_extent = {each.extent: each for each in met if each.extent not in self._reported}
+        runs = list(by_extent.values())
+        if not runs:
+            return
+        if len(self._reported) + len(runs) > REPORTED_MAX:
+            self._reported.clear()
+        self._reported.update(by_extent)
+        skips = self._dispatcher.topic.limits.skips_lost_data
+        log.error(
+            "entries that cannot be read are skipped" if skips else "entries cannot be delivered",
+            **self._where,
+            entries=sum(each.count for each in runs),
+            runs=len(runs),
+            first=runs[0].positions[0],
+            last=runs[-1].last,
+            error=runs[-1].error,
+        )

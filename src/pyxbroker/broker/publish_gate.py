@@ -1,0 +1,122 @@
+"""Whether clients may publish: what becomes of their SENDs while nothing can be stored.
+
+    open    Everything is given to the storage. When its write cache is full for a moment, reading
+            from those who publish stops.
+    held    Nothing can be stored. What clients send is kept (maxMessagePublishBufferSizeInMB), and
+            every connection is read: a client that publishes may be the one whose acknowledgements
+            free space.
+    closed  That lasted for storageUnavailableTimeoutMs, more was sent than is kept, or nothing will
+            ever be stored again. Producers with unanswered SENDs are closed, and those SENDs are
+            forgotten; producers that are opened are refused with the reason. Official clients
+            then fail what is pending with that error, and try to come back from time to time.
+
+It opens again by itself. An entry that the storage had begun with may be there, although its SEND
+was forgotten; what was acknowledged is there in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.topic import Topic
+from pyxbroker.connection import Connections
+from pyxbroker.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.log import get_logger
+
+log = get_logger("pyxbroker.service")
+
+
+class PublishGate:
+    """One for each broker."""
+
+    def __init__(
+        self,
+        state: StorageState,
+        connections: Connections,
+        ledgers: LedgerClient,
+        topics: Callable[[], Iterable[Topic]],
+        timeout_s: float,
+    ) -> None:
+        self.is_closed = False
+        self.refused_sends = 0
+        self.refused_producers = 0
+        self._state = state
+        self._connections = connections
+        self._ledgers = ledgers
+        self._topics = topics
+        self._timeout_s = timeout_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing_due = False
+        connections.on_overflow = self._close
+        state.on_change(self._on_change)
+
+    def check(self) -> None:
+        """Raises ProducerBlockedQuotaExceededException while it is closed."""
+        if self.is_closed:
+            self.refused_producers += 1
+            raise ProducerBlockedQuotaExceededException(self._state.refusal)
+
+    def set_full(self, full: bool) -> None:
+        """The storage has no room for a run (or has again), or does not take it now."""
+        self._connections.set_full(full)
+        if full and self.is_closed and not self._closing_due:
+            # A producer that had nothing pending when the others were closed.
+            self._closing_due = True
+            self._connections.turn.at_end(self._close_waiting)
+
+    def _on_change(self) -> None:
+        self._connections.turn.run(self._change)
+
+    def _change(self) -> None:
+        if self._state.refusal is None:
+            self._open()
+            return
+        self._connections.set_holding(True)
+        self._ledgers.set_holding(True)
+        if self._state.has_failed:
+            self._close()
+        elif self._timer is None and not self.is_closed:
+            loop = self._connections.loop
+            self._timer = loop.call_later(self._timeout_s, self._connections.turn.run, self._close)
+
+    def _open(self) -> None:
+        self._stop_timer()
+        self.is_closed = False
+        self._ledgers.set_holding(False)
+        self._connections.set_holding(False)
+
+    def _close(self) -> None:
+        if self._state.refusal is None or self.is_closed:
+            return
+        self._stop_timer()
+        self.is_closed = True
+        self._close_waiting()
+
+    def _close_waiting(self) -> None:
+        """Sends away who waits for an answer, and forgets what waits for room."""
+        self._closing_due = False
+        if not self.is_closed:
+            return
+        sends = 0
+        topics = [each for each in self._topics() if each.name.is_persistent]
+        for topic in topics:
+            sends += topic.close_producers(only_waiting=True)
+        for topic in topics:
+            topic.managed_ledger.take_back_waiting()
+        self._ledgers.take_back()
+        self.refused_sends += sends
+        if sends:
+            log.warning("sends were refused", sends=sends, reason=self._state.refusal)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """The broker stops: nobody waits any more."""
+        self._stop_timer()
+        self._close()

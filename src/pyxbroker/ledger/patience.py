@@ -1,0 +1,72 @@
+"""Trying again: what a disk or the metadata store does not answer at this moment.
+
+An error of that kind says nothing about what is stored. Who took it for "there is nothing" would
+go on with something older, so whoever reads state waits and asks again, and gives up with the error
+itself when that takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from pyxbroker.ledger.handle import LedgerError, LedgerFenced, is_lost
+from pyxbroker.log import get_logger
+from pyxbroker.metadata.store import Unavailable
+
+T = TypeVar("T")
+
+log = get_logger("pyxbroker.ledger")
+
+PATIENCE_S = 10.0
+"""Clients give an operation up after 30 s, and then ask again."""
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 1.0
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether an error says only that something cannot be done at this moment."""
+    if isinstance(error, LedgerError):
+        return not is_lost(error) and not isinstance(error, LedgerFenced)
+    return isinstance(error, Unavailable)
+
+
+class Patience:
+    """What one undertaking waits for in all, however many things it asks for.
+
+    The first failure is one line of the log, and so is the end of the trouble.
+    """
+
+    def __init__(self, what: str, seconds: float = PATIENCE_S) -> None:
+        self._what = what
+        self._loop = asyncio.get_running_loop()
+        self._until = self._loop.time() + seconds
+        self._is_told = False
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """The answer; question is called again while it fails for a reason that may pass."""
+        delay = RETRY_MIN_S
+        tries = 0
+        began = self._loop.time()
+        while True:
+            try:
+                answer = await question()
+            except (LedgerError, Unavailable) as error:
+                if not may_pass(error) or self._loop.time() + delay > self._until:
+                    raise
+                if not self._is_told:
+                    self._is_told = True
+                    log.warning("it is tried again", what=self._what, error=error)
+                tries += 1
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RETRY_MAX_S)
+                continue
+            if tries:
+                log.info(
+                    "it went well after all",
+                    what=self._what,
+                    after_s=round(self._loop.time() - began, 3),
+                    tries=tries,
+                )
+            return answer
