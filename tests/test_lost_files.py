@@ -30,6 +30,7 @@ LOST = {
     "journal directory": "bookie/journal",
     "journal file": "bookie/journal/*.journal",
     "entry log directory": "bookie/ledgers",
+    "entry log": "bookie/ledgers/*.log",
     "metadata directory": "metadata",
     "metadata database": "metadata/metadata.db",
 }

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
-
 from compat_tests.brokers import Broker, BrokerFailed
+
 from torture.errors import Errors, build_errors
 
 FILES = {
