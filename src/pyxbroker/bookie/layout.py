@@ -55,8 +55,11 @@ class Layout(NamedTuple):
         return self.metadata.with_name(f"{self.metadata.name}.copies")
 
     def is_new(self) -> bool:
-        """Whether nothing was ever made here. Raises OSError."""
-        return not self._has_any(self.bookie / FILE, self.database) and not self.has_entries()
+        """Whether nothing was ever made here, and no metadata elsewhere may know of anything that
+        was. Raises OSError.
+        """
+        is_known = self._has_any(self.bookie / FILE) or self._has_database()
+        return not is_known and not self.has_entries()
 
     def has_entries(self) -> bool:
         """Whether an entry was ever stored here: an entry log, or a group in a journal file."""
