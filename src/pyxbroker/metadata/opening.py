@@ -182,10 +182,10 @@ class Opening:
         (version,) = self.database.execute("PRAGMA user_version").fetchone()
         schema = database.schema_of(self.database)
         if not schema and version == 0:
-            if any(self.copies.numbers()):
-                self.reason = self.reason or "it is empty"
-            else:
+            if self.reason is None and not any(self.copies.numbers()):
                 self._make()
+            else:
+                self.reason = self.reason or "it is empty"
             return None
         if schema == database.SCHEMA and version != FORMAT_VERSION and self._is_flip(version):
             self.reason = self.reason or f"its format number is damaged: it says {version}"
