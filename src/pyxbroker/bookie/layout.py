@@ -115,7 +115,7 @@ class Layout:
             yield DirectoryMissing("journal", self.journal, loses)
 
     def _new_database(self) -> Path | None:
-        """A database that was built anew; if a kill kept it from its place, a start puts it there."""
+        """A database that was built anew, and that a start puts in its place after a kill."""
         return None if self.database is None else self.database.with_name("metadata.db.new")
 
     def _has_any(self, *files: Path | None) -> bool:

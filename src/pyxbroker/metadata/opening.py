@@ -403,7 +403,7 @@ class Opening:
         if self.log is not None:
             return
         path = self.copies.log_path(content.head.number)
-        self.log = ChangeLog.append_to(path, content.head, content.end)
+        self.log = ChangeLog.append_to(path, content.head, content.end, content.is_torn)
         newest = max([change.transaction for change in newer], default=0)
         last = max(content.records[-1].transaction, newest, self.transaction)
         if newer:
