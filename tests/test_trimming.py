@@ -26,6 +26,8 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import NoSuchEntry
 from pyxbroker.metadata.store import Unavailable
 
+LONG = replace(SHORT, entries_per_ledger_max=50_000, rollover_min_s=600.0)
+
 
 def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
     async def main() -> None:
@@ -148,5 +150,43 @@ def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Pa
         with pytest.raises(NoSuchEntry):
             await managed_ledger.read_one(Position(ids[0], 5))
         assert not cursor.acknowledge_positions([(ids[0], 5)])
+
+    run(tmp_path, scenario)
+
+
+def test_when_space_is_short_a_consumed_ledger_goes_at_once(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(LONG)
+        cursor = await cursor_at(managed_ledger, "s", managed_ledger.first_position())
+        positions = await append(managed_ledger, *[b"%d" % n for n in range(20)])
+        used = positions[0][0]
+        cursor.acknowledge_up_to(positions[-2])
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert used in managed_ledger.ledgers
+        cursor.acknowledge_up_to(positions[-1])
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert used not in managed_ledger.ledgers
+        assert used not in ledgers_of(node.storage)
+        # An empty one has nothing to give, and is not replaced again and again.
+        kept = list(managed_ledger.ledgers)
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == kept
+        await append(managed_ledger, b"next")
+        assert await read_all(managed_ledger) == [b"next"]
+
+    run(tmp_path, scenario)
+
+
+def test_when_space_is_short_retention_is_kept_all_the_same(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(replace(LONG, retention_s=60.0, retention_bytes=1 << 30))
+        await append(managed_ledger, b"kept")
+        kept = list(managed_ledger.ledgers)
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == kept
 
     run(tmp_path, scenario)

@@ -33,7 +33,7 @@ from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.config import Config
+from pyxbroker.config import DEFAULT_METADATA_URL, Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
@@ -53,7 +53,6 @@ LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
-DEFAULT_METADATA_URL = "embedded:metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ class Service:
         self.storage_state: StorageState
         self.publish_gate: PublishGate
         self._bookie: EmbeddedBookie
-        self._ledgers: LedgerClient
         self._garbage: GarbageCollector
+        self._ledgers: LedgerClient
         self._listener: socket.socket | None = None
         self._web_socket: socket.socket | None = None
         self._web: WebServer | None = None
@@ -146,7 +145,7 @@ class Service:
         layout = self._layout()
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
-        self.storage_state.prepare_start()
+        self.storage_state.make_room("the disk is full at the start")
         self.metadata.on_no_space = self._make_space_for_metadata
         storage, bookie_id = await DataOpening(
             layout=layout,
@@ -162,7 +161,7 @@ class Service:
         self._bookie = EmbeddedBookie(
             storage, turn, bookie_id, self._on_full, self.storage_state.check
         )
-        self._garbage = GarbageCollector(self._bookie.storage, self.metadata)
+        self._garbage = GarbageCollector(storage, self.metadata)
         self._ledgers = LedgerClient(
             self.metadata,
             {bookie_id: self._bookie},
@@ -402,7 +401,7 @@ class Service:
                 if self.loop.time() >= next_garbage:
                     next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
                     await self._collect_garbage_now()
-            elif reserves := state.missing_reserves():
+            if reserves := state.missing_reserves():
                 await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
@@ -421,6 +420,7 @@ class Service:
         elif self._web_socket is not None:
             self._web_socket.close()
         self.publish_gate.close()
+        self.storage_state.make_room("the disk is full, and the broker stops")
         try:
             await self.topics.close()
             await self.producer_names.close()
