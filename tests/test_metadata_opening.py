@@ -322,5 +322,5 @@ async def test_damage_of_both_sources_is_refused_again_and_again(tmp_path: Path)
     data[20] ^= 1
     wal(killed).write_bytes(data)
     for _ in range(3):
-        with pytest.raises(CorruptStore, match=r"metadata\.db.*not complete"):
+        with pytest.raises(CorruptStore, match="damaged and cannot be read, and so are its copies"):
             await EmbeddedStore(killed / "metadata").open()

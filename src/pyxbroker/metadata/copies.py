@@ -225,7 +225,11 @@ class CopyWriter:
         self._end = 0
         self._synced = 0
         self._nodes = 0
-        self._write(encode_head(self.head))
+        try:
+            self._write(encode_head(self.head))
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def size_bytes(self) -> int:
