@@ -22,8 +22,10 @@ from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.mledger.cursor import Cursor
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits, State
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
+from pyxbroker.mledger.state import State
 
 MIB = 1 << 20
 NAME = "public/default/persistent/t"

@@ -16,7 +16,8 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.cluster.initialize import local_policies
 from pyxbroker.metadata import paths
-from pyxbroker.mledger.managed_ledger import ManagedLedgerError, State
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 

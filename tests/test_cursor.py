@@ -17,7 +17,8 @@ from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, CursorError
 from pyxbroker.mledger.cursor_ledger import recover_position
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerLimits, State
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import ManagedLedger, State
 
 PATH = paths.cursor(NAME, "c")
 
@@ -464,23 +465,6 @@ def test_names_and_properties_of_any_kind_survive(tmp_path: Path) -> None:
 
 
 # --- failures -------------------------------------------------------------------------------------
-
-
-def test_a_failed_journal_is_told_to_whoever_waits(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger, cursor = await made(node, 10)
-        ledger = managed_ledger.last_confirmed.ledger_id
-        cursor.acknowledge_positions([(ledger, 0)])
-        await cursor.persist()
-        node.faults.rule("fdatasync", ".journal", errno=5)
-        cursor.acknowledge_positions([(ledger, 1)])
-        waiting = [cursor.persist() for _ in range(3)]
-        results = await asyncio.gather(*waiting, return_exceptions=True)
-        assert all(isinstance(each, CursorError) for each in results)
-        with pytest.raises(CursorError):
-            await cursor.persist()
-
-    run(tmp_path, scenario)
 
 
 def test_a_node_that_another_broker_changed_is_left_alone(tmp_path: Path) -> None:

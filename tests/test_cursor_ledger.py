@@ -100,6 +100,8 @@ class Stored:
         self.entries.append(run.data(0))
         run.owner.on_run_confirmed(run)
 
+    journal_failure = None
+
     async def recover(self, ledger_id: int) -> tuple[int, int]:
         return len(self.entries) - 1, self.length
 

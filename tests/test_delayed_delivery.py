@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from one_bookie import append
+from one_bookie import append, until
 from one_broker import Broker, Client, section
 from pyxbroker.broker.dispatch import dispatcher, shared
+from pyxbroker.broker.dispatch.delayed import ClockWatch
 from pyxbroker.proto import PulsarApi as pb
 
 NOW = 1_800_000_000.0  # s since the epoch
@@ -240,5 +241,96 @@ def test_a_long_backlog_lets_others_have_their_turn(
             await asyncio.sleep(0)
         assert len(seen) >= 4, "it is read in several turns"
         assert await positions(client, 1) == [sent[-1]]
+
+    run(tmp_path, scenario)
+
+
+# --- a clock that is set --------------------------------------------------------------------------
+
+
+class SetClock:
+    """A wall clock that goes on by itself, and can be set forwards and backwards."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._offset = NOW - self._loop.time()
+
+    def __call__(self) -> float:
+        return self._offset + self._loop.time()
+
+    def set_by(self, seconds: float) -> None:
+        self._offset += seconds
+
+
+async def with_set_clock(broker: Broker, kind: int) -> tuple[SetClock, Client]:
+    clock = SetClock()
+    (await broker.topic()).wall_clock = clock
+    ClockWatch.of(asyncio.get_running_loop()).clock = clock
+    client = await broker.client()
+    await client.subscribe(subType=kind)
+    return clock, client
+
+
+@both_types
+def test_a_clock_that_is_set_forward_wakes_what_is_due_within_a_second(
+    tmp_path: Path, kind: int
+) -> None:
+    async def scenario(broker: Broker, _: Clock) -> None:
+        clock, client = await with_set_clock(broker, kind)
+        sent = await publish(broker, 3600, 7200)
+        assert "message" not in await client.quiet()
+        for position in sent:
+            clock.set_by(3600)
+            began = asyncio.get_running_loop().time()
+            assert await positions(client, 1) == [position]
+            assert asyncio.get_running_loop().time() - began < 1
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_a_clock_that_is_set_a_part_of_the_way_shortens_the_wait(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, _: Clock) -> None:
+        clock, client = await with_set_clock(broker, kind)
+        sent = await publish(broker, 3601)
+        await asyncio.sleep(0.1)
+        clock.set_by(3599.5)
+        began = asyncio.get_running_loop().time()
+        assert await positions(client, 1) == sent
+        assert 1.2 < asyncio.get_running_loop().time() - began < 2.5
+
+    run(tmp_path, scenario)
+
+
+@both_types
+def test_a_clock_that_is_set_back_lets_nothing_come_early(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, _: Clock) -> None:
+        clock, client = await with_set_clock(broker, kind)
+        sent = await publish(broker, 0.3)
+        clock.set_by(-1.0)
+        began = asyncio.get_running_loop().time()
+        assert await positions(client, 1) == sent
+        assert 1.2 < asyncio.get_running_loop().time() - began < 2.5
+
+    run(tmp_path, scenario)
+
+
+def test_one_timer_watches_the_clock_for_all_and_only_while_somebody_waits(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, _: Clock) -> None:
+        clock, client = await with_set_clock(broker, TYPES[0])
+        watch = ClockWatch.of(asyncio.get_running_loop())
+        for number in range(2, 12):
+            await client.subscribe(number, subscription=f"s{number}")
+        assert watch._timer is None
+        await publish(broker, 3600)
+        await until(lambda: len(watch._waiting) == 11)
+        timer = watch._timer
+        assert timer is not None
+        await publish(broker, 1800)
+        assert watch._timer is timer
+        clock.set_by(3600)
+        await client.messages(22)
+        await until(lambda: not watch._waiting)
+        await until(lambda: watch._timer is None)
 
     run(tmp_path, scenario)

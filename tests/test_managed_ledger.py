@@ -31,11 +31,8 @@ from one_bookie import (
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
-from pyxbroker.mledger.managed_ledger import (
-    ManagedLedgerError,
-    ManagedLedgerFenced,
-    State,
-)
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerFenced
+from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
 
 
@@ -293,12 +290,16 @@ class Told:
     def __init__(self) -> None:
         self.added = 0
         self.failures: list[ManagedLedgerError] = []
+        self.write_failures: list[ManagedLedgerError] = []
 
     def on_entries_added(self) -> None:
         self.added += 1
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
         self.failures.append(error)
+
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
+        self.write_failures.append(error)
 
 
 def test_a_new_owner_takes_everything_that_the_old_one_confirmed(tmp_path: Path) -> None:
@@ -432,11 +433,13 @@ def test_a_failed_journal_fails_each_run_and_acknowledges_none(tmp_path: Path) -
             await until(lambda: runs.answered == 30)
             assert runs.added == []
             assert [data for data, _ in runs.failed] == entries(0, 30)
-            assert managed_ledger.state is State.FAILED
+            assert managed_ledger.state is State.WRITE_FAILED
+            assert not managed_ledger.is_dead
             assert managed_ledger.last_confirmed.entry_id == 0
-            assert len(told.failures) == 1
-            with pytest.raises(ManagedLedgerError, match="cannot be written"):
+            assert (len(told.failures), len(told.write_failures)) == (0, 1)
+            with pytest.raises(ManagedLedgerError, match=r"cannot be written.*Input/output error"):
                 managed_ledger.append(runs.run(b"late"))
+            assert await read_all(managed_ledger) == [b"kept"]
             successor = node.kill()
         async with successor as node:
             found = await read_all(await node.open())
@@ -458,7 +461,7 @@ def test_a_journal_that_fails_while_a_ledger_is_changed(tmp_path: Path) -> None:
         await until(lambda: runs.answered == 2)
         assert [data for data, _ in runs.failed] == [b"in the old ledger", b"waiting"]
         await until(lambda: not managed_ledger._tasks)
-        assert managed_ledger.state is State.FAILED
+        assert managed_ledger.state is State.WRITE_FAILED
 
     run(tmp_path, scenario)
 

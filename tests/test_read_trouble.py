@@ -368,3 +368,39 @@ def test_a_key_that_waited_for_its_turn_and_is_lost_stops_it_too(
         assert "message" not in await client.quiet()
 
     run_on(tmp_path, data_of(10), scenario)
+
+
+def test_what_is_lost_and_acknowledged_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.1)
+
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        disk.lost = set(positions[10:90])
+        client = await broker.client()
+        await client.subscribe(permits=20)
+        await client.messages(10)
+        await until(lambda: len(disk.reads) > 65)
+        assert await stopped(broker) is not None
+        # As an operator who skips them does.
+        topic = await broker.topic()
+        topic.subscriptions["s"].cursor.acknowledge_positions(positions[10:90])
+        assert await read(client, 10) == data_of(100)[90:]
+        assert await stopped(broker) is None
+
+    run_on(tmp_path, data_of(100), scenario)
+
+
+def test_looking_again_costs_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.05)
+
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        disk.lost = set(positions)
+        client = await broker.client()
+        await client.subscribe(permits=20)
+        await until(lambda: len(disk.reads) >= 66)
+        disk.reads.clear()
+        await asyncio.sleep(0.5)
+        assert 3 <= len(disk.reads) <= 11
+
+    run_on(tmp_path, data_of(100), scenario)

@@ -12,7 +12,7 @@ from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import positions
-from pyxbroker.mledger.managed_ledger import ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 

@@ -133,30 +133,6 @@ def test_a_damaged_send_is_refused_alone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_failed_journal_answers_sends_and_sends_clients_away(tmp_path: Path) -> None:
-    async def scenario(broker: Broker) -> None:
-        client = await broker.client()
-        await client.produce()
-        await client.subscribe(1, **EXCLUSIVE)
-        client.publish(0, b"kept")
-        await client.receive("send_receipt")
-        broker.node.faults.rule("fdatasync", ".journal", errno=5)
-        for sequence_id in range(1, 11):
-            client.publish(sequence_id, b"x")
-        errors = [await client.receive("send_error") for _ in range(10)]
-        assert [each.sequence_id for each in errors] == list(range(1, 11))
-        assert {each.error for each in errors} == {pb.PersistenceError}
-        assert (await client.receive("close_producer")).producer_id == 1
-        assert (await client.receive("close_consumer")).consumer_id == 1
-        assert "send_receipt" not in await client.quiet()
-        assert broker.node.connections.publish_bytes == 0
-        # The journal does not come back, and whoever tries is told so.
-        answer = await client.produce(producer_id=2)
-        assert answer.error == pb.ProducerBlockedQuotaExceededException
-
-    run(tmp_path, scenario)
-
-
 def test_a_topic_that_another_broker_took_sends_its_clients_away(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

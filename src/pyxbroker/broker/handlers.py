@@ -31,7 +31,7 @@ from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.managed_ledger import ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 

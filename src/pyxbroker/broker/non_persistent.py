@@ -19,7 +19,8 @@ from pyxbroker.connection import Turn
 from pyxbroker.dispatch import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.errors import NotAllowed
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.topic_name import TopicName
 
 NOWHERE = Position(0, -1)  # before the only id there is
@@ -41,6 +42,7 @@ class NoLedger:
         self.size = 0
         self.is_dead = False
         self.is_terminated = False
+        self.write_failure: ManagedLedgerError | None = None
 
     def append(self, run: EntryRun) -> None:
         """Hands a run out; its owner is told at once. Raises ManagedLedgerError when closed."""

@@ -8,6 +8,7 @@ from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.topic_name import TopicName
 
 log = get_logger("pyxbroker.topic")
 
@@ -15,12 +16,13 @@ log = get_logger("pyxbroker.topic")
 class Peeking:
     """Looks into entries of a managed ledger, for something that is asked about it."""
 
-    def __init__(self, managed_ledger: ManagedLedger, what: str) -> None:
+    def __init__(self, managed_ledger: ManagedLedger, topic: TopicName, what: str) -> None:
         self.lost: set[Position] = set()
         self.was_lost = False  # the entry that was asked for last
         self._managed_ledger = managed_ledger
+        self._topic = topic
         self._what = what
-        self._patience = Patience(f"looking for {what} of {managed_ledger.name}")
+        self._patience = Patience(f"looking for {what} of {topic}")
         self._error: LedgerError | None = None
 
     async def at(self, position: Position | None) -> Peeked | None:
@@ -46,7 +48,7 @@ class Peeking:
         if self.lost:
             log.error(
                 "entries cannot be read",
-                managed_ledger=self._managed_ledger.name,
+                topic=self._topic,
                 sought=self._what,
                 entries=len(self.lost),
                 first=min(self.lost),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.broker import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
-from pyxbroker.mledger.managed_ledger import ManagedLedgerError, ManagedLedgerTerminated
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topic import Topic

@@ -18,7 +18,7 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.embedded import EmbeddedBookie
-from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.layout import Layout
 from pyxbroker.bookie.space import (
     METADATA_BYTES,
@@ -33,7 +33,7 @@ from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.config import Config
+from pyxbroker.config import DEFAULT_METADATA_URL, Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
@@ -53,7 +53,6 @@ ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
-DEFAULT_METADATA_URL = "embedded:metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +117,7 @@ class Service:
         self.storage_state: StorageState
         self.publish_gate: PublishGate
         self._bookie: EmbeddedBookie
+        self._garbage: GarbageCollector
         self._ledgers: LedgerClient
         self._listener: socket.socket | None = None
         self._web_socket: socket.socket | None = None
@@ -160,6 +160,7 @@ class Service:
         self._bookie = EmbeddedBookie(
             storage, turn, bookie_id, self._on_full, self.storage_state.check
         )
+        self._garbage = GarbageCollector(storage, self.metadata)
         self._ledgers = LedgerClient(
             self.metadata,
             {bookie_id: self._bookie},
@@ -385,7 +386,7 @@ class Service:
 
     async def _collect_garbage_now(self) -> None:
         try:
-            await collect_garbage(self._bookie.storage, self.metadata)
+            await self._garbage.collect()
         except MetadataError as error:
             log.warning("garbage collection is put off", error=error)
 

@@ -21,6 +21,7 @@ from pyxbroker.errors import (
     ConsumerBusy,
     NotAllowed,
     PersistenceError,
+    ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceNotReady,
     SubscriptionNotFound,
@@ -28,7 +29,8 @@ from pyxbroker.errors import (
 )
 from pyxbroker.log import get_logger
 from pyxbroker.mledger.cursor import Cursor
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.topic_name import TopicName
@@ -111,6 +113,10 @@ class Topic:
         self.check_open()
         if self.is_terminated:
             raise TopicTerminated("Topic was already terminated")
+        failure = self.managed_ledger.write_failure
+        if failure is not None:
+            # With this code clients fail the sends that they hold, instead of trying for ever.
+            raise ProducerBlockedQuotaExceededException(str(failure))
         old = self.producers.get(producer.name)
         if old is not None and not self._replaces(producer, old):
             raise ProducerBusy(
@@ -271,7 +277,7 @@ class Topic:
         Markers are no messages. (-1, -1) when there is no message.
         """
         managed_ledger = self.managed_ledger
-        peeking = Peeking(managed_ledger, "the last message")
+        peeking = Peeking(managed_ledger, self.name, "the last message")
         index = managed_ledger.entries
         while index > 0:
             position = managed_ledger.position_of(index - 1)
@@ -296,7 +302,7 @@ class Topic:
         """The last position whose entry was published before a time, by bisection."""
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
-        peeking = Peeking(managed_ledger, "the first message of a time")
+        peeking = Peeking(managed_ledger, self.name, "the first message of a time")
 
         def place(index: int) -> Position | None:
             # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
@@ -330,6 +336,10 @@ class Topic:
         log.error("the topic cannot be written any more", topic=self.name, error=error)
         self.fenced = True
         self.turn.at_end(self.disconnect)
+
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written; consumers get on with what was acknowledged."""
+        self.turn.at_end(self.close_producers)
 
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""

@@ -26,10 +26,19 @@ from pyxbroker.errors import (
 )
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.patience import may_pass
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, parent_of
-from pyxbroker.mledger.managed_ledger import ManagedLedgerError, ManagedLedgerLimits
+from pyxbroker.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    Notification,
+    Unavailable,
+    parent_of,
+)
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, open_managed_ledger
 from pyxbroker.topic_name import TopicName
 
@@ -239,19 +248,27 @@ class Topics:
                 self._topics.pop(name, None)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create)
-            managed_ledger = await open_managed_ledger(
-                name.managed_ledger_name,
-                self._store,
-                self._ledgers,
-                self._limits(await self.policies(name)),
-                create,
-                properties,
-            )
+            managed_ledger = await self._open_managed_ledger(name, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
         self._topics[name] = topic
         return topic
+
+    async def _open_managed_ledger(
+        self, name: TopicName, create: bool, properties: Mapping[str, str]
+    ) -> ManagedLedger | None:
+        limits = self._limits(await self.policies(name))
+        try:
+            return await open_managed_ledger(
+                name.managed_ledger_name, self._store, self._ledgers, limits, create, properties
+            )
+        except (LedgerError, Unavailable) as error:
+            if not may_pass(error):
+                raise
+            # Nothing of it is kept, so that whoever asks again begins anew.
+            log.error("a topic cannot be opened now", topic=name, error=error)
+            raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
 
     def _limits(self, policies: NamespacePolicies) -> ManagedLedgerLimits:
         return replace(

@@ -9,6 +9,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.connection import Turn
 from pyxbroker.ledger.handle import (
     EntryDamaged,
+    JournalFailed,
     LedgerError,
     LedgerHandle,
     LedgerListener,
     NoSuchEntry,
     ReadHandle,
+    journal_failed,
 )
 from pyxbroker.ledger.metadata import (
     LedgerMetadata,
@@ -77,6 +80,14 @@ class LedgerClient:
                 f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
                 f" {len(bookies)}: set managedLedgerDefaultEnsembleSize to {len(bookies)}"
             )
+
+    @property
+    def journal_failure(self) -> JournalFailed | None:
+        """Why no ledger can be written any more, or None."""
+        for bookie in self._bookies.values():
+            if bookie.failure:
+                return journal_failed(bookie.bookie_id, bookie.failure)
+        return None
 
     @property
     def is_holding(self) -> bool:
@@ -212,7 +223,10 @@ class LedgerClient:
         return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id))
 
     async def recover(self, ledger_id: int) -> tuple[int, int]:
-        """Closes a ledger that another writer may still have; (last entry id, length in bytes)."""
+        """Closes a ledger that another writer may still have; (last entry id, length in bytes).
+
+        It may be called again when it has failed.
+        """
         found = await self._read(ledger_id)
         metadata = found.metadata
         if metadata.is_closed:
@@ -226,6 +240,18 @@ class LedgerClient:
         last_entry_id, length = await _find_end(ReadHandle(ledger_id, bookies), bookies)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
+
+    async def end_of(self, ledger_id: int) -> tuple[int, int]:
+        """The same without closing it, where nobody can write: its end as it is stored."""
+        metadata = (await self._read(ledger_id)).metadata
+        if metadata.is_closed:
+            return metadata.last_entry_id, metadata.length
+        bookies = self._ensemble(metadata, ledger_id)
+        return await _find_end(ReadHandle(ledger_id, bookies), bookies)
+
+    def stored_entries(self, ledger_id: int) -> int:
+        """How many entries bookies have of a ledger, whether or not metadata knows it."""
+        return 1 + max(bookie.last_entry(ledger_id) for bookie in self._bookies.values())
 
     async def delete(self, ledger_id: int) -> None:
         """Deletes a ledger's metadata; its bookies free the space when they notice."""
@@ -259,29 +285,46 @@ async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def on_fenced(code: int) -> None:
-        if code:
-            future.set_exception(LedgerError(f"ledger {ledger_id} cannot be fenced", code))
-        else:
+        if not code:
             future.set_result(None)
+        elif bookie.failure:
+            future.set_exception(journal_failed(bookie.bookie_id, bookie.failure))
+        else:
+            why = f"ledger {ledger_id} cannot be fenced: {os.strerror(-code)}"
+            future.set_exception(LedgerError(why, code))
 
     bookie.fence(ledger_id, on_fenced)
     await future
 
 
 async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[int, int]:
-    """(last entry id, length in bytes) of a fenced ledger.
+    """(last entry id, length in bytes) of a ledger that nobody writes.
 
     A bookie in this process is the only one of its ensemble, so a missing entry before the last one
     tells nothing of those behind it: it was damaged, or the last write before a power cut was torn.
     In the first case they were acknowledged, so the ledger goes on behind a gap; in the second
-    they are kept as well, though nobody was promised that.
+    they are kept as well, though nobody was promised that. Raises LedgerError when an entry cannot
+    be read now, since that tells nothing at all.
     """
     last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
-    for entry_id in range(last, -1, -1):
+    length = 0
+    lost: LedgerError | None = None
+    entry_id = last
+    while entry_id >= 0:
         try:
             batch = await reader.read_future(entry_id, entry_id)
         except (EntryDamaged, NoSuchEntry) as error:
-            log.error("an entry is lost", ledger=reader.ledger_id, entry=entry_id, error=error)
+            lost = error
+            entry_id -= 1
             continue
-        return last, int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
-    return last, 0
+        length = int.from_bytes(batch.packaged(0)[_LENGTH_AT], "big")
+        break
+    if lost is not None:
+        log.error(
+            "entries at the end of a ledger are lost",
+            ledger=reader.ledger_id,
+            entries=last - entry_id,
+            first=entry_id + 1,
+            error=lost,
+        )
+    return last, length

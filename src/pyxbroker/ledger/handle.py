@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
-from pyxbroker.bookie.embedded import DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.bookie.embedded import DAMAGED, FAILED, FENCED, NO_ENTRY, NO_LEDGER
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.metadata.store import resolve
 from pyxbroker.quorum import PendingAdds
@@ -25,6 +25,10 @@ class LedgerError(Exception):
 
 class LedgerFenced(LedgerError):
     """Another writer has taken the ledger over: this one must stop."""
+
+
+class JournalFailed(LedgerError):
+    """A bookie stores nothing any more; what it has acknowledged can be read."""
 
 
 class EntryDamaged(LedgerError):
@@ -47,6 +51,15 @@ def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
     return LedgerError(f"the bookie failed for entry {where}: {os.strerror(-code)}", code)
 
 
+def journal_failed(bookie_id: str, code: int) -> JournalFailed:
+    """The error for a bookie whose journal failed with a code."""
+    return JournalFailed(
+        f"the journal of bookie {bookie_id} failed ({os.strerror(-code)}): nothing can be stored"
+        " until the broker is started again, and what is stored can be read",
+        code,
+    )
+
+
 def is_lost(error: LedgerError) -> bool:
     """Whether an entry is gone for good; any other error says nothing about it, and may pass."""
     return isinstance(error, (EntryDamaged, NoSuchEntry))
@@ -56,6 +69,8 @@ class Bookie(Protocol):
     """What a ledger asks of a bookie, in this process or elsewhere; see EmbeddedBookie."""
 
     bookie_id: str
+    failure: int
+    """0, or the storage's error because of which it stores nothing any more."""
 
     def add_run(
         self,
@@ -200,7 +215,11 @@ class LedgerHandle(ReadHandle):
         """A bookie will not have entries from first on."""
         if self.failure is not None:
             return
-        self.failure = error_of(code, self.ledger_id, first)
+        bookie = self.bookies[index]
+        if bookie.failure or code == FAILED:
+            self.failure = journal_failed(bookie.bookie_id, bookie.failure or code)
+        else:
+            self.failure = error_of(code, self.ledger_id, first)
         self.listener.on_ledger_failed(self, self.failure)
         if self._drained is not None and not self._drained.done():
             self._drained.set_exception(self.failure)

@@ -8,10 +8,11 @@ itself when that takes too long.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from pyxbroker.ledger.handle import LedgerError, LedgerFenced, is_lost
+from pyxbroker.ledger.handle import JournalFailed, LedgerError, LedgerFenced, is_lost
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.store import Unavailable
 
@@ -28,7 +29,7 @@ RETRY_MAX_S = 1.0
 def may_pass(error: Exception) -> bool:
     """Whether an error says only that something cannot be done at this moment."""
     if isinstance(error, LedgerError):
-        return not is_lost(error) and not isinstance(error, LedgerFenced)
+        return not is_lost(error) and not isinstance(error, (LedgerFenced, JournalFailed))
     return isinstance(error, Unavailable)
 
 
@@ -38,22 +39,21 @@ class Patience:
     The first failure is one line of the log, and so is the end of the trouble.
     """
 
-    def __init__(self, what: str, seconds: float = PATIENCE_S) -> None:
+    def __init__(self, what: str) -> None:
         self._what = what
-        self._loop = asyncio.get_running_loop()
-        self._until = self._loop.time() + seconds
+        self._until = time.monotonic() + PATIENCE_S
         self._is_told = False
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
         """The answer; question is called again while it fails for a reason that may pass."""
         delay = RETRY_MIN_S
         tries = 0
-        began = self._loop.time()
+        began = time.monotonic()
         while True:
             try:
                 answer = await question()
             except (LedgerError, Unavailable) as error:
-                if not may_pass(error) or self._loop.time() + delay > self._until:
+                if not may_pass(error) or time.monotonic() + delay > self._until:
                     raise
                 if not self._is_told:
                     self._is_told = True
@@ -66,7 +66,7 @@ class Patience:
                 log.info(
                     "it went well after all",
                     what=self._what,
-                    after_s=round(self._loop.time() - began, 3),
+                    after_s=round(time.monotonic() - began, 3),
                     tries=tries,
                 )
             return answer

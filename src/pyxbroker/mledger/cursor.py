@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import AckRun, Position
+from pyxbroker.ledger.handle import JournalFailed, LedgerError
+from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -60,6 +62,7 @@ class Cursor:
         self.ledger_id = NO_LEDGER  # that the node names
         self.closed = False
         self.failure: CursorError | None = None
+        self._is_away = False  # the metadata store did not answer when it was written last
         self._ledger: CursorLedger | None = None  # being written
         self._dirty = False
         self._writer: asyncio.Task[None] | None = None
@@ -149,7 +152,16 @@ class Cursor:
 
     # --- writing the state --------------------------------------------------------------------
 
+    def fail_writes(self, error: Exception) -> None:
+        """The journal has failed: what is acknowledged is kept in memory, and in the node when the
+        cursor is closed.
+        """
+        if self.failure is None:
+            self.failure = CursorError(f"the position of {self.name} is in memory only: {error}")
+        self._stop_timer()
+
     def _schedule_write(self) -> None:
+        self._check_writable()
         if self._timer is None and self._writer is None and self.failure is None:
             rate = self.managed_ledger.limits.mark_delete_per_s
             delay = 1.0 / rate if rate > 0 else 0.0
@@ -167,6 +179,7 @@ class Cursor:
     def persist(self) -> asyncio.Future[None]:
         """A future that resolves when everything acknowledged until now is durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._check_writable()
         if self.failure is not None:
             future.set_exception(self.failure)
         elif not self.durable or (not self._dirty and self._writer is None):
@@ -176,6 +189,11 @@ class Cursor:
             self._waiters.append(future)
             self._start_writer()
         return future
+
+    def _check_writable(self) -> None:
+        """A cursor may be newer than the failure."""
+        if self.durable and self.managed_ledger.write_failure is not None:
+            self.fail_writes(self.managed_ledger.write_failure)
 
     def _start_writer(self) -> None:
         if self._writer is None:
@@ -193,23 +211,38 @@ class Cursor:
             self._schedule_write()
 
     def _on_write_failed(self, error: BaseException) -> None:
-        told = CursorError(f"the position of {self.name} could not be written: {error}")
+        self._dirty = True
+        if isinstance(error, JournalFailed):
+            # One line for the broker tells it. The managed ledger fails with its cursors, whoever
+            # of them met it first.
+            self.managed_ledger.fail_writes(error)
+            self.fail_writes(error)
+        elif not isinstance(error, Unavailable):
+            self._log_failure(error)
+            self.failure = self._told(error)
+        else:
+            if not self._is_away:
+                # Told once: it is tried again at the usual rate.
+                self._is_away = True
+                self._log_failure(error)
+            if not self.closed:
+                # The store may come back, so what is acknowledged meanwhile is written then.
+                self._schedule_write()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self.failure or self._told(error))
+
+    def _told(self, error: BaseException) -> CursorError:
+        return CursorError(f"the position of {self.name} could not be written: {error}")
+
+    def _log_failure(self, error: BaseException) -> None:
         log.error(
             "a cursor cannot be written",
             managed_ledger=self.managed_ledger.name,
             cursor=self.name,
             error=error,
         )
-        self._dirty = True
-        if not isinstance(error, Unavailable):
-            self.failure = told
-        elif not self.closed:
-            # The store may come back, so what is acknowledged meanwhile is written then.
-            self._schedule_write()
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_exception(told)
 
     async def _write_all(self) -> None:
         """Writes the state, and again while somebody waits for what changed meanwhile."""
@@ -221,6 +254,13 @@ class Cursor:
             except BaseException:
                 self._waiters = waiters + self._waiters
                 raise
+            if self._is_away:
+                self._is_away = False
+                log.info(
+                    "a cursor can be written again",
+                    managed_ledger=self.managed_ledger.name,
+                    cursor=self.name,
+                )
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
@@ -244,10 +284,10 @@ class Cursor:
             limits.cursor_entries_per_ledger_max,
             limits.ranges_whole_max,
         )
-        await ledger.write(self.acks, self.position_properties, in_haste=True)
         try:
+            await ledger.write(self.acks, self.position_properties, in_haste=True)
             await self._write_node(ledger.ledger_id)
-        except CursorError:
+        except (CursorError, LedgerError):
             # Nothing names the ledger, and nobody else would ever delete it.
             await self._delete_ledger(ledger.ledger_id)
             raise
@@ -303,18 +343,25 @@ class Cursor:
             return
         self.abandon()
         await self.finish_writing()
-        if not self.durable or self.failure is not None:
+        if not self.durable or (self.failure is not None and not self._may_write_node):
             return
         if not positions.is_short(
             self.acks, self.managed_ledger.limits.ranges_as_list_max, NODE_BYTES_MAX
         ):
-            await self._close_in_ledger()
+            if self.failure is None:
+                await self._close_in_ledger()
             return
         if self.ledger_id != NO_LEDGER or self._dirty:
             previous = self.ledger_id
             await self._write_node(NO_LEDGER)
             self._ledger = None
             await self._delete_ledger(previous)
+
+    @property
+    def _may_write_node(self) -> bool:
+        """Only the journal has failed, so that the node can have what was acknowledged since."""
+        managed_ledger = self.managed_ledger
+        return managed_ledger.write_failure is not None and not managed_ledger.is_dead
 
     async def _close_in_ledger(self) -> None:
         """There is too much for a node: its ledger keeps it, as Pulsar reads it where it can."""
@@ -327,6 +374,9 @@ class Cursor:
     def abandon(self) -> None:
         """The managed ledger failed: nothing is begun any more, another owner may be at work."""
         self.closed = True
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -356,9 +406,16 @@ class Cursor:
 
 
 async def recover_cursor(
-    managed_ledger: ManagedLedger, name: str, value: bytes, version: int
+    managed_ledger: ManagedLedger,
+    name: str,
+    value: bytes,
+    version: int,
+    patience: Patience | None = None,
 ) -> Cursor:
-    """Opens a cursor from its node: the state is there, or in its ledger."""
+    """Opens a cursor from its node: the state is there, or in its ledger.
+
+    Its place in the managed ledger is settled by place_cursor(), when that is known.
+    """
     ends = {each: _end(managed_ledger, each) for each in managed_ledger.ledgers}
     record = positions.decode_cursor(value, ends)
     cursor = Cursor(managed_ledger, name, record.acks.mark_delete)
@@ -368,10 +425,11 @@ async def recover_cursor(
     cursor.properties = record.cursor_properties
     cursor.position_properties = record.properties
     if record.cursors_ledger_id != NO_LEDGER:
-        found = await recover_position(managed_ledger.client, record.cursors_ledger_id, ends)
+        found = await recover_position(
+            managed_ledger.client, record.cursors_ledger_id, ends, patience
+        )
         if found is not None:
             cursor.acks, cursor.position_properties = found
-    _clamp(managed_ledger, cursor)
     return cursor
 
 
@@ -380,8 +438,11 @@ def _end(managed_ledger: ManagedLedger, ledger_id: int) -> int:
     return -1 if last is None else last
 
 
-def _clamp(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
-    """A mark beyond the last entry (entries that were never confirmed) is moved back to it."""
+def place_cursor(managed_ledger: ManagedLedger, cursor: Cursor) -> None:
+    """Adds a cursor that was recovered. A mark beyond the last entry (entries that were never
+    confirmed) is moved back to it.
+    """
     if cursor.acks.mark_delete > managed_ledger.last_confirmed:
         cursor.acks.mark_delete_to(*managed_ledger.last_confirmed)
     cursor.acks.advance(managed_ledger.ledger_after)
+    managed_ledger.cursors[cursor.name] = cursor

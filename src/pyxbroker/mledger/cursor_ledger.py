@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any
 
 from pyxbroker.ackset import AckSet
@@ -31,6 +32,7 @@ from pyxbroker.ledger.handle import (
     NoSuchEntry,
     ReadHandle,
 )
+from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.mledger import positions, records
 
@@ -203,20 +205,32 @@ class CursorLedger:
 
 
 async def recover_position(
-    client: LedgerClient, ledger_id: int, ends: positions.Ends
+    client: LedgerClient, ledger_id: int, ends: positions.Ends, patience: Patience | None = None
 ) -> tuple[AckSet, dict[str, int]] | None:
     """Takes a cursor ledger over; (acknowledgements, properties) of its newest state.
 
     None when it has none, or is gone. What is damaged is reported and passed over: it costs the
-    acknowledgements that only it had. Raises MalformedRecord.
+    acknowledgements that only it had. Raises MalformedRecord, and LedgerError or MetadataError when
+    it cannot be read now: what is older is not taken for the newest because of that.
     """
+    patience = patience or Patience(f"reading cursor ledger {ledger_id}")
+    find_end = client.recover if client.journal_failure is None else client.end_of
     try:
-        last, _ = await client.recover(ledger_id)
+        last, _ = await patience.ask(partial(find_end, ledger_id))
     except NoSuchLedger:
         log.warning("a cursor's ledger is gone; its node's position counts", ledger=ledger_id)
         return None
-    reader = await client.open_read(ledger_id)
-    found = await _newest(reader, last)
+    reader = _CursorLedgerReader(await patience.ask(partial(client.open_read, ledger_id)), patience)
+    try:
+        return await _newest_state(reader, last, ends)
+    finally:
+        reader.report()
+
+
+async def _newest_state(
+    reader: _CursorLedgerReader, last: int, ends: positions.Ends
+) -> tuple[AckSet, dict[str, int]] | None:
+    found = await reader.newest(last)
     if found is None:
         return None
     entry_id, info = found
@@ -225,7 +239,7 @@ async def recover_position(
         since = info.changes.since
         if not 0 <= since <= entry_id:
             raise records.MalformedRecord(f"entry {entry_id} adds to entry {since}, behind it")
-        async for batch in _read_all(reader, since, entry_id - 1):
+        async for batch in reader.all(since, entry_id - 1):
             for i in range(len(batch)):
                 earlier = records.decode_position_info(batch.data(i))
                 positions.merge_position(acks, earlier, ends)
@@ -234,38 +248,63 @@ async def recover_position(
     return acks, properties
 
 
-async def _newest(reader: ReadHandle, last: int) -> tuple[int, Any] | None:
-    """(entry id, decoded entry) of the newest entry that has a state and is whole."""
-    entry_id = last
-    while entry_id >= 0:
-        try:
-            batch = await reader.read_future(entry_id, entry_id)
-        except (EntryDamaged, NoSuchEntry) as error:
-            log.error("an entry is lost", ledger=reader.ledger_id, entry=entry_id, error=error)
-            entry_id -= 1
-            continue
-        info = records.decode_position_info(batch.data(0))
-        before = info.changes.before
-        if not info.HasField("changes") or not info.changes.HasField("before"):
-            return entry_id, info
-        if before >= entry_id:
-            raise records.MalformedRecord(f"entry {entry_id} points behind itself")
-        if before == _NONE:
-            # A ledger counts when its first state is complete, so the end of that was lost.
-            info.changes.since = 0
-            return entry_id, info
-        entry_id = before
-    return None
+class _CursorLedgerReader:
+    """Reads the entries of a cursor ledger that there are, and counts those that are lost."""
 
+    def __init__(self, handle: ReadHandle, patience: Patience) -> None:
+        self._handle = handle
+        self._patience = patience
+        self._lost: list[int] = []
+        self._error: LedgerError | None = None
 
-async def _read_all(reader: ReadHandle, first: int, last: int) -> AsyncIterator[EntryBatch]:
-    """Every entry from first to last that can be read."""
-    while first <= last:
+    async def newest(self, last: int) -> tuple[int, Any] | None:
+        """(entry id, decoded entry) of the newest entry that has a state and is whole."""
+        entry_id = last
+        while entry_id >= 0:
+            batch = await self._read(entry_id, entry_id)
+            if batch is None:
+                entry_id -= 1
+                continue
+            info = records.decode_position_info(batch.data(0))
+            before = info.changes.before
+            if not info.HasField("changes") or not info.changes.HasField("before"):
+                return entry_id, info
+            if before >= entry_id:
+                raise records.MalformedRecord(f"entry {entry_id} points behind itself")
+            if before == _NONE:
+                # A ledger counts when its first state is complete, so the end of that was lost.
+                info.changes.since = 0
+                return entry_id, info
+            entry_id = before
+        return None
+
+    async def all(self, first: int, last: int) -> AsyncIterator[EntryBatch]:
+        """Every entry from first to last that is not lost."""
+        while first <= last:
+            batch = await self._read(first, last)
+            if batch is None:
+                first += 1
+                continue
+            yield batch
+            first = batch.entry_id(len(batch) - 1) + 1
+
+    async def _read(self, first: int, last: int) -> EntryBatch | None:
+        """Entries from first on; None: that one is lost."""
         try:
-            batch = await reader.read_future(first, last)
+            return await self._patience.ask(partial(self._handle.read_future, first, last))
         except (EntryDamaged, NoSuchEntry) as error:
-            log.error("an entry is lost", ledger=reader.ledger_id, entry=first, error=error)
-            first += 1
-            continue
-        yield batch
-        first = batch.entry_id(len(batch) - 1) + 1
+            self._lost.append(first)
+            self._error = error
+            return None
+
+    def report(self) -> None:
+        """One line for what is lost."""
+        if self._lost:
+            log.error(
+                "entries of a cursor ledger are lost, and acknowledgements that only they had",
+                ledger=self._handle.ledger_id,
+                entries=len(self._lost),
+                first=min(self._lost),
+                last=max(self._lost),
+                error=self._error,
+            )

@@ -9,18 +9,22 @@ the node, the managed ledger belongs to them and this one is fenced.
 from __future__ import annotations
 
 import asyncio
-import enum
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.ledger.handle import LedgerError, LedgerHandle, NoSuchEntry, ReadHandle
+from pyxbroker.ledger.handle import (
+    JournalFailed,
+    LedgerError,
+    LedgerHandle,
+    NoSuchEntry,
+    ReadHandle,
+)
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -31,61 +35,21 @@ from pyxbroker.metadata.store import (
     Put,
     resolve,
 )
-from pyxbroker.mledger import positions
+from pyxbroker.mledger import positions, trimming
+from pyxbroker.mledger.errors import (
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+    ManagedLedgerWriteFailed,
+)
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.positions import LedgerInfo
+from pyxbroker.mledger.state import State
 
 if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.mledger")
-
-
-class ManagedLedgerError(Exception):
-    """An operation of a managed ledger failed."""
-
-
-class ManagedLedgerFenced(ManagedLedgerError):
-    """Another owner has taken the managed ledger over."""
-
-
-class ManagedLedgerTerminated(ManagedLedgerError):
-    """The managed ledger was terminated: nothing can be added any more."""
-
-
-class State(enum.Enum):
-    OPENING = "opening"
-    OPEN = "open"
-    CREATING_LEDGER = "creating a ledger"
-    FAILED = "failed"
-    FENCED = "fenced"
-    TERMINATED = "terminated"
-    CLOSED = "closed"
-
-
-@dataclass(slots=True)
-class ManagedLedgerLimits:
-    """When a ledger is closed and the next one begun, and how much is kept."""
-
-    entries_per_ledger_max: int = 50_000
-    bytes_per_ledger_max: int = 2048 << 20
-    rollover_min_s: float = 600.0
-    rollover_max_s: float = 4 * 3600.0
-    retention_s: float = 0.0
-    retention_bytes: int = 0
-    cursor_entries_per_ledger_max: int = 50_000
-    mark_delete_per_s: float = 1.0
-    ranges_as_list_max: int = 1_000  # in a cursor's node
-    ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
-
-
-@dataclass(slots=True)
-class LedgerInfo:
-    """One ledger of the list. entries and size count only once the ledger is closed."""
-
-    ledger_id: int
-    entries: int = 0
-    size: int = 0
-    timestamp_ms: int = 0  # when it was closed
-    raw: bytes = b""  # the stored record, which may have fields that are not ours
 
 
 class Listener(Protocol):
@@ -94,6 +58,8 @@ class Listener(Protocol):
     def on_entries_added(self) -> None: ...
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
+
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None: ...
 
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
@@ -131,6 +97,7 @@ class ManagedLedger:
         self._waiting: deque[EntryRun] = deque()
         self._readers: dict[int, ReadHandle] = {}
         self._failure: ManagedLedgerError | None = None
+        self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
         self._info_lock = asyncio.Lock()
@@ -301,23 +268,55 @@ class ManagedLedger:
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """The current ledger can confirm nothing more."""
-        self.fail(State.FAILED, ManagedLedgerError(f"{self.name} cannot be written: {error}"))
+        if isinstance(error, JournalFailed):
+            self.fail_writes(error)
+        else:
+            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} cannot be written: {error}"))
 
     def fail(self, state: State, error: ManagedLedgerError) -> None:
-        """Stops all writing and answers every run that waits."""
-        if self._failure is not None:
+        """Stops all writing and answers every run that waits: it has to be opened anew."""
+        if self._failure is not None and (
+            self.state is not State.WRITE_FAILED or state is State.FAILED
+        ):
             return
         self._failure = error
         self.state = state
         for cursor in self.cursors.values():
             cursor.abandon()
+        self._fail_runs(error)
+        if self.listener is not None:
+            self.listener.on_managed_ledger_failed(error)
+
+    def fail_writes(self, error: JournalFailed) -> None:
+        """Nothing can be written any more, and what was confirmed is read and acknowledged on.
+
+        No other owner can come before this process ends: its bookie takes no fence either.
+        """
+        if self._failure is not None or self.write_failure is not None:
+            return
+        told = self.refuse_writes(error)
+        self._fail_runs(told)
+        if self.listener is not None:
+            self.listener.on_managed_ledger_write_failed(told)
+
+    def refuse_writes(self, error: JournalFailed) -> ManagedLedgerError:
+        """The journal has failed, now or before this was opened."""
+        told = ManagedLedgerWriteFailed(f"{self.name} cannot be written: {error}")
+        self.write_failure = told
+        if not self.is_terminated:
+            self._failure = told
+            if self.state is not State.CLOSED:
+                self.state = State.WRITE_FAILED
+        for cursor in self.cursors.values():
+            cursor.fail_writes(told)
+        return told
+
+    def _fail_runs(self, error: ManagedLedgerError) -> None:
         runs = self.current.take_unconfirmed() if self.current is not None else []
         runs.extend(self._waiting)
         self._waiting.clear()
         for run in runs:
             run.owner.on_run_failed(run, error)
-        if self.listener is not None:
-            self.listener.on_managed_ledger_failed(error)
 
     # --- ledgers come and go ------------------------------------------------------------------
 
@@ -335,19 +334,7 @@ class ManagedLedger:
         """Space is short: the current ledger goes too, if every cursor has acknowledged all of it
         and retention does not keep it.
         """
-        current = self.current
-        if (
-            self.state is State.OPEN
-            and current is not None
-            and current.last_add_confirmed >= 0
-            and not self.unreadable
-            and not self._is_retained(0, 0)
-            and all(
-                cursor.acks.mark_delete >= self.last_confirmed
-                for cursor in self.cursors.values()
-                if cursor.durable
-            )
-        ):
+        if self.state is State.OPEN and trimming.is_consumed(self):
             self.roll_over()
         else:
             self.trim()
@@ -442,40 +429,10 @@ class ManagedLedger:
         """Deletes ledgers that every cursor has passed and retention does not keep."""
         can_trim = (self.state is State.OPEN or self.is_terminated) and not self.unreadable
         if not self._trimming and can_trim and len(self._ids) > 1:
-            victims = self._trimmable()
+            victims = trimming.victims(self, self._ids[:-1])
             if victims:
                 self._trimming = True
                 self.spawn(self._trim(victims))
-
-    def _trimmable(self) -> list[int]:
-        """Ids of the ledgers at the front that nobody needs any more."""
-        slowest = min(
-            (cursor.acks.mark_delete for cursor in self.cursors.values() if cursor.durable),
-            default=self.last_confirmed,
-        )
-        victims: list[int] = []
-        kept_bytes = self.size
-        now_ms = time.time() * 1000
-        for ledger_id in self._ids[:-1]:
-            info = self.ledgers[ledger_id]
-            kept_bytes -= info.size
-            if slowest < (ledger_id, info.entries - 1) or self._is_retained(
-                now_ms - info.timestamp_ms, kept_bytes
-            ):
-                break
-            victims.append(ledger_id)
-        return victims
-
-    def _is_retained(self, age_ms: float, rest_bytes: int) -> bool:
-        """Whether retention keeps a ledger of an age, when the ones after it have rest_bytes.
-
-        It does while the ledger is young enough and without it less than the size would be left; a
-        negative limit is none (ManagedLedgerImpl, isLedgerRetentionOverSizeQuota).
-        """
-        limits = self.limits
-        is_young = limits.retention_s < 0 or age_ms < limits.retention_s * 1000
-        is_within = limits.retention_bytes < 0 or rest_bytes < limits.retention_bytes
-        return is_young and is_within
 
     async def _trim(self, victims: list[int]) -> None:
         removed = {ledger_id: self.ledgers.pop(ledger_id) for ledger_id in victims}
@@ -623,7 +580,7 @@ class ManagedLedger:
     async def _close_current(self) -> None:
         handle = self.current
         if self.state is not State.OPEN or handle is None:
-            if self._failure is None:
+            if self._failure is None or self.state is State.WRITE_FAILED:
                 self.state = State.CLOSED
             return
         self.state = State.CLOSED

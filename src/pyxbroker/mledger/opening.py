@@ -6,24 +6,25 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.ledger.handle import JournalFailed
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
+from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore, NotFound
+from pyxbroker.metadata.store import GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
-from pyxbroker.mledger.cursor import recover_cursor
-from pyxbroker.mledger.managed_ledger import (
-    LedgerInfo,
-    ManagedLedger,
-    ManagedLedgerError,
-    ManagedLedgerLimits,
-    State,
-)
+from pyxbroker.mledger.cursor import Cursor, place_cursor, recover_cursor
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.records import MalformedRecord
+from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")
 
@@ -40,40 +41,64 @@ async def open_managed_ledger(
 ) -> ManagedLedger | None:
     """Opens a managed ledger, or makes it; None when it does not exist and create is False.
 
-    properties are those of a new one.
+    properties are those of a new one. What cannot be read now is asked for again, for PATIENCE_S in
+    all; then it is not opened, rather than with something older, and may be opened later. Raises
+    LedgerError and MetadataError. When the journal has failed it is opened for reading only.
     """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
     managed_ledger.properties = dict(properties)
+    patience = Patience(f"opening {name}")
+    failure = ledgers.journal_failure
     found = None
     while found is None:
         # A new one costs a single write: it is not asked for first, creating it tells as well.
-        if create and await managed_ledger.create():
+        if create and failure is None and await managed_ledger.create():
             return managed_ledger
-        found = await store.get(paths.managed_ledger(name))
+        found = await patience.ask(partial(store.get, paths.managed_ledger(name)))
         if found is None and not create:
             return None
+        if found is None and failure is not None:
+            raise failure
+    try:
+        await _open(managed_ledger, found, patience)
+    except JournalFailed:
+        if failure is not None:
+            raise
+        # It failed meanwhile.
+        return await open_managed_ledger(name, store, ledgers, limits, create, properties)
+    return managed_ledger
+
+
+async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patience) -> None:
+    """Everything is read before a new ledger makes what was read the newest there is."""
     managed_ledger.version = found.version
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
     managed_ledger.properties = kept
     managed_ledger.terminated_position = terminated
-    await _recover_last_ledger(managed_ledger)
+    failure = managed_ledger.client.journal_failure
+    await _recover_last_ledger(managed_ledger, failure is None, patience)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
+    cursors = await _read_cursors(managed_ledger, patience)
     last = _last_position(managed_ledger)
-    if terminated is None:
-        await managed_ledger.begin_ledger()
-    else:
+    if terminated is not None:
         managed_ledger.state = State.TERMINATED
         last = terminated
+    elif failure is not None:
+        managed_ledger.refuse_writes(failure)
+    else:
+        await managed_ledger.begin_ledger()
     managed_ledger.last_confirmed = last or managed_ledger.first_position()
-    await _open_cursors(managed_ledger)
-    return managed_ledger
+    for cursor in cursors:
+        place_cursor(managed_ledger, cursor)
 
 
-async def _recover_last_ledger(managed_ledger: ManagedLedger) -> None:
+async def _recover_last_ledger(
+    managed_ledger: ManagedLedger, may_write: bool, patience: Patience
+) -> None:
     """Fences the ledger that was being written and learns what it holds; an empty one is
-    dropped.
+    dropped. Where nobody can write it need not be fenced, and is left as it is.
     """
     if not managed_ledger.ledgers:
         return
@@ -81,17 +106,30 @@ async def _recover_last_ledger(managed_ledger: ManagedLedger) -> None:
     info = managed_ledger.ledgers[last_id]
     if info.timestamp_ms and info.entries:
         return
+    client = managed_ledger.client
+    find_end = client.recover if may_write else client.end_of
     try:
-        last_entry, length = await managed_ledger.client.recover(last_id)
-    except NoSuchLedger:
+        last_entry, length = await patience.ask(partial(find_end, last_id))
+    except NoSuchLedger as error:
+        entries = client.stored_entries(last_id)
+        if entries:
+            log.error(
+                "the last ledger is not in metadata, and what it holds is not served",
+                managed_ledger=managed_ledger.name,
+                ledger=last_id,
+                entries=entries,
+                error=error,
+            )
         del managed_ledger.ledgers[last_id]
         return
     info.entries = last_entry + 1
     info.size = length
-    info.timestamp_ms = int(time.time() * 1000)
+    if may_write:
+        info.timestamp_ms = int(time.time() * 1000)
     if info.entries == 0:
         del managed_ledger.ledgers[last_id]
-        await managed_ledger.client.delete(last_id)
+        if may_write:
+            await client.delete(last_id)
 
 
 def _last_position(managed_ledger: ManagedLedger) -> Position | None:
@@ -102,20 +140,20 @@ def _last_position(managed_ledger: ManagedLedger) -> Position | None:
     return Position(last.ledger_id, last.entries - 1)
 
 
-async def _open_cursors(managed_ledger: ManagedLedger) -> None:
-    names = await managed_ledger.store.children(paths.managed_ledger(managed_ledger.name))
+async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> list[Cursor]:
+    store = managed_ledger.store
+    path = paths.managed_ledger(managed_ledger.name)
+    names = await patience.ask(partial(store.children, path))
     found = await asyncio.gather(
-        *(
-            managed_ledger.store.get(f"{paths.managed_ledger(managed_ledger.name)}/{name}")
-            for name in names
-        )
+        *(patience.ask(partial(store.get, f"{path}/{name}")) for name in names)
     )
+    cursors = []
     for encoded, node in zip(names, found, strict=True):
         if node is None:
             continue
         name = paths.decode(encoded)
         try:
-            cursor = await recover_cursor(managed_ledger, name, node.value, node.version)
+            cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
         except (MalformedRecord, MalformedLedgerMetadata) as error:
             # The topic serves everybody else; who asks for this subscription is refused.
             managed_ledger.unreadable.add(name)
@@ -126,7 +164,8 @@ async def _open_cursors(managed_ledger: ManagedLedger) -> None:
                 error=error,
             )
             continue
-        managed_ledger.cursors[name] = cursor
+        cursors.append(cursor)
+    return cursors
 
 
 async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:

@@ -12,6 +12,7 @@ acknowledged, whatever the bytes say.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
@@ -47,6 +48,17 @@ class LedgerRecord(NamedTuple):
     size: int
     timestamp_ms: int
     raw: bytes
+
+
+@dataclass(slots=True)
+class LedgerInfo:
+    """One ledger of the list. entries and size count only once the ledger is closed."""
+
+    ledger_id: int
+    entries: int = 0
+    size: int = 0
+    timestamp_ms: int = 0  # when it was closed
+    raw: bytes = b""  # the stored record, which may have fields that are not ours
 
 
 def encode_ledger_list(

@@ -11,7 +11,9 @@ import time
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.store import MetadataError
-from pyxbroker.mledger.managed_ledger import ManagedLedger, ManagedLedgerError, State
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.state import State
 
 
 async def terminate(managed_ledger: ManagedLedger) -> Position:

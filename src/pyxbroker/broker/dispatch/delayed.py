@@ -2,13 +2,18 @@
 
 An entry is set aside when it is read; nothing but its position and its time is kept, in memory
 (delayed.pyx). After a restart the entries are read again, and set aside again.
+
+Due times are the wall clock's, timers are the monotonic clock's. When the first is set while a
+timer runs, the timer is wrong: so one watch for all subscriptions compares the two now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, proxy
 
 from pyxbroker.delayed import DelayedIndex
 
@@ -17,7 +22,56 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topic import Topic
 
 DUE_MAX = 10_000  # positions that are taken out of the index at once
-TIMER_S_MAX = 3600.0  # then the clock is looked at again: it may have been set
+TIMER_S_MAX = 3600.0  # event loops have a limit
+WATCH_S = 0.5  # between two looks at the wall clock
+SET_S_MIN = 0.05  # a smaller difference is not worth waking everybody
+
+
+class ClockWatch:
+    """Looks whether the wall clock was set, while some entry waits for its time.
+
+    It is one timer, however many subscriptions have such entries, and there is none when none has.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.clock: Callable[[], float] = time.time
+        self._loop = proxy(loop)  # which keeps this one
+        self._waiting: dict[DelayedDelivery, None] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._offset = 0.0  # of the wall clock from the loop's, when timers were set
+
+    @classmethod
+    def of(cls, loop: asyncio.AbstractEventLoop) -> ClockWatch:
+        """The one of an event loop."""
+        watch = _watches.get(loop)
+        if watch is None:
+            watch = _watches[loop] = cls(loop)
+        return watch
+
+    def add(self, delivery: DelayedDelivery) -> None:
+        """Somebody has set a timer: it is told when the clock is set."""
+        self._waiting[delivery] = None
+        if self._timer is None:
+            self._offset = self.clock() - self._loop.time()
+            self._timer = self._loop.call_later(WATCH_S, self._look)
+
+    def remove(self, delivery: DelayedDelivery) -> None:
+        self._waiting.pop(delivery, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        if not self._waiting:
+            return
+        offset = self.clock() - self._loop.time()
+        if abs(offset - self._offset) >= SET_S_MIN:
+            self._offset = offset
+            for delivery in list(self._waiting):
+                delivery.on_clock_set()
+        if self._waiting:
+            self._timer = self._loop.call_later(WATCH_S, self._look)
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, ClockWatch] = WeakKeyDictionary()
 
 
 class DelayedDelivery:
@@ -29,6 +83,7 @@ class DelayedDelivery:
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = -1  # ms since the epoch
+        self._watch = ClockWatch.of(topic.loop)
 
     def look_at_clock(self) -> None:
         """What is read from now on is judged by the time of now: never early."""
@@ -53,16 +108,23 @@ class DelayedDelivery:
         delay = min((when - self.index.now + 1) / 1000, TIMER_S_MAX)
         self._timer_for = when
         self._timer = self._topic.loop.call_later(delay, self._topic.turn.run, self._on_timer)
+        self._watch.add(self)
 
     def _on_timer(self) -> None:
-        self._timer = None
+        self.stop()
         self._wake()
+
+    def on_clock_set(self) -> None:
+        """The timer that runs would come too late, or too early."""
+        self.stop()
+        self._topic.turn.run(self._wake)
 
     def stop(self) -> None:
         """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self._watch.remove(self)
 
     def clear(self) -> None:
         """Forgets everything: it will be read again, or nobody wants it any more."""

@@ -177,7 +177,10 @@ class Dispatcher:
         if self.managed_ledger.normalize(position) != position:
             # It was trimmed meanwhile: whoever reads on finds what is kept.
             return
-        if self.topic.limits.skips_lost_data:
+        if self.subscription.cursor.acks.is_acknowledged(*position):
+            # Nobody wants it any more.
+            pass_over(position, position.entry_id)
+        elif self.topic.limits.skips_lost_data:
             pass_over(position, trouble.skip(position, error, again))
         elif trouble.pass_over(position, error, again):
             # It costs this entry only. It stays in the backlog: an operator decides what to do.

@@ -133,6 +133,11 @@ class ReadTrouble:
 
     def pass_over(self, position: Position, error: LedgerError, again: bool) -> bool:
         """Counts a lost entry; False: there are too many in a row, and the subscription stops."""
+        stopped = self._stopped_run
+        if stopped is not None and stopped.again is again and position == stopped.positions[0]:
+            # It looked again, and the first of them is still lost.
+            self._wait_to_look_again()
+            return False
         run = self._again if again else self._new
         run.add(position, error)
         if run.count > LOST_IN_A_ROW_MAX:
@@ -200,23 +205,24 @@ class ReadTrouble:
     # --- stopping -----------------------------------------------------------------------------
 
     def _stop(self, run: LostRun) -> None:
-        before = self._stopped_run
         self.stopped = f"The subscription has stopped: {run}."
         self._stopped_run = run
         self._to_report = [each for each in self._to_report if each is not run]
-        if before is None or before.positions[0] != run.positions[0]:
-            log.error(
-                "a subscription stops: too many entries in a row cannot be read",
-                **self._where,
-                entries=run.count,
-                first=run.positions[0],
-                last=run.last,
-                error=run.error,
-                help=STOPPED_HELP,
-            )
+        log.error(
+            "a subscription stops: too many entries in a row cannot be read",
+            **self._where,
+            entries=run.count,
+            first=run.positions[0],
+            last=run.last,
+            error=run.error,
+            help=STOPPED_HELP,
+        )
         # What was passed over is tried again with the last one, which was not.
         self._end(run.again)
         self._dispatcher.put_back(run.positions[:-1], run.again)
+        self._wait_to_look_again()
+
+    def _wait_to_look_again(self) -> None:
         self._looks_again = self._loop.call_later(LOOK_AGAIN_S, self._turn.run, self._look_again)
 
     def _look_again(self) -> None:

@@ -1,0 +1,19 @@
+"""What a managed ledger refuses."""
+
+from __future__ import annotations
+
+
+class ManagedLedgerError(Exception):
+    """An operation of a managed ledger failed."""
+
+
+class ManagedLedgerFenced(ManagedLedgerError):
+    """Another owner has taken the managed ledger over."""
+
+
+class ManagedLedgerWriteFailed(ManagedLedgerError):
+    """The journal failed: nothing can be added until the broker is started again."""
+
+
+class ManagedLedgerTerminated(ManagedLedgerError):
+    """The managed ledger was terminated: nothing can be added any more."""

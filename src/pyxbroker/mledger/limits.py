@@ -1,0 +1,21 @@
+"""What bounds a managed ledger; the settings are those of managedLedger..."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ManagedLedgerLimits:
+    """When a ledger is closed and the next one begun, and how much is kept."""
+
+    entries_per_ledger_max: int = 50_000
+    bytes_per_ledger_max: int = 2048 << 20
+    rollover_min_s: float = 600.0
+    rollover_max_s: float = 4 * 3600.0
+    retention_s: float = 0.0
+    retention_bytes: int = 0
+    cursor_entries_per_ledger_max: int = 50_000
+    mark_delete_per_s: float = 1.0
+    ranges_as_list_max: int = 1_000  # in a cursor's node
+    ranges_whole_max: int = 10_000  # in each entry of a cursor ledger

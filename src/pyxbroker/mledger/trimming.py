@@ -1,0 +1,59 @@
+"""Which ledgers of a managed ledger nobody needs any more: acknowledged, and not retained."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyxbroker.entry import Position
+
+if TYPE_CHECKING:
+    from pyxbroker.mledger.limits import ManagedLedgerLimits
+    from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+
+def victims(managed_ledger: ManagedLedger, closed: Sequence[int]) -> list[int]:
+    """Ids of the closed ledgers, which are in order, that can be deleted."""
+    slowest = _slowest(managed_ledger)
+    found: list[int] = []
+    kept_bytes = managed_ledger.size
+    now_ms = time.time() * 1000
+    for ledger_id in closed:
+        info = managed_ledger.ledgers[ledger_id]
+        kept_bytes -= info.size
+        if slowest < (ledger_id, info.entries - 1) or _is_retained(
+            managed_ledger.limits, now_ms - info.timestamp_ms, kept_bytes
+        ):
+            break
+        found.append(ledger_id)
+    return found
+
+
+def is_consumed(managed_ledger: ManagedLedger) -> bool:
+    """Whether the ledger that is being written could be deleted as well if it were closed."""
+    current = managed_ledger.current
+    if current is None or managed_ledger.unreadable or current.last_add_confirmed < 0:
+        return False
+    is_passed = _slowest(managed_ledger) >= managed_ledger.last_confirmed
+    return is_passed and not _is_retained(managed_ledger.limits, 0.0, 0)
+
+
+def _slowest(managed_ledger: ManagedLedger) -> Position:
+    """Everything up to here is acknowledged by every durable cursor."""
+    cursors = managed_ledger.cursors.values()
+    return min(
+        (cursor.acks.mark_delete for cursor in cursors if cursor.durable),
+        default=managed_ledger.last_confirmed,
+    )
+
+
+def _is_retained(limits: ManagedLedgerLimits, age_ms: float, rest_bytes: int) -> bool:
+    """Whether retention keeps a ledger of an age, when the ones after it have rest_bytes.
+
+    It does while the ledger is young enough and without it less than the size would be left; a
+    negative limit is none (ManagedLedgerImpl, isLedgerRetentionOverSizeQuota).
+    """
+    is_young = limits.retention_s < 0 or age_ms < limits.retention_s * 1000
+    is_within = limits.retention_bytes < 0 or rest_bytes < limits.retention_bytes
+    return is_young and is_within
