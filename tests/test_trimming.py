@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from one_bookie import (
+    LIMITS,
     SHORT,
     Node,
     append,
@@ -148,5 +149,53 @@ def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Pa
         with pytest.raises(NoSuchEntry):
             await managed_ledger.read_one(Position(ids[0], 5))
         assert not cursor.acknowledge_positions([(ids[0], 5)])
+
+    run(tmp_path, scenario)
+
+
+# --- while space is short -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("acknowledged", "seconds", "size", "goes"),
+    [
+        (10, 0, 0, True),
+        (9, 0, 0, False),
+        (10, 3600, -1, False),
+        (10, -1, 100, False),
+        (10, 3600, 0, True),
+    ],
+)
+def test_an_open_ledger_that_nobody_needs_goes_whatever_its_age(
+    tmp_path: Path, acknowledged: int, seconds: int, size: int, goes: bool
+) -> None:
+    async def scenario(node: Node) -> None:
+        limits = replace(LIMITS, rollover_min_s=3600.0, retention_s=seconds, retention_bytes=size)
+        managed_ledger = await node.open(limits)
+        cursor = await cursor_at(managed_ledger, "c", managed_ledger.first_position())
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        positions = await append(managed_ledger, *entries(0, 10))
+        cursor.acknowledge_positions(positions[:acknowledged])
+        managed_ledger.check_age()
+        assert positions[0][0] in managed_ledger.ledgers
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert (positions[0][0] not in managed_ledger.ledgers) == goes
+        assert (managed_ledger.size == 0) == goes
+        assert await read_all(managed_ledger) == ([] if goes else entries(0, 10))
+        await append(managed_ledger, b"next")
+        assert managed_ledger.entries_added == 11
+
+    run(tmp_path, scenario)
+
+
+def test_an_open_ledger_goes_when_there_is_no_durable_cursor(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(replace(LIMITS, rollover_min_s=3600.0))
+        await append(managed_ledger, *entries(0, 10))
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert managed_ledger.size == 0
 
     run(tmp_path, scenario)
