@@ -114,8 +114,15 @@ class Broker:
 
     async def publish(self, *data: bytes) -> list[tuple[int, int]]:
         """Appends messages as a producer does; returns their positions."""
-        topic = await self.topic()
+        return await self.publish_to(await self.topic(), *data)
+
+    async def publish_to(self, topic: Topic, *data: bytes) -> list[tuple[int, int]]:
+        """The same to any topic."""
         return await append(topic.managed_ledger, *map(section, data))
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return self.node.turn.loop
 
     async def client(self) -> Client:
         """A client that is connected."""

@@ -136,6 +136,43 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     assert "cannot be used: Not a directory" in error_line(finished)
 
 
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        (["--set", "journalDirectories={}/file"], "{}/file cannot be used: Not a directory."),
+        (["--set", "journalDirectories={}/file/j"], "{}/file/j cannot be used: Not a directory."),
+        (["--set", "ledgerDirectories=/proc/l"], "/proc/l cannot be used: No such file"),
+        (["--metadata", "embedded:/proc/m"], "the metadata in /proc/m cannot be "),
+        (["--metadata", "embedded:{}/file"], "the metadata in {}/file cannot be "),
+        (["--set", "journalMaxSizeMB=4"], "journalMaxSizeMB=4 is too small: "),
+        (["--set", "bindAddress=192.0.2.1"], "no address 192.0.2.1 (bindAddress)."),
+        (
+            ["--set", "bindAddress=no such host"],
+            "The host no such host (bindAddress) is not known.",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_named_in_one_sentence(
+    tmp_path: Path, option: list[str], expected: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    options = [each.format(tmp_path) for each in option]
+    finished = run("standalone", "--data", tmp_path / "data", *ANY_PORTS, *options)
+    assert finished.returncode == 1
+    line = error_line(finished)
+    assert expected.format(tmp_path) in line
+    assert line.endswith(".")
+
+
+@pytest.mark.parametrize("place", ["pyxbroker.lock", "bookie/current/VERSION", "metadata.db"])
+def test_a_directory_in_the_place_of_a_file_is_named(tmp_path: Path, place: str) -> None:
+    folder = "metadata/" if place == "metadata.db" else ""
+    (tmp_path / folder / place).mkdir(parents=True)
+    finished = run("standalone", "--data", tmp_path, *ANY_PORTS)
+    assert finished.returncode == 1
+    assert str(tmp_path) in error_line(finished)
+
+
 def test_bad_settings_name_their_place(tmp_path: Path) -> None:
     conf = tmp_path / "standalone.conf"
     conf.write_text("# one\nmaxMessageSize=big\n")

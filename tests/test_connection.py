@@ -312,6 +312,70 @@ def test_a_producer_that_comes_while_publishing_is_paused_sends_once_and_waits()
     served(scenario)
 
 
+def test_while_nothing_can_be_stored_a_connection_with_producers_is_read_on() -> None:
+    async def scenario(side: Served) -> None:
+        side.group.set_full(True)
+        await side.write(flow(1))
+        assert side.told == []
+        side.group.set_holding(True)
+        await turns()
+        assert side.told == [("flow", 1)]
+        # Neither the number of pending sends nor the full storage stops it.
+        for n in range(6):
+            await side.write(send(n, section(b"x")))
+        await side.write(ack(pb.MessageIdData(ledgerId=1, entryId=2)))
+        assert [each[0] for each in side.told] == ["run"] * 6 + ["ack"]
+        side.group.set_holding(False)
+        await side.write(flow(2))
+        assert side.told == []
+
+    served(scenario, sends_max=4)
+
+
+def test_sends_that_were_too_many_when_nothing_could_be_stored_any_more_are_read_on() -> None:
+    async def scenario(side: Served) -> None:
+        for n in range(4):
+            await side.write(send(n, section(b"x")))
+        await side.write(flow(1))
+        assert [each[0] for each in side.told] == ["run"] * 4
+        side.group.set_holding(True)
+        await turns()
+        assert side.told == [("flow", 1)]
+
+    served(scenario, sends_max=4)
+
+
+def test_more_than_is_kept_while_nothing_can_be_stored_is_told_once_a_turn() -> None:
+    async def scenario(side: Served) -> None:
+        told: list[int] = []
+        side.group.on_overflow = lambda: told.append(side.group.publish_bytes)
+        side.group.set_holding(True)
+        await side.write(send(1, section(bytes(600))))
+        assert told == []
+        await side.write(send(2, section(bytes(600))))
+        assert len(told) == 1 and told[0] > 1000
+        for run in answered(side):
+            side.producer.settle(run)
+        await side.write(flow(1))
+        assert side.told[-1] == ("flow", 1)
+        assert len(told) == 1
+
+    served(scenario, publish_bytes_max=1000)
+
+
+def test_sends_for_many_producers_closed_at_once_are_dropped() -> None:
+    async def scenario(side: Served) -> None:
+        for producer_id in range(100, 1100):
+            side.connection.producers[producer_id] = side.producer
+        for producer_id in range(100, 1100):
+            side.connection.forget_producer(producer_id)
+        await side.write(send(1, section(b"late"), producer_id=100) + ping())
+        assert [each[0] for each in side.told] == ["command"]
+        assert not side.connection.closed
+
+    served(scenario)
+
+
 def test_a_peer_that_does_not_read_is_not_read_either() -> None:
     async def scenario(side: Served) -> None:
         frame = wire.frame(b"\x08\x13\x9a\x01\x00", bytes(1 << 20))

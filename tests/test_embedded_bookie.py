@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from one_bookie import MIB, Node, turns, until
-from pyxbroker.bookie.embedded import ADD_RECOVERY, DAMAGED, FENCED, NO_ENTRY, NO_LEDGER
+from pyxbroker.bookie.embedded import (
+    ADD_HIGH_PRIORITY,
+    ADD_RECOVERY,
+    DAMAGED,
+    FENCED,
+    NO_ENTRY,
+    NO_LEDGER,
+)
 from pyxbroker.entry import ENTRY_HEADER_SIZE, EntryBatch, EntryRun
 
 IO_ERROR = -5
@@ -24,12 +31,17 @@ class Adder:
         self.acked: list[tuple[int, int]] = []
         self.failed: list[tuple[int, int]] = []
         self.runs: list[EntryRun] = []
+        self.taken_back: list[int] = []
 
     def on_adds_acked(self, index: int, first: int, last: int) -> None:
         self.acked.append((first, last))
 
     def on_adds_failed(self, index: int, first: int, code: int) -> None:
         self.failed.append((first, code))
+
+    def on_add_taken_back(self, index: int, run: EntryRun) -> bool:
+        self.taken_back.append(run.first_entry_id)
+        return True
 
     @property
     def entries(self) -> list[int]:
@@ -137,6 +149,52 @@ def test_a_journal_that_fails_while_runs_wait_for_room(tmp_path: Path) -> None:
         assert synced < 200
         assert {code for _, code in adder.failed} == {IO_ERROR}
         assert node.full[-1] is False
+
+    run(tmp_path, scenario, **SMALL)
+
+
+def test_while_the_bookie_holds_only_what_the_broker_remembers_is_stored(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        clients, cursor = Adder(), Adder()
+        node.bookie.set_holding(True)
+        assert not clients.add(node, 1, 0, b"held")
+        assert cursor.add(node, 2, 0, b"position", ADD_HIGH_PRIORITY)
+        await until(lambda: cursor.entries == [0])
+        assert clients.entries == []
+        node.turn.run(node.bookie.set_holding, False)
+        await until(lambda: clients.entries == [0])
+        assert node.full == [True, False]
+
+    run(tmp_path, scenario)
+
+
+def test_what_waits_for_room_is_taken_back_newest_first_and_cursors_wait_on(
+    tmp_path: Path,
+) -> None:
+    async def scenario(node: Node) -> None:
+        adder, cursor = Adder(), Adder()
+        node.faults.rule("open", ".log.tmp", errno=28)
+        entry_id = 0
+        while adder.add(node, 1, entry_id, bytes(60_000)):
+            entry_id += 1
+        for later in range(entry_id + 1, entry_id + 4):
+            adder.add(node, 1, later, b"later")
+        cursor.add(node, 2, 0, b"position", ADD_HIGH_PRIORITY)
+        await until(lambda: node.bookie.trouble == -28)
+        node.bookie.set_holding(True)
+        node.bookie.take_back()
+        assert adder.taken_back == list(range(entry_id + 3, entry_id - 1, -1))
+        assert cursor.taken_back == []
+        node.faults.clear()
+        # The ids of what was taken back are given again.
+        adder.add(node, 1, entry_id, b"instead")
+        await until(lambda: cursor.entries == [0])
+        node.turn.run(node.bookie.set_holding, False)
+        await until(lambda: adder.entries == list(range(entry_id + 1)))
+        batch = await read(node, 1, entry_id, entry_id)
+        assert isinstance(batch, EntryBatch)
+        assert batch.data(0) == b"instead"
+        await until(lambda: node.bookie.trouble == 0)
 
     run(tmp_path, scenario, **SMALL)
 

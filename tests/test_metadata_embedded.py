@@ -19,7 +19,7 @@ from typing import Any, cast
 import pytest
 
 from metadata_backends import coroutine_test
-from pyxbroker.metadata import embedded_tree
+from pyxbroker.metadata import database
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.store import (
@@ -121,69 +121,6 @@ async def test_sectors_lost_from_the_last_transaction_lose_only_that(tmp_path: P
 
 
 @coroutine_test
-async def test_a_flipped_bit_in_the_log_is_an_error_or_harmless(tmp_path: Path) -> None:
-    """Anywhere before the last transaction: never fewer writes than were answered."""
-    source = tmp_path / "source"
-    await _make_crashed(source, writes=12)
-    log = (source / "metadata.db-wal").read_bytes()
-    last = _last_commit_start(log)
-    rng = random.Random(11)
-    errors = 0
-    for index, offset in enumerate([*range(0, 56, 3), *rng.sample(range(56, last), 60)]):
-        copy = tmp_path / f"flip-{index}"
-        shutil.copytree(source, copy)
-        _flip_bit(copy / "metadata.db-wal", offset, rng.randrange(8))
-        for _ in range(2):  # A second start must not take what the first one refused.
-            try:
-                assert await _read_counter(copy) == 11
-            except CorruptStore as error:
-                assert "metadata.db-wal" in str(error)
-                errors += 1
-    assert errors > 100
-
-
-@coroutine_test
-async def test_a_flipped_bit_in_the_database_is_an_error_or_harmless(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    expected = await _make_closed(source)
-    size = (source / "metadata.db").stat().st_size
-    rng = random.Random(13)
-    errors = 0
-    for index in range(160):
-        copy = tmp_path / f"flip-{index}"
-        shutil.copytree(source, copy)
-        offset = index if index < 100 else rng.randrange(size)
-        _flip_bit(copy / "metadata.db", offset, rng.randrange(8))
-        try:
-            assert await _read_all(copy) == expected, f"at offset {offset}"
-        except MetadataError as error:
-            assert "metadata.db" in str(error)
-            errors += 1
-        shutil.rmtree(copy)
-    assert errors > 30
-
-
-@coroutine_test
-async def test_a_damaged_row_is_an_error_for_its_reader_only(tmp_path: Path) -> None:
-    directory = tmp_path / "m"
-    await _make_closed(directory)
-    database = sqlite3.connect(directory / "metadata.db")
-    database.execute("UPDATE node SET value=x'00' WHERE name='n7'")
-    database.commit()
-    database.close()
-    with pytest.raises(CorruptStore, match=r"/all/n7 .*metadata\.db"):
-        await EmbeddedStore(directory).open()
-    store = EmbeddedStore(directory)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pyxbroker.metadata.damage.CONTENT_CHECK_PAGES_MAX", 0)
-        await store.open()
-    with pytest.raises(CorruptStore, match=r"/all/n7 .*metadata\.db"):
-        await store.get("/all/n7")
-    assert await store.exists("/all/n8")
-    await store.close()
-
-
-@coroutine_test
 async def test_a_file_that_is_no_database_is_named(tmp_path: Path) -> None:
     directory = tmp_path / "m"
     directory.mkdir()
@@ -198,7 +135,7 @@ async def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "m" / "metadata.db")
     database.execute("PRAGMA user_version=9")
     database.close()
-    with pytest.raises(MetadataError, match=r"newer version \(format 9"):
+    with pytest.raises(MetadataError, match=r"newer pyxbroker \(format 9; this one"):
         await EmbeddedStore(tmp_path / "m").open()
 
 
@@ -310,15 +247,14 @@ async def test_a_defect_while_opening_or_closing_is_told_to_the_caller(
 
     store = EmbeddedStore(tmp_path / "m")
     with monkeypatch.context() as patch:
-        patch.setattr(embedded_tree, "check_content", broken)
-        patch.setattr(Tree, "_make_schema", broken)
+        patch.setattr(database, "make_schema", broken)
         with pytest.raises(MetadataError, match="broken"):
             await asyncio.wait_for(store.open(), 10)
     await store.open()
     await store.put("/n", b"")
-    database = store._tree._database
-    assert database is not None
-    store._tree._database = cast(Any, SimpleNamespace(close=broken, execute=database.execute))
+    opened = store._tree._database
+    assert opened is not None
+    store._tree._database = cast(Any, SimpleNamespace(close=broken, execute=opened.execute))
     with pytest.raises(MetadataError, match="broken"):
         await asyncio.wait_for(store.close(), 10)
     with pytest.raises(StoreClosed):
@@ -354,7 +290,8 @@ async def test_the_log_is_folded_in_and_used_again(tmp_path: Path) -> None:
         await store.put("/n", b"%d" % index)
         if index in (70, 140):
             await asyncio.sleep(0.4)
-    assert (tmp_path / "m" / "metadata.db-wal").stat().st_size < 150 * FRAME_BYTES
+    used = (tmp_path / "m" / "metadata.db-wal").read_bytes().rstrip(b"\0")
+    assert len(used) < 150 * FRAME_BYTES
     await store.close()
     assert not (tmp_path / "m" / "metadata.db-wal").exists()
 
@@ -400,6 +337,8 @@ async def _make_crashed(directory: Path, writes: int) -> None:
     for number in range(writes):
         await store.put("/counter", b"%d" % number)
     shutil.copytree(live, directory)
+    # What a power cut takes from SQLite's log, it takes from the change log as well.
+    shutil.rmtree(directory.with_name(directory.name + ".copies"), ignore_errors=True)
     await store.close()
 
 

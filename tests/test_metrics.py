@@ -122,6 +122,14 @@ def test_without_storage_there_are_no_bookie_series(service: FakeService) -> Non
     assert not [name for name, _ in series(Collector().sample(service)) if "bookie" in name]
 
 
+def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:
+    sample = Collector().sample(service)
+    assert value(sample, "bookie_disk_free_bytes", directory="/data/bookie-1") == 75
+    assert value(sample, "bookie_ledger_dir__data_bookie_1_usage") == 25
+    assert value(sample, "bookie_ledger_writable_dirs") == 1
+    assert value(sample, "bookie_ADD_ENTRY_REJECTED_total") == 3
+
+
 def test_a_sick_storage_is_read_only(service: FakeService) -> None:
     assert value(Collector().sample(service), "bookie_SERVER_STATUS") == 1
     service.broken = "the journal failed"

@@ -111,3 +111,30 @@ def test_a_bookie_outside_of_the_ensemble_is_refused(index: int) -> None:
 def test_an_empty_run_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one"):
         PendingAdds(1, 1, 1).add(0)
+
+
+def test_entries_that_no_bookie_was_given_are_taken_back_and_their_ids_given_again() -> None:
+    adds = PendingAdds(3, 2, 2)
+    adds.add(4)
+    adds.on_ack(0, 0, 3)
+    adds.truncate(2)
+    assert (adds.next, adds.pending) == (2, 2)
+    assert adds.add(1) == 2
+    # Entry 2 goes to the bookies 2 and 0; what 0 said of the entry before it does not count.
+    for entry_id in (0, 1):
+        for index in adds.write_set(entry_id):
+            adds.on_ack(index, entry_id, entry_id)
+    assert adds.on_ack(2, 2, 2) == 1
+    assert adds.on_ack(0, 2, 2) == 2
+
+
+def test_confirmed_entries_and_those_to_come_are_not_taken_back() -> None:
+    adds = PendingAdds(1, 1, 1)
+    adds.add(3)
+    adds.on_ack(0, 0, 0)
+    for first in (0, 4):
+        with pytest.raises(ValueError, match="taken back"):
+            adds.truncate(first)
+    adds.truncate(1)
+    assert adds.last_add_confirmed == 0
+    assert adds.pending == 0

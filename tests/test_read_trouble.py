@@ -214,6 +214,31 @@ def test_who_comes_back_gets_again_what_is_before_the_damage(tmp_path: Path, kin
     run_on(tmp_path, data_of(100), scenario)
 
 
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_nothing_more_is_passed_over_while_it_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of what is sent again, when some of it is set aside and the rest waits for its turn."""
+    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.05)
+
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        client = await broker.client()
+        await client.subscribe(**KINDS[kind])
+        await client.messages(100)
+        topic = await broker.topic()
+        disk.lost = set(positions)
+        client.redeliver(*positions)
+        dispatcher = topic.subscriptions["s"].dispatcher
+        await until(lambda: dispatcher.stopped_by_damage is not None)
+        await asyncio.sleep(0.5)
+        disk.lost = set()
+        again = await client.messages(100)
+        assert sorted(each.position for each in again) == positions
+        assert dispatcher.stopped_by_damage is None
+
+    run_on(tmp_path, data_of(100), scenario)
+
+
 @every_kind
 def test_a_seek_behind_the_damage_lets_it_go_on(tmp_path: Path, kind: str) -> None:
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:

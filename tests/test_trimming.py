@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from one_bookie import (
-    LIMITS,
     SHORT,
     Node,
     append,
@@ -26,6 +25,8 @@ from one_bookie import (
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import NoSuchEntry
 from pyxbroker.metadata.store import Unavailable
+
+LONG = replace(SHORT, entries_per_ledger_max=50_000, rollover_min_s=600.0)
 
 
 def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
@@ -153,46 +154,47 @@ def test_a_reader_behind_what_was_trimmed_goes_on_with_what_is_kept(tmp_path: Pa
     run(tmp_path, scenario)
 
 
-# --- while space is short -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("acknowledged", "seconds", "size", "goes"),
-    [
-        (10, 0, 0, True),
-        (9, 0, 0, False),
-        (10, 3600, -1, False),
-        (10, -1, 100, False),
-        (10, 3600, 0, True),
-    ],
-)
-def test_an_open_ledger_that_nobody_needs_goes_whatever_its_age(
-    tmp_path: Path, acknowledged: int, seconds: int, size: int, goes: bool
-) -> None:
+def test_when_space_is_short_a_consumed_ledger_goes_at_once(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        limits = replace(LIMITS, rollover_min_s=3600.0, retention_s=seconds, retention_bytes=size)
-        managed_ledger = await node.open(limits)
-        cursor = await cursor_at(managed_ledger, "c", managed_ledger.first_position())
+        managed_ledger = await node.open(LONG)
+        cursor = await cursor_at(managed_ledger, "s", managed_ledger.first_position())
+        positions = await append(managed_ledger, *[b"%d" % n for n in range(20)])
+        used = positions[0][0]
+        cursor.acknowledge_up_to(positions[-2])
         managed_ledger.roll_over_if_consumed()
         await settled(managed_ledger)
-        positions = await append(managed_ledger, *entries(0, 10))
-        cursor.acknowledge_positions(positions[:acknowledged])
-        managed_ledger.check_age()
-        assert positions[0][0] in managed_ledger.ledgers
+        assert used in managed_ledger.ledgers
+        cursor.acknowledge_up_to(positions[-1])
         managed_ledger.roll_over_if_consumed()
         await settled(managed_ledger)
-        assert (positions[0][0] not in managed_ledger.ledgers) == goes
-        assert (managed_ledger.size == 0) == goes
-        assert await read_all(managed_ledger) == ([] if goes else entries(0, 10))
+        assert used not in managed_ledger.ledgers
+        assert used not in ledgers_of(node.storage)
+        # An empty one has nothing to give, and is not replaced again and again.
+        kept = list(managed_ledger.ledgers)
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == kept
         await append(managed_ledger, b"next")
-        assert managed_ledger.entries_added == 11
+        assert await read_all(managed_ledger) == [b"next"]
 
     run(tmp_path, scenario)
 
 
-def test_an_open_ledger_goes_when_there_is_no_durable_cursor(tmp_path: Path) -> None:
+def test_when_space_is_short_retention_is_kept_all_the_same(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LIMITS, rollover_min_s=3600.0))
+        managed_ledger = await node.open(replace(LONG, retention_s=60.0, retention_bytes=1 << 30))
+        await append(managed_ledger, b"kept")
+        kept = list(managed_ledger.ledgers)
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert list(managed_ledger.ledgers) == kept
+
+    run(tmp_path, scenario)
+
+
+def test_when_space_is_short_a_ledger_without_durable_cursors_goes(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(LONG)
         await append(managed_ledger, *entries(0, 10))
         managed_ledger.roll_over_if_consumed()
         await settled(managed_ledger)

@@ -21,9 +21,23 @@ _REQUEST_FIELD = {
     wire.ACK_RESPONSE: 6,
 }
 
+SERVICE_NOT_READY = 6
+LOOKUP_FAILED = 2
+
+# How each answer says that it is a refusal (None: it is one), and where code and sentence are.
+_ERROR_FIELDS: dict[int, tuple[Callable[[wire.Frame], bool] | None, int, int]] = {
+    wire.ERROR: (None, 2, 3),
+    wire.ACK_RESPONSE: (lambda answer: 4 in answer.fields, 4, 5),
+    wire.LOOKUP_RESPONSE: (lambda answer: answer.number(3) == LOOKUP_FAILED, 6, 7),
+}
+
 
 class Refused(Exception):
-    """The broker answered a request with an error."""
+    """The broker answered a request with an error; ``code`` is its ServerError."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class NotReady(Refused):
@@ -37,6 +51,9 @@ class Connection(asyncio.Protocol):
         self.on_receipt: Callable[[int, int, Position], None] = lambda *_: None
         self.on_message: Callable[[int, Position, wire.Payload], None] = lambda *_: None
         self.on_pong: Callable[[], None] = lambda: None
+        self.on_send_error: Callable[[int, int], None] = lambda *_: None
+        self.on_close_producer: Callable[[int], None] = lambda _: None
+        self.on_close_consumer: Callable[[int], None] = lambda _: None
         self.send_errors: list[str] = []
         self.closed = asyncio.get_running_loop().create_future()
         self._connected = asyncio.get_running_loop().create_future()
@@ -86,6 +103,11 @@ class Connection(asyncio.Protocol):
             self._connected.set_result(None)
         elif kind == wire.SEND_ERROR:
             self.send_errors.append(frame.data(4).decode())
+            self.on_send_error(frame.number(1), frame.number(2))
+        elif kind == wire.CLOSE_PRODUCER:
+            self.on_close_producer(frame.number(1))
+        elif kind == wire.CLOSE_CONSUMER:
+            self.on_close_consumer(frame.number(1))
         elif kind in _REQUEST_FIELD:
             waiting = self._requests.pop(frame.number(_REQUEST_FIELD[kind]), None)
             if waiting is not None and not waiting.done():
@@ -111,9 +133,12 @@ class Connection(asyncio.Protocol):
         self._requests[number] = future
         self.write(wire.command(kind, fields | {field: number}))
         answer = await asyncio.wait_for(future, 15)
-        if answer.type == wire.ERROR:
-            kind_of_refusal = NotReady if answer.number(2) == 6 else Refused
-            raise kind_of_refusal(answer.data(3).decode())
+        if answer.type in _ERROR_FIELDS:
+            failed, code_at, text_at = _ERROR_FIELDS[answer.type]
+            code = answer.number(code_at)
+            if failed is None or failed(answer):
+                kind_of_refusal = NotReady if code == SERVICE_NOT_READY else Refused
+                raise kind_of_refusal(answer.data(text_at).decode(), code)
         return answer
 
     async def _request_on_topic(self, topic: str, kind: int, field: int, fields: dict) -> None:

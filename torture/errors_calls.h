@@ -423,16 +423,30 @@ int remove(const char *path)
     return THROUGH(NEXT(remove)(path));
 }
 
+/* A directory's path ends with '/', also before it is there. */
+static int making_fails(int folder, const char *name)
+{
+    char path[PATH_MAX];
+    struct effect effect = {0, -1};
+    int saved = errno;
+    const char *found = below_of_name(folder, name, path);
+    if (found != NULL && path[strlen(path) - 1] != '/' && strlen(path) + 1 < sizeof path)
+        strcat(path, "/");
+    int was_hit = hit(CALL_MKDIR, found, NULL, &effect);
+    errno = was_hit && effect.error != 0 ? effect.error : saved;
+    return was_hit && effect.error != 0;
+}
+
 int mkdir(const char *path, mode_t mode)
 {
-    if (wanted(CALL_MKDIR) && fails_name(CALL_MKDIR, AT_FDCWD, path))
+    if (wanted(CALL_MKDIR) && making_fails(AT_FDCWD, path))
         return -1;
     return THROUGH(NEXT(mkdir)(path, mode));
 }
 
 int mkdirat(int folder, const char *path, mode_t mode)
 {
-    if (wanted(CALL_MKDIR) && fails_name(CALL_MKDIR, folder, path))
+    if (wanted(CALL_MKDIR) && making_fails(folder, path))
         return -1;
     return THROUGH(NEXT(mkdirat)(folder, path, mode));
 }

@@ -115,22 +115,38 @@ class Load:
         if topic.cumulative:
             if dice < 0.02:
                 topic.acked_up_to = max(topic.acked_up_to, position)
-                receiver.ack(consumer_id, [position], cumulative=True)
+                if dice < 0.005:
+                    self._ack_surely_soon(receiver, topic, position)
+                else:
+                    receiver.ack(consumer_id, [position], cumulative=True)
         elif dice < 0.5:
             topic.acked.add(position)
             if dice < 0.05:
-                task = asyncio.ensure_future(self._ack_surely(receiver, topic, position))
-                self._acks.add(task)
-                task.add_done_callback(self._acks.discard)
+                self._ack_surely_soon(receiver, topic, position)
             else:
                 receiver.ack(consumer_id, [position])
 
+    def _ack_surely_soon(self, to: Connection, topic: TopicModel, position: Position) -> None:
+        task = asyncio.ensure_future(self._ack_surely(to, topic, position))
+        self._acks.add(task)
+        task.add_done_callback(self._acks.discard)
+
     async def _ack_surely(self, to: Connection, topic: TopicModel, position: Position) -> None:
+        consumer_id = self.topics.index(topic) + 1
         try:
-            await to.ack_with_receipt(self.topics.index(topic) + 1, [position])
+            await to.ack_with_receipt(consumer_id, [position], cumulative=topic.cumulative)
         except (ConnectionError, TimeoutError, asyncio.TimeoutError):
             return
-        topic.acked_with_receipt.add(position)
+        except Refused as error:
+            self._on_ack_refused(error)
+            return
+        if topic.cumulative:
+            topic.acked_up_to_with_receipt = max(topic.acked_up_to_with_receipt, position)
+        else:
+            topic.acked_with_receipt.add(position)
+
+    def _on_ack_refused(self, error: Refused) -> None:
+        self.problems.append(f"an acknowledgement was refused: {error}")
 
 
 async def time_to_ready(port: int, topic: str, started_at: float) -> float:
@@ -154,24 +170,34 @@ async def time_to_ready(port: int, topic: str, started_at: float) -> float:
 
 
 async def verify(
-    port: int, topics: list[TopicModel], verdict: Verdict, acks_are_durable: bool
+    port: int,
+    topics: list[TopicModel],
+    verdict: Verdict,
+    acks_are_durable: bool,
+    checks: dict[str, TopicCheck] | None = None,
 ) -> None:
-    """Read every topic back, drain its subscription, and put what is wrong into the verdict."""
+    """Read every topic back, drain its subscription, and put what is wrong into the verdict.
+
+    ``checks`` takes what was read, by topic.
+    """
     connection = await Connection.open(port)
     try:
         for topic in topics:
-            check = TopicCheck(topic)
             verdict.promised += sum(len(p.received) for p in topic.producers)
-            await _read_all(connection, topic, check)
+            check = await read_back(connection, topic)
             verdict.read_back += len(check.positions)
             if topic.subscribed:
-                await _drain(connection, topic, check, verdict)
+                await drain(connection, topic, check, verdict)
             verdict.problems += check.finish(acks_are_durable)
+            if checks is not None:
+                checks[topic.name] = check
     finally:
         connection.close()
 
 
-async def _read_all(connection: Connection, topic: TopicModel, check: TopicCheck) -> None:
+async def read_back(connection: Connection, topic: TopicModel, idle_s: float = 15) -> TopicCheck:
+    """Read all of a topic by a reader, until ``idle_s`` pass without a message."""
+    check = TopicCheck(topic)
     progress = asyncio.Event()
 
     def take(consumer_id: int, position: Position, payload: wire.Payload) -> None:
@@ -186,23 +212,20 @@ async def _read_all(connection: Connection, topic: TopicModel, check: TopicCheck
     while last is not None and last not in check.positions:
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), 15)
+            await asyncio.wait_for(progress.wait(), idle_s)
         except asyncio.TimeoutError:
-            check.problems.append(f"{topic.name}: reading stopped before {last}")
+            check.stopped_before = last
             break
     connection.on_message = lambda *_: None
     await connection.request(wire.CLOSE_CONSUMER, 2, {1: 1})
+    return check
 
 
-async def _drain(
+async def drain(
     connection: Connection, topic: TopicModel, check: TopicCheck, verdict: Verdict
 ) -> None:
     """Take all that the durable subscription still has, and acknowledge it."""
-    wanted = {
-        position
-        for position in check.positions
-        if position not in topic.acked and position > topic.acked_up_to
-    }
+    wanted = {position for position in check.positions if topic.wants(position)}
     progress = asyncio.Event()
 
     def take(consumer_id: int, position: Position, _: wire.Payload) -> None:

@@ -1,6 +1,7 @@
-"""Kill -9 and power cuts under load, round after round, with every promise checked.
+"""Kill -9, power cuts, disk errors and flipped bits, round after round, every promise checked.
 
     torture/run.py --kill-rounds 200 --cut-rounds 200 [--seed N] [--broker pyxbroker|pulsar-lite]
+    torture/run.py --error-rounds 500 --flip-rounds 500 [--jobs 2]
 
 A round lets several producers and consumers work, ends the broker at a random moment, starts it
 again, measures how long until a topic can be read, and reads everything back.  A data directory
@@ -12,180 +13,33 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import random
 import shutil
 import statistics
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from compat_tests.brokers import KINDS, Broker, BrokerFailed
+from compat_tests.brokers import KINDS
 
-from torture.client import Refused
-from torture.cut import Mode
-from torture.load import Load, make_topics, time_to_ready, verify
-from torture.model import TopicModel, Verdict
-from torture.simulator import Simulator, build_library
+from torture.error_rounds import ErrorTorture
+from torture.flip_rounds import FlipTorture
+from torture.model import Verdict
+from torture.rounds import Torture
 
-ENDINGS = ("load", "load", "load", "load", "stop", "recovery")
-ROUNDS_PER_DIRECTORY = 6
-
-
-class Torture:
-    """All rounds of one kind, with or without the power-cut simulator."""
-
-    def __init__(self, options: argparse.Namespace, workspace: Path, cut: bool) -> None:
-        self.options = options
-        self.cut = cut
-        self.workspace = workspace
-        self.library = build_library(workspace) if cut else None
-        self.random = random.Random(f"{options.seed}-{cut}")
-        self.verdict = Verdict()
-        self.life = 0
-        self.round = 0
-        self.ending = ""
-        self.topics: list[TopicModel] = []
-        self.broker: Broker | None = None
-        self.simulator: Simulator | None = None
-
-    def fresh_directory(self) -> None:
-        """Begin with an empty data directory."""
-        self.close()
-        self.life += 1
-        root = self.workspace / f"life-{self.life}"
-        environment = {}
-        if self.library is not None:
-            self.simulator = Simulator(self.library, root)
-            environment = self.simulator.environment()
-        settings = dict(item.split("=", 1) for item in self.options.set)
-        self.broker = Broker(
-            self.options.broker,
-            self.workspace / f"broker-{self.life}",
-            environment=environment,
-            settings=settings,
-        )
-        root.mkdir(exist_ok=True)
-        self.broker.data = root / "data"
-        self.topics = make_topics(self.random, self.life)
-
-    def close(self) -> None:
-        """End the broker and remove its files."""
-        if self.broker is not None:
-            self.broker.close()
-            shutil.rmtree(self.broker.data.parent, ignore_errors=True)
-        if self.simulator is not None:
-            self.simulator.remove()
-        self.broker = self.simulator = None
-
-    async def rounds(self, count: int) -> Verdict:
-        """Run them; a broken promise ends that data directory, not the torture."""
-        for number in range(count):
-            self.round = number + 1
-            first = number % ROUNDS_PER_DIRECTORY == 0 or self.broker is None
-            if first:
-                self.fresh_directory()
-            problems = len(self.verdict.problems)
-            try:
-                await self.one_round("first" if first else self.random.choice(ENDINGS))
-            except (BrokerFailed, Refused, TimeoutError, asyncio.TimeoutError, OSError) as error:
-                output = self.broker.output(1500) if self.broker else ""
-                self.verdict.problems.append(f"{type(error).__name__}: {error}\n{output}")
-            self.verdict.rounds += 1
-            found = self.verdict.problems[problems:]
-            if found:
-                self._report(found)
-                self.close()
-            elif self.options.verbose:
-                ready = self.verdict.ready_s[-1] * 1000
-                print(f"round {self.round} {self.ending}: ok, ready in {ready:.0f} ms", flush=True)
-        self.close()
-        return self.verdict
-
-    def _report(self, found: list[str]) -> None:
-        print(f"round {self.round}, ended by {self.ending}, seed {self.options.seed}:", flush=True)
-        for problem in found:
-            print("  " + problem.replace("\n", "\n    "), flush=True)
-        if self.options.keep and self.broker is not None:
-            self.broker.kill()
-            kept = Path(self.options.keep) / f"round-{self.round}-{'cut' if self.cut else 'kill'}"
-            shutil.rmtree(kept, ignore_errors=True)
-            shutil.copytree(self.broker.data.parent, kept)
-            shutil.copy(self.broker.directory / "output.log", kept / "output.log")
-            print(f"  the data directory is kept in {kept}", flush=True)
-
-    async def one_round(self, how: str) -> None:
-        """Start when needed, load, end, start again, verify."""
-        broker = self.broker
-        assert broker is not None
-        self.ending = how
-        started = broker.process is None
-        if started:
-            broker.spawn()
-        if how == "first":
-            # Half of these end before or just when the very first start is ready.
-            end_at = self.random.choice([0.4, 1.5]) * self.random.random()
-        else:
-            end_at = 0.05 + self.random.random() * self.options.load_s
-        await self._load_until(broker, end_at, wait_ready=started)
-        if how == "stop":
-            await asyncio.to_thread(broker.stop)
-        broker.kill()
-        self._cut_power()
-        if how == "recovery":
-            for _ in range(self.random.randint(1, 3)):
-                broker.spawn()
-                await asyncio.sleep(self.random.random() * 0.3)
-                broker.kill()
-                self._cut_power()
-        broker.spawn()
-        ready = await time_to_ready(broker.port, self.topics[0].name, broker.started_at)
-        self.verdict.ready_s.append(ready)
-        if ready > self.options.ready_limit_s:
-            self.verdict.problems.append(f"ready only after {ready:.2f} s")
-        acks_are_durable = how == "stop" or self.options.broker == "pyxbroker"
-        await verify(broker.port, self.topics, self.verdict, acks_are_durable)
-
-    async def _load_until(self, broker: Broker, end_at: float, wait_ready: bool) -> None:
-        deadline = time.monotonic() + end_at
-        load = Load(self.topics, self.random)
-        if wait_ready:
-            # The load begins as soon as it can; the end comes at its moment either way.
-            await asyncio.to_thread(_wait_until_it_answers, broker, deadline)
-        running = asyncio.ensure_future(load.run(broker.port))
-        await asyncio.sleep(max(0.0, deadline - time.monotonic()))
-        assert broker.process is not None
-        if broker.process.poll() is not None:
-            raise BrokerFailed(f"the broker ended by itself with {broker.process.returncode}")
-        if self.ending == "stop":
-            load.stop()
-            await running
-        else:
-            broker.kill()
-            await asyncio.wait_for(running, 30)
-        self.verdict.problems += load.problems
-
-    def _cut_power(self) -> None:
-        if self.simulator is None or not self.simulator.used():
-            return
-        mode = self.random.choice(list(Mode))
-        report = self.simulator.cut(self.random, mode)
-        self.ending += f", cut {mode.value} ({report.uncovered - report.kept} changes lost)"
-
-
-def _wait_until_it_answers(broker: Broker, deadline: float) -> None:
-    while time.monotonic() < deadline and not broker.answers():
-        time.sleep(0.003)
+NAMES = {"kill": "kill -9", "cut": "power cut", "error": "disk errors", "flip": "flipped bits"}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kill-rounds", type=int, default=200)
-    parser.add_argument("--cut-rounds", type=int, default=200)
+    for kind in ("kill", "cut", "error", "flip"):
+        parser.add_argument(f"--{kind}-rounds", type=int, metavar="N")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the rounds")
     parser.add_argument("--broker", choices=KINDS, default="pyxbroker")
     parser.add_argument("--load-s", type=float, default=0.8, help="longest load of a round")
     parser.add_argument("--ready-limit-s", type=float, default=1.0)
@@ -193,41 +47,74 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--keep", help="folder that keeps the data directories of failed rounds")
     parser.add_argument("--workspace", help="folder for the data (default: a temporary one)")
     parser.add_argument("--verbose", action="store_true", help="one line per round")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    asked = [options.kill_rounds, options.cut_rounds, options.error_rounds, options.flip_rounds]
+    if not any(count is not None for count in asked):
+        options.kill_rounds = options.cut_rounds = 200
+    return options
+
+
+def make(kind: str, options: argparse.Namespace, workspace: Path) -> Torture:
+    """The torture of one kind of rounds."""
+    if kind == "error":
+        return ErrorTorture(options, workspace)
+    if kind == "flip":
+        return FlipTorture(options, workspace)
+    return Torture(options, workspace, cut=kind == "cut")
+
+
+def run_rounds(kind: str, count: int, options: argparse.Namespace, job: int) -> Verdict:
+    """One job's rounds of one kind."""
+    base = Path(options.workspace or tempfile.mkdtemp(prefix="torture-"))
+    workspace = base / f"{kind}-{job}"
+    options = argparse.Namespace(**vars(options) | {"seed": options.seed + 1000 * job})
+    torture = make(kind, options, workspace)
+    try:
+        return asyncio.run(torture.rounds(count))
+    finally:
+        torture.close()
+        shutil.rmtree(workspace if options.workspace else base, ignore_errors=True)
+
+
+def run_kind(kind: str, count: int, options: argparse.Namespace) -> Verdict:
+    """All rounds of one kind, in as many processes as asked for."""
+    if options.jobs == 1:
+        return run_rounds(kind, count, options, 0)
+    shares = [count // options.jobs + (n < count % options.jobs) for n in range(options.jobs)]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        jobs = [
+            pool.submit(run_rounds, kind, share, options, number)
+            for number, share in enumerate(shares)
+        ]
+        whole = Verdict()
+        for job in jobs:
+            whole.add(job.result())
+    return whole
 
 
 def summary(name: str, verdict: Verdict) -> str:
-    """One line about a kind of rounds."""
+    """A few lines about a kind of rounds."""
     ready = [seconds * 1000 for seconds in verdict.ready_s] or [0.0]
-    return (
+    text = (
         f"{name}: {verdict.rounds} rounds, {len(verdict.problems)} broken promises, "
         f"{verdict.promised} acknowledged messages checked, {verdict.read_back} read back, "
         f"{verdict.redelivered} delivered again; ready again in median "
         f"{statistics.median(ready):.0f} ms, at most {max(ready):.0f} ms"
     )
+    return "\n".join([text, *verdict.table()])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run both kinds of rounds; the exit status."""
+    """Run all kinds of rounds; the exit status."""
     options = parse(arguments)
-    workspace = Path(options.workspace or tempfile.mkdtemp(prefix="torture-"))
     broken = 0
     lines = [f"seed {options.seed}, broker {options.broker}"]
-    try:
-        for name, cut, count in (
-            ("kill -9", False, options.kill_rounds),
-            ("power cut", True, options.cut_rounds),
-        ):
-            if count:
-                torture = Torture(options, workspace, cut)
-                try:
-                    verdict = asyncio.run(torture.rounds(count))
-                finally:
-                    torture.close()
-                broken += len(verdict.problems)
-                lines.append(summary(name, verdict))
-    finally:
-        shutil.rmtree(workspace, ignore_errors=True)
+    for kind, name in NAMES.items():
+        count = getattr(options, f"{kind}_rounds")
+        if count:
+            verdict = run_kind(kind, count, options)
+            broken += len(verdict.problems)
+            lines.append(summary(name, verdict))
     print("\n".join(lines))
     return 1 if broken else 0
 

@@ -23,6 +23,7 @@ from pyxbroker.properties import ConfigError, read_properties
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 PORT_MAX = 65535
+DEFAULT_METADATA_URL = "embedded:metadata"
 
 # What a journal file holds beside the largest payload: the rest of its frame, the packaging of an
 # entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).

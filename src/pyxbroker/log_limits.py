@@ -31,7 +31,8 @@ RETRY_S = 0.1  # until the next look for what is due
 _LINES_MAX = 5
 _INFO_LINES_MAX = 50
 
-_NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*")
+# Compiled when it is first used: a start that logs nothing need not wait for it.
+_NUMBER = r"\b[0-9a-f]*\d[0-9a-f]*"
 _PLAIN = (str, int, float, type(None))
 
 
@@ -150,7 +151,7 @@ class LineLimits:
 
     def _cause(self, record: logging.LogRecord, now: float) -> _Cause:
         error = record.exc_info[0] if record.exc_info else None
-        event = _NUMBER.sub("#", str(record.msg))
+        event = re.sub(_NUMBER, "#", str(record.msg))
         key: object = (record.name, record.levelno, event, error)
         if key not in self._causes and len(self._causes) >= CAUSES_MAX:
             key = None

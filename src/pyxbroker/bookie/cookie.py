@@ -14,9 +14,8 @@ well (bookie/layout.py).
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
 from pyxbroker.directories import make_directory, patiently, sync_directory
@@ -30,11 +29,8 @@ LAYOUT_VERSION = 5
 LAYOUT_VERSION_MIN = 3  # the first one of BookKeeper that is text
 FILE = Path("current") / "VERSION"
 
-_FIELD = re.compile(r'(\w+): "([^"]*)"')
 
-
-@dataclass(frozen=True, slots=True)
-class Cookie:
+class Cookie(NamedTuple):
     """What a cookie says, and its text."""
 
     text: str
@@ -64,10 +60,14 @@ def parse_cookie(data: bytes, place: str) -> Cookie:
         raise DamagedCookie(place)
     if int(version) > LAYOUT_VERSION:
         raise NewerFormat(place, int(version), LAYOUT_VERSION)
-    found = [_FIELD.fullmatch(line) for line in rest.splitlines()]
-    fields = {each[1]: each[2] for each in found if each is not None}
+    fields = {}
+    for line in rest.splitlines():
+        name, separator, value = line.partition(': "')
+        if not (name.isidentifier() and separator and value.endswith('"')) or '"' in value[:-1]:
+            raise DamagedCookie(place)
+        fields[name] = value[:-1]
     bookie_id, instance_id = fields.get("bookieHost"), fields.get("instanceId")
-    if None in found or "\ufffd" in text or not bookie_id or not instance_id:
+    if "\ufffd" in text or not bookie_id or not instance_id:
         raise DamagedCookie(place)
     return Cookie(text, bookie_id, instance_id)
 

@@ -4,7 +4,7 @@
     bookie/journal           the journal, unless journalDirectories says otherwise
     bookie/ledgers           the entry logs, unless ledgerDirectories says otherwise
     metadata/metadata.db     the embedded metadata store, unless it is elsewhere
-    metadata.copies          copies of that store
+    metadata.copies          copies of that store, made later than it
 
 A first start makes them in this order: metadata, journal and entry logs, the cookie, then the first
 entry. So with a cookie all others have to be there, and without one there can be no entry. A kill
@@ -17,8 +17,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyxbroker.bookie.cookie import FILE, Cookie, read_cookie
 from pyxbroker.bookie.errors import (
@@ -35,8 +35,7 @@ JOURNAL_BLOCK_BYTES = 4096
 GROUP_MAGIC = b"PBJG"
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Where the parts of a data directory are; `metadata` is None when the store is elsewhere."""
 
     bookie: Path
@@ -51,7 +50,9 @@ class Layout:
     @property
     def copies(self) -> Path | None:
         """The copies of the embedded store, beside it."""
-        return None if self.metadata is None else self.metadata.with_name("metadata.copies")
+        if self.metadata is None:
+            return None
+        return self.metadata.with_name(f"{self.metadata.name}.copies")
 
     def is_new(self) -> bool:
         """Whether nothing was ever made here. Raises OSError."""
@@ -70,11 +71,12 @@ class Layout:
         Raises DataError when a part is missing that was there, and OSError.
         """
         cookie = read_cookie(self.bookie)
-        if cookie is not None or self.has_entries():
-            for missing in self._missing():
-                raise missing
-            if cookie is None:
-                raise CookieMissing(self.bookie, self.bookie / FILE)
+        if cookie is None and not self._is_used():
+            return None
+        for missing in self._missing():
+            raise missing
+        if cookie is None and self.has_entries():
+            raise CookieMissing(self.bookie, self.bookie / FILE)
         return cookie
 
     def accept_losses(self) -> tuple[Cookie | None, list[str]]:
@@ -90,16 +92,21 @@ class Layout:
         is_used = True
         try:
             cookie = read_cookie(self.bookie)
-            is_used = cookie is not None or self.has_entries()
+            is_used = cookie is not None or self._is_used()
         except DamagedCookie as damaged:
             losses.append(str(damaged))
         missing = list(self._missing()) if is_used else []
         losses += map(str, missing)
         if any(isinstance(each, MetadataMissing) for each in missing):
             return None, losses + self._set_aside()
-        if is_used and cookie is None and not losses:
+        if cookie is None and not losses and self.has_entries():
             losses.append(str(CookieMissing(self.bookie, self.bookie / FILE)))
         return cookie, losses
+
+    def _is_used(self) -> bool:
+        """Whether a directory without a cookie had one: it has entries, or only its copies."""
+        has_only_copies = self._has_any(self.copies) and not self._has_any(self.database)
+        return has_only_copies or self.has_entries()
 
     def _missing(self) -> Iterator[DataError]:
         """What is not there of a data directory that was used."""

@@ -9,8 +9,8 @@ is short no more when there is a quarter more than that, so that it does not com
 The reserve is a file of blocks that are allocated and never written. It is given back when
 something could not be written for want of space, and when the disk is full at the start: what it
 leaves is for deleting, acknowledging, trimming, one flush and a start, which all make space. It is
-made again when there is enough. What counts as free is always what would be free with the reserve
-made, or the reserve that was given back would be published away.
+made again as soon as there is space for it. What counts as free is always what would be free with
+the reserve made, or the reserve that was given back would be published away.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ RESERVE_SHARE = 8
 """The reserve takes at most one part in this many of a file system."""
 MARGIN = 1.25
 """What was short has to have this much more than is needed."""
-START_BYTES = 16 << 20
-"""With less at the start, the reserve is given back: a first journal file, metadata, a flush."""
+ROOM_BYTES = 16 << 20
+"""With less, the reserve is given back for a start (a first journal file, metadata) or a stop (the
+flush of what is in memory)."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MIB = 1 << 20
 
@@ -111,33 +112,36 @@ class FileSystem:
 
     device: int
     directory: Path  # the first of those on it, which is named in sentences
-    needed: int = 0  # bytes; with less free it is short
+    needed: int = 0  # bytes, for what is in memory
     reserve: Reserve | None = None
     usage: Usage = Usage(0, 0)
+    wanted: float = 0.0  # bytes; the same by now, and what the reserve lacks
     is_short: bool = False
 
     def look(self, used_part_max: float) -> None:
         """Asks for its free space and decides whether it is short. Raises OSError."""
         self.usage = usage_of(self.directory)
         is_over = used_part_max < 1 and self.usage.used_part > used_part_max
-        self.is_short = is_over or not self._has(MARGIN if self.is_short else 1.0)
-
-    def _has(self, margin: float) -> bool:
-        """Whether there is as much space as is needed, times a margin, beside the reserve."""
         lent = 0 if self.reserve is None else self.reserve.size - self.reserve.held
         needed = min(self.needed, self.usage.total * SHARE_MAX)
-        return self.usage.free - lent >= needed * margin
+        self.wanted = lent + needed * (MARGIN if self.is_short else 1)
+        self.is_short = is_over or self.usage.free < self.wanted
 
     @property
     def lacks_reserve(self) -> bool:
-        """The reserve is not there, and there is space for it."""
+        """The reserve is not there, and there is space for it, though perhaps for nothing else."""
         reserve = self.reserve
-        if reserve is None or self.is_short or not self._has(MARGIN):
-            return False
-        return reserve.held < reserve.size
+        return (
+            reserve is not None
+            and reserve.held < reserve.size
+            and self.usage.free >= reserve.size * MARGIN
+        )
 
     def __str__(self) -> str:
-        return f"{self.directory}: {self.usage.free / _MIB:.1f} MiB free"
+        free = f"{self.directory}: {self.usage.free / _MIB:.1f} MiB free"
+        if self.usage.free < self.wanted:
+            return f"{free}, {self.wanted / _MIB:.1f} MiB are needed"
+        return f"{free}, {100 * self.usage.used_part:.1f} % used (diskUsageThreshold)"
 
 
 def file_systems_of(needs: Iterable[tuple[Path, int]], reserve_bytes: int) -> list[FileSystem]:
@@ -232,11 +236,11 @@ class StorageState:
 
     # --- the reserve ------------------------------------------------------------------------------
 
-    def prepare_start(self) -> None:
-        """Gives the reserve back where a start would fail for want of space. Before it begins."""
+    def make_room(self, reason: str) -> None:
+        """Gives the reserve back where a start, or a stop, would fail for want of space."""
         for each in self.file_systems:
-            if usage_of(each.directory).free < START_BYTES:
-                self._give_back(each, "the disk is full at the start")
+            if usage_of(each.directory).free < ROOM_BYTES:
+                self._give_back(each, reason)
 
     def give_back_reserves(self, reason: str) -> bool:
         """Gives back the reserves where space is short, or all if nobody knows where; whether there
@@ -266,6 +270,8 @@ class StorageState:
 
     def missing_reserves(self) -> list[Reserve]:
         """Those that there is space for by now; make() blocks."""
+        if self.trouble():
+            return []
         return [
             each.reserve
             for each in self.file_systems

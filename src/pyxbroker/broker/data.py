@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyxbroker import _native
 from pyxbroker.bookie.cookie import (
@@ -45,8 +45,7 @@ def examine(layout: Layout, accept_loss: bool) -> Cookie | None:
     return cookie
 
 
-@dataclass(frozen=True, slots=True)
-class DataOpening:
+class DataOpening(NamedTuple):
     """How the parts of one data directory are opened, together."""
 
     layout: Layout

@@ -18,7 +18,7 @@ from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import BACKLOG as WEB_BACKLOG
 from pyxbroker.admin.server import WebServer
 from pyxbroker.bookie.embedded import EmbeddedBookie
-from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.layout import Layout
 from pyxbroker.bookie.space import (
     METADATA_BYTES,
@@ -33,7 +33,7 @@ from pyxbroker.broker.session import Session
 from pyxbroker.broker.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics import Topics
 from pyxbroker.cluster.initialize import ClusterSettings
-from pyxbroker.config import Config
+from pyxbroker.config import DEFAULT_METADATA_URL, Config
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
@@ -52,7 +52,6 @@ LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
-DEFAULT_METADATA_URL = "embedded:metadata"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +116,7 @@ class Service:
         self.storage_state: StorageState
         self.publish_gate: PublishGate
         self._bookie: EmbeddedBookie
+        self._garbage: GarbageCollector
         self._ledgers: LedgerClient
         self._listener: socket.socket | None = None
         self._web_socket: socket.socket | None = None
@@ -143,7 +143,7 @@ class Service:
         layout = self._layout()
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
-        self.storage_state.prepare_start()
+        self.storage_state.make_room("the disk is full at the start")
         self.metadata.on_no_space = self._make_space_for_metadata
         storage, bookie_id = await DataOpening(
             layout=layout,
@@ -159,6 +159,7 @@ class Service:
         self._bookie = EmbeddedBookie(
             storage, turn, bookie_id, self._on_full, self.storage_state.check
         )
+        self._garbage = GarbageCollector(storage, self.metadata)
         self._ledgers = LedgerClient(
             self.metadata,
             {bookie_id: self._bookie},
@@ -378,7 +379,7 @@ class Service:
 
     async def _collect_garbage_now(self) -> None:
         try:
-            await collect_garbage(self._bookie.storage, self.metadata)
+            await self._garbage.collect()
         except MetadataError as error:
             log.warning("garbage collection is put off", error=error)
 
@@ -394,7 +395,7 @@ class Service:
                 if self.loop.time() >= next_garbage:
                     next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
                     await self._collect_garbage_now()
-            elif reserves := state.missing_reserves():
+            if reserves := state.missing_reserves():
                 await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
@@ -413,6 +414,7 @@ class Service:
         elif self._web_socket is not None:
             self._web_socket.close()
         self.publish_gate.close()
+        self.storage_state.make_room("the disk is full, and the broker stops")
         try:
             await self.topics.close()
             await self.producer_names.close()

@@ -15,6 +15,7 @@ import click
 # The command's name, and the module whose attribute `command` it is.
 COMMANDS = {
     "standalone": "pyxbroker.cli.standalone",
+    "metadata": "pyxbroker.cli.metadata",
     "config": "pyxbroker.cli.config",
     "version": "pyxbroker.cli.version",
 }
@@ -23,6 +24,7 @@ EPILOG = """\b
 Examples:
   pyxbroker standalone                      a broker on 6650 and 8080, data in ./data/standalone
   pyxbroker standalone --data /srv/pulsar   the same, its data there
+  pyxbroker metadata check                  is the metadata in ./data/standalone as it was written?
   pyxbroker config --markdown               every setting, its default and what it does
   pyxbroker COMMAND --help                  more about one command
 """

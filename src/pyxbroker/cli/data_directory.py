@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pyxbroker.directories import make_directory
 
+DEFAULT_DATA = "data/standalone"
 LOCK_NAME = "pyxbroker.lock"
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyxbroker import __version__, log
-from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
+from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.config import PORT_MAX, SCHEMA, Config
 from pyxbroker.properties import ConfigError
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 _log = log.get_logger("pyxbroker.standalone")
 
 PORT = click.IntRange(0, PORT_MAX)
-DEFAULT_DATA = "data/standalone"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
 
@@ -144,7 +143,7 @@ def command(
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
         log.write_repeated(is_end=True)
-        click.echo(f"pyxbroker: {error}", err=True)
+        click.echo(f"pyxbroker: {str(error).rstrip('.')}.", err=True)
         sys.exit(1)
 
 
@@ -264,6 +263,10 @@ def _explain(error: BaseException, config: Config) -> BaseException:
         return StartError(_explain_port(config))
     if isinstance(error, OSError) and error.errno == errno.EACCES and not error.filename:
         return StartError(f"A port below 1024 needs more rights than this user has: {error}.")
+    if isinstance(error, OSError) and error.errno == errno.EADDRNOTAVAIL:
+        return StartError(f"This host has no address {config.bindAddress} (bindAddress).")
+    if isinstance(error, socket.gaierror):
+        return StartError(f"The host {config.bindAddress} (bindAddress) is not known.")
     if isinstance(error, OSError) and error.filename:
         return StartError(f"{error.filename} cannot be used: {error.strerror}.")
     if isinstance(error, OSError):

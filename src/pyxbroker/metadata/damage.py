@@ -2,110 +2,282 @@
 
 SQLite has checksums in its write-ahead log and none in its pages. What it does by itself with a
 flipped bit is to drop all that comes after it in the log, or to return wrong rows or too few. The
-checks here turn that into an error with the file's name. The log is checked whenever the store is
-opened; every row when it is read; and the whole content when the store is opened and small enough
-for that to take no time.
+checks here notice that. The log is checked whenever the store is opened; every row when it is read;
+and the whole content when the store is opened and small enough for that to take no time, or when
+anything else is not as it should be.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import struct
 import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from pyxbroker.metadata.store import CorruptStore
+from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 
 CONTENT_CHECK_PAGES_MAX = 256
-"""A check of 256 pages of 4 KiB takes about 10 ms; beyond that only rows that are read are."""
+"""A check of 256 pages of 4 KiB takes about 10 ms; larger ones are checked after the start."""
+
+KNOWN_DAMAGE = -1
+"""The checksum of a row that could not be repaired: no CRC-32 has this value. What the row has for
+a value is the sentence to tell its readers."""
 
 _LOG_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, 2 salts, 2 checksums
 _FRAME_HEADER = struct.Struct(">6I")  # page, pages after commit or 0, 2 salts, 2 checksums
+_LOG_MAGICS = (0x377F0682, 0x377F0683)
 
 
-def row_checksum(parent: str, name: str, version: int, value: bytes) -> int:
-    """CRC-32 (zlib) of the row's key, its version and its value."""
-    return zlib.crc32(value, zlib.crc32(f"{parent}\0{name}\0{version}\0".encode()))
+def row_checksum(key: str, version: int, times: tuple[int, int], change: int, value: bytes) -> int:
+    """CRC-32 (zlib) of all that a row says. `key` is the parent, NUL and the name."""
+    prefix = f"{key}\0{version}\0{times[0]}\0{times[1]}\0{change}\0"
+    return zlib.crc32(value, zlib.crc32(prefix.encode()))
 
 
-def check_content(path: Path, database: sqlite3.Connection) -> None:
-    """Raises CorruptStore when the database is damaged anywhere, if it is small enough to look."""
-    if database.execute("PRAGMA page_count").fetchone()[0] > CONTENT_CHECK_PAGES_MAX:
-        return
-    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise CorruptStore(f"the metadata file {path} is damaged ({verdict}); restore a backup")
-    database.create_function("row_checksum", 4, row_checksum, deterministic=True)
-    damaged = database.execute(
-        "SELECT parent || '/' || name FROM node"
-        " WHERE checksum != row_checksum(parent, name, version, value)"
-        " UNION ALL SELECT parent FROM sequence"
-        " WHERE checksum != row_checksum(parent, '', next, x'') LIMIT 1"
-    ).fetchone()
-    if damaged is not None:
-        raise CorruptStore(
-            f"the node {damaged[0]} in the metadata file {path} is damaged; restore a backup"
-        )
+def counter_checksum(parent: str, following: int, change: int) -> int:
+    return zlib.crc32(f"{parent}\0{following}\0{change}".encode())
 
 
-def check_log_header(log: Path) -> None:
-    """Raises CorruptStore when the log's header is damaged: SQLite would drop the whole log.
+def deletion_checksum(path: str, change: int) -> int:
+    return zlib.crc32(f"{path}\0{change}".encode())
 
-    A power cut cannot do it: the header lies within one sector and is synced before any frame.
-    This has to come before SQLite opens the log.
+
+def row_checksum_1(key: bytes, version: int, value: bytes) -> int:
+    """The checksum of format 1, which had neither times nor transactions in it."""
+    return zlib.crc32(value, zlib.crc32(b"%b\0%d\0" % (key, version)))
+
+
+class BadRow(NamedTuple):
+    """A row whose checksum is wrong, as far as it can be read."""
+
+    path: str
+    version: object
+    transaction: object
+    sentence: str = ""
+
+
+# Texts are read as bytes: damaged ones need not be UTF-8.
+_NODES = (
+    "SELECT CAST(parent AS BLOB), CAST(name AS BLOB), version, created_ms, modified_ms, checksum,"
+    " value, {change} FROM node"
+)
+_COUNTERS = "SELECT CAST(parent AS BLOB), next, checksum, {change} FROM sequence"
+_DELETED = "SELECT CAST(path AS BLOB), change, checksum FROM deleted"
+
+
+class Rows:
+    """Reads what a database has, row by row, and tells good rows from bad ones.
+
+    `bad` grows while the rows are gone through; `errors` are those of SQLite, behind which rows may
+    have been missed.
     """
-    aside = _aside(log)
-    if aside.exists():
-        aside.replace(log)
+
+    def __init__(self, database: sqlite3.Connection, database_format: int) -> None:
+        self._database = database
+        self._format = database_format
+        self.bad: list[BadRow] = []
+        self.errors: list[str] = []
+
+    def good(self) -> Iterator[Change]:
+        """Every intact row. Deletions come first, so that a node counts that came again."""
+        change = "change" if self._format > 1 else "0"
+        if self._format > 1:
+            yield from self._of(_DELETED, "path DESC", self._deletion)
+        yield from self._of(_NODES.format(change=change), "parent DESC, name DESC", self._node)
+        yield from self._of(_COUNTERS.format(change=change), "parent DESC", self._counter)
+
+    def _of(
+        self, sql: str, backwards: str, decode: Callable[[Any], Change | None]
+    ) -> Iterator[Change]:
+        """The rows of a table; from behind as well, when a page cannot be read."""
+        for order in ("", f" ORDER BY {backwards}"):
+            try:
+                for row in self._database.execute(sql + order):
+                    change = decode(row)
+                    if change is not None:
+                        yield change
+            except sqlite3.DatabaseError as error:
+                if is_io_error(error):
+                    raise
+                self.errors.append(str(error))
+                continue
+            return
+
+    def _node(self, row: tuple) -> Change | None:
+        parent, name, version, created_ms, modified_ms, checksum, value, number = row
+        key = parent + b"\0" + name
+        path = path_of(parent.decode(errors="replace"), name.decode(errors="replace"))
+        try:
+            if self._format == 1:
+                expected = row_checksum_1(key, version, value)
+            else:
+                times = (created_ms, modified_ms)
+                expected = row_checksum(key.decode(), version, times, number, value)
+        except (TypeError, ValueError):
+            expected = None
+        if checksum == expected and isinstance(value, bytes):
+            return Change(NODE, path, number, version, created_ms, modified_ms, value)
+        known = checksum == KNOWN_DAMAGE and isinstance(value, bytes)
+        sentence = value.decode(errors="replace") if known else ""
+        self.bad.append(BadRow(path, version, number, sentence))
+        return None
+
+    def _counter(self, row: tuple) -> Change | None:
+        parent, following, checksum, number = row
+        try:
+            if self._format == 1:
+                expected = row_checksum_1(parent + b"\0", following, b"")
+            else:
+                expected = counter_checksum(parent.decode(), following, number)
+        except (TypeError, ValueError):
+            expected = None
+        if checksum == expected:
+            return Change(COUNTER, parent.decode(), number, following)
+        path = parent.decode(errors="replace")
+        self.bad.append(BadRow(f"{path} (its counter)", following, number))
+        return None
+
+    def _deletion(self, row: tuple) -> Change | None:
+        path, number, checksum = row
+        try:
+            expected = deletion_checksum(path.decode(), number)
+        except ValueError:
+            expected = None
+        if checksum == expected:
+            return Change(DELETED, path.decode(), number)
+        self.bad.append(BadRow(f"{path.decode(errors='replace')} (its deletion)", 0, number))
+        return None
+
+
+def path_of(parent: str, name: str) -> str:
+    """The path of a row; the root is the row of two empty strings."""
+    if parent == "/" or not parent:
+        return f"/{name}"
+    return f"{parent}/{name}"
+
+
+def is_small(database: sqlite3.Connection) -> bool:
+    """Whether the content is checked when the store is opened."""
+    (pages,) = database.execute("PRAGMA page_count").fetchone()
+    return pages <= CONTENT_CHECK_PAGES_MAX
+
+
+def structure_error(database: sqlite3.Connection) -> str | None:
+    """What is wrong with the pages of a database, None when nothing is."""
+    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    return None if verdict == "ok" else str(verdict).replace("\n", " ")
+
+
+def is_io_error(error: sqlite3.Error) -> bool:
+    """Whether the disk or the system refused, rather than that what is there is damaged."""
+    return error_name(error).startswith(_REFUSALS)
+
+
+_REFUSALS = (
+    *("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_NOMEM", "SQLITE_PERM"),
+    *("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_READONLY", "SQLITE_PROTOCOL", "SQLITE_INTERRUPT"),
+    *("disk I/O error", "database or disk is full", "unable to open", "out of memory"),
+    *("database is locked", "attempt to write a readonly"),
+)
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether SQLite says that what it read is damaged."""
+    if not isinstance(error, sqlite3.DatabaseError):
+        return False
+    name = error_name(error)
+    return (
+        name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB"))
+        or "malformed" in name
+        or "not a database" in name
+    )
+
+
+def error_name(error: Exception) -> str:
+    """SQLite's name of an error; before Python 3.11 there is only its text to tell errors apart."""
+    return getattr(error, "sqlite_errorname", "") or str(error)
+
+
+def header_error(path: Path) -> str | None:
+    """What is wrong with the first bytes of a database, None when nothing is. OSError.
+
+    SQLite takes some flipped bits there for a file that may not be written or a format to come.
+    """
+    with path.open("rb") as file:
+        header = file.read(100)
+    if not header:
+        return None  # It was made, and nothing has come into it yet.
+    wrong = [
+        name
+        for name, start, end, allowed in _HEADER
+        if header[start:end] not in allowed or len(header) < 100
+    ]
+    return f"its header is damaged: {', '.join(wrong)}" if wrong else None
+
+
+_HEADER = (
+    ("name", 0, 16, (b"SQLite format 3\0",)),
+    ("page size", 16, 18, (b"\x10\0",)),
+    ("versions", 18, 20, (b"\1\1", b"\2\2")),
+    ("fixed values", 20, 24, (bytes([0, 64, 32, 32]),)),
+    ("schema format", 44, 48, (b"\0\0\0\4", bytes(4))),  # 0: there is no table yet
+    ("text encoding", 56, 60, (b"\0\0\0\1", bytes(4))),
+    ("reserved bytes", 72, 92, (bytes(20),)),
+)
+
+
+def log_header_is_damaged(log: Path) -> bool:
+    """Whether the header of SQLite's log is damaged, so that SQLite would drop the whole log.
+
+    A power cut cannot do it: the header lies within one sector and is synced before any frame. A
+    log of zeros is an empty one. This has to be asked before SQLite opens the log. OSError.
+    """
+    header = _read_log_header(log)
+    if len(header) <= _LOG_HEADER.size or not header.strip(b"\0"):
+        return False
+    fields = _LOG_HEADER.unpack_from(header)
+    return _log_header_checksum(header[:24], fields[0]) != fields[6:]
+
+
+def log_has_content(log: Path) -> bool:
+    """Whether SQLite's log is there and was written to. OSError."""
+    header = _read_log_header(log)
+    return len(header) > _LOG_HEADER.size and bool(header.strip(b"\0"))
+
+
+def _read_log_header(log: Path) -> bytes:
     try:
         with log.open("rb") as file:
-            header = file.read(_LOG_HEADER.size + 1)
+            return file.read(_LOG_HEADER.size + 1)
     except FileNotFoundError:
-        return
-    if len(header) <= _LOG_HEADER.size:
-        return
-    fields = _LOG_HEADER.unpack_from(header)
-    if _log_header_checksum(header[:24], fields[0]) != fields[6:]:
-        raise _damaged(log)
+        return b""
 
 
-def check_log_frames(log: Path, database: sqlite3.Connection) -> None:
-    """Raises CorruptStore when frames are damaged, rather than the log only cut short.
+def rejected_commits(log: Path, accepted: int) -> tuple[int, int]:
+    """(transactions that end, frames) of this log's life behind those that SQLite accepted.
 
     SQLite takes the log up to the first frame whose checksum fails. A power cut can only have hit
-    the last transaction, because each is synced before the next is written: so at most one frame
-    behind that point can be the end of a transaction of this log's life (which its salts tell).
+    the last transaction, because each is synced before the next is written: so at most one end of a
+    transaction can be behind that point. More is damage. OSError.
     """
     try:
         data = log.read_bytes()
     except FileNotFoundError:
-        return
+        return 0, 0
     if len(data) <= _LOG_HEADER.size:
-        return
+        return 0, 0
     _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack_from(data)
-    # A passive checkpoint tells how many frames SQLite accepted.
-    _, accepted, _ = database.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if not 512 <= page_size <= 65536 or not any(salts):
+        return 0, 0
     frame_size = _FRAME_HEADER.size + page_size
-    commits = 0
+    commits = frames = 0
     for offset in range(_LOG_HEADER.size + accepted * frame_size, len(data) - 23, frame_size):
         _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack_from(data, offset)
+        frames += frame_salts == salts
         commits += bool(pages_after_commit) and frame_salts == salts
-    if commits > 1:
-        # SQLite deletes the log when the database is closed, and the next open would find nothing
-        # wrong. A second name keeps it; `check_log_header` gives it its first name back.
-        os.link(log, _aside(log))
-        raise _damaged(log)
-
-
-def _damaged(log: Path) -> CorruptStore:
-    return CorruptStore(
-        f"the metadata log {log} is damaged before its end; restore {log.parent} from a backup"
-    )
-
-
-def _aside(log: Path) -> Path:
-    return log.with_name(log.name + ".damaged")
+    return commits, frames
 
 
 def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:

@@ -2,24 +2,29 @@
 
 Files in the directory (docs/metadata.md tells why SQLite, and the figures):
 
-  metadata.db      table `node`, one row per persistent node; table `sequence`, one row per parent
-                   that numbers children. Every row carries a CRC-32 of what it says.
-  metadata.db-wal  SQLite's write-ahead log: 32-byte header, then frames of one 24-byte header and
-                   one page each, all big-endian, chained by checksums.
+  metadata.db       table `node`, one row per persistent node; table `sequence`, one row per parent
+                    that numbers children; table `deleted`, nodes that are gone. Every row has the
+                    number of the transaction that wrote it, and a CRC-32 of what it says.
+  metadata.db-wal   SQLite's write-ahead log: 32-byte header, then frames of one 24-byte header and
+                    one page each, all big-endian, chained by checksums.
+  metadata.reserve  the blocks of that log while the store is closed.
+
+Beside it, in a directory of the same name with `.copies`, are copies and change logs: a second
+record of everything, from which the first one is repaired (metadata/copies.py).
 
 One private thread owns the database. It takes all operations that have come in since it last
 looked as one transaction: operations that arrive while a commit is being synced share the next one,
 without any timer. A refused operation (BadVersion, ...) writes nothing and fails alone. A commit is
-one fdatasync of the write-ahead log (synchronous=FULL); results are handed to the loop after it, in
-one callback per transaction. Pages move from the log into the database when nobody waits.
+one fdatasync of the write-ahead log (synchronous=FULL), and behind it a write to the change log;
+results are handed to the loop after that, in one callback per transaction. What else is to do is
+done when nobody waits (metadata/upkeep.py).
 
 Ephemeral nodes live as long as the process, so they are never written: they are kept in a dict by
 the same thread, under the same transactions.
 
 What a power cut may leave is what SQLite recovers from: a last transaction that is not complete is
-cut off. A damaged earlier one must not be taken for that, since it would silently lose what was
-acknowledged after it: metadata/damage.py tells them apart
-when the store is opened.
+cut off. What was damaged must not be taken for that, since it would silently lose what was
+acknowledged: metadata/opening.py tells them apart.
 """
 
 from __future__ import annotations
@@ -31,7 +36,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pyxbroker.metadata.embedded_tree import COMMITS_PER_CHECKPOINT_MAX, Operation, Tree
+from pyxbroker.metadata.copies import CopySettings, export
+from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
+from pyxbroker.metadata.embedded_tree import Operation, Tree
+from pyxbroker.metadata.findings import Finding
 from pyxbroker.metadata.store import (
     ANY_VERSION,
     GetResult,
@@ -47,22 +55,22 @@ from pyxbroker.metadata.store import (
     check_puts,
     resolve,
 )
+from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
-COMMITS_PER_CHECKPOINT = 64
-CHECKPOINT_IDLE_S = 0.2
 
 
 class EmbeddedStore(MetadataStore):
     """The tree in `directory`, which is made when it does not exist. One process at a time."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, copies: CopySettings | None = None) -> None:
         super().__init__()
         self.directory: Path = directory
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._tree = Tree(directory / DATABASE_NAME)
+        self._upkeep = Upkeep(self._tree, copies or CopySettings())
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -122,6 +130,45 @@ class EmbeddedStore(MetadataStore):
     def exists(self, path: str) -> asyncio.Future[bool]:
         return self._issue(check_path, self._tree.exists, path)
 
+    def was_deleted(self, paths: Sequence[str]) -> asyncio.Future[list[bool]]:
+        return self._issue(_no_check, self._tree.was_deleted, tuple(paths))
+
+    def old_deletions(self, prefix: str) -> asyncio.Future[list[str]]:
+        return self._issue(_no_check, self._tree.old_deletions, prefix)
+
+    def forget_deletions(self, paths: Sequence[str]) -> asyncio.Future[None]:
+        return self._issue(_no_check, self._tree.forget_deletions_of, tuple(paths))
+
+    def unknown(self) -> asyncio.Future[list[str]]:
+        return self._issue(_no_check, self._tree.unknown, None)
+
+    def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
+        return self._issue(_no_check, self._tree.set_unknown, tuple(paths))
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found damaged since the store was opened, and what was done about it."""
+        return list(self._tree.findings)
+
+    async def make_copy(self) -> Path:
+        """Makes a copy beside the store and returns its path. Raises MetadataError."""
+        loop = asyncio.get_running_loop()
+        made: asyncio.Future[Path] = loop.create_future()
+
+        def tell(result: Path | MetadataError) -> None:
+            loop.call_soon_threadsafe(resolve, made, result)
+
+        await self._issue(_no_check, self._upkeep.request_copy, tell)
+        return await made
+
+    async def backup(self, to: Path) -> Path:
+        """A copy of the store as it is now, in a file or a directory elsewhere; its path.
+
+        Raises MetadataError and OSError.
+        """
+        copy = await self.make_copy()
+        return await asyncio.get_running_loop().run_in_executor(None, export, copy, to)
+
     def _issue(
         self, check: Callable[[Any], None], apply: Callable[..., object], *arguments: Any
     ) -> Any:
@@ -149,8 +196,10 @@ class EmbeddedStore(MetadataStore):
         failure: MetadataError | None = None
         try:
             self._tree.open()
+            self._upkeep.start()
             loop.call_soon_threadsafe(resolve, opened, None)
             self._serve(loop)
+            self._upkeep.stop()
             self._tree.close()
         except MetadataError as error:
             failure = error
@@ -168,6 +217,7 @@ class EmbeddedStore(MetadataStore):
                 results, notifications = self._tree.transact(batch)
                 if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
                     results, notifications = self._tree.transact(batch)
+                self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
@@ -188,15 +238,19 @@ class EmbeddedStore(MetadataStore):
         return batch, False
 
     def _next(self) -> Operation | None:
-        """The next operation; folds the log into the database when none comes for a while."""
+        """The next operation; what else is to do is done when none comes, or when it is late."""
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
             self._tree.checkpoint()
-        elif self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT:
+        while True:
+            delay_s = self._upkeep.delay_s()
+            if delay_s is None:
+                return self._queue.get()
+            if delay_s < -OVERDUE_S:
+                self._upkeep.run()
             try:
-                return self._queue.get(timeout=CHECKPOINT_IDLE_S)
+                return self._queue.get(timeout=max(delay_s, 0))
             except Empty:
-                self._tree.checkpoint()
-        return self._queue.get()
+                self._upkeep.run()
 
     def _deliver(
         self, batch: list[Operation], results: list[object], notifications: list[Notification]
@@ -206,3 +260,7 @@ class EmbeddedStore(MetadataStore):
         if self._watchers:
             for notification in notifications:
                 self._notify(notification)
+
+
+def _no_check(argument: object) -> None:
+    """For operations whose argument is no path of a caller."""

@@ -7,20 +7,16 @@ what is in the files).
 from __future__ import annotations
 
 import asyncio
-import logging
-import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyxbroker.directories import make_directory, sync_directory
-from pyxbroker.metadata.damage import (
-    check_content,
-    check_log_frames,
-    check_log_header,
-    row_checksum,
-)
+from pyxbroker.metadata import database
+from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
+from pyxbroker.metadata.damage import counter_checksum, deletion_checksum, row_checksum
+from pyxbroker.metadata.database import explain, split
+from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX, Files
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
     BadVersion,
@@ -29,32 +25,17 @@ from pyxbroker.metadata.store import (
     InvalidPath,
     MetadataError,
     NoChildrenForEphemerals,
-    NoSpace,
     NotEmpty,
     NotFound,
     Notification,
     NotificationKind,
     Put,
     PutResult,
-    Unavailable,
     check_expected,
     parent_of,
 )
 
-FORMAT_VERSION = 1
-COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
 KNOWN_PARENTS_MAX = 10_000
-
-_log = logging.getLogger(__name__)
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS node (
-    parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    value BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sequence (
-    parent TEXT PRIMARY KEY, next INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
-"""
 
 
 class Operation(NamedTuple):
@@ -65,92 +46,22 @@ class Operation(NamedTuple):
     future: asyncio.Future[Any]
 
 
-class Tree:
-    """The database and the ephemeral nodes. One thread uses it, from open() to close()."""
+class Tree(Files):
+    """The tree and its transactions. One thread uses it, from open() to close()."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.commits_in_log = 0
-        self.failure: MetadataError | None = None  # what every operation fails with from now on
-        self._database: sqlite3.Connection | None = None
+        super().__init__(path)
         self._ephemerals: dict[str, GetResult] = {}
         self._known_parents: set[str] = set()  # persistent nodes that are there
+        self._deleted_now: set[str] = set()  # by this transaction
         self._undo: list[tuple[str, GetResult | None]] = []
+        self._changes: list[Change] = []
         self._notifications: list[Notification] = []
 
-    def open(self) -> None:
-        """Opens or makes the database. Raises a MetadataError that names the file."""
-        self.failure = None
-        try:
-            make_directory(self.path.parent)
-            self._database = self._connect()
-        except OSError as error:
-            raise Unavailable(f"cannot open the metadata in {self.path.parent}: {error}") from error
-        except MetadataError:
-            raise
-        except Exception as error:
-            raise self._explain(error) from error
-
-    def _connect(self) -> sqlite3.Connection:
-        log = self.path.with_name(self.path.name + "-wal")
-        check_log_header(log)
-        is_new = not self.path.exists()
-        database = sqlite3.connect(self.path, isolation_level=None, timeout=0)
-        try:
-            database.execute("PRAGMA locking_mode=EXCLUSIVE")
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=FULL")
-            database.execute("PRAGMA wal_autocheckpoint=0")
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            check_log_frames(log, database)
-            if version > FORMAT_VERSION:
-                raise MetadataError(
-                    f"{self.path} was written by a newer version (format {version}, this program"
-                    f" knows {FORMAT_VERSION}); use that version"
-                )
-            if version == 0:
-                self._make_schema(database)
-            else:
-                check_content(self.path, database)
-            if is_new:
-                sync_directory(self.path.parent)
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _make_schema(self, database: sqlite3.Connection) -> None:
-        now_ms = _now_ms()
-        database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT_VERSION};")
-        database.execute(
-            "INSERT OR IGNORE INTO node VALUES ('', '', 0, ?, ?, ?, x'')",
-            (now_ms, now_ms, row_checksum("", "", 0, b"")),
-        )
-        database.execute("COMMIT")
-
     def close(self) -> None:
-        """Folds the log in; what cannot be folded stays in it and is found by the next open.
-
-        Raises MetadataError; it is closed all the same.
-        """
-        database, self._database = self._database, None
         self._ephemerals.clear()
         self._known_parents.clear()
-        try:
-            if database is not None:
-                database.close()
-        except Exception as error:
-            raise self._explain(error) from error
-
-    def checkpoint(self) -> None:
-        """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
-        self.commits_in_log = 0
-        try:
-            self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except Exception as error:
-            # Every commit is safe in the log; the next checkpoint or open takes them all.
-            self.commits_in_log = 1
-            _log.warning("the log of the metadata could not be folded in: %s", self._explain(error))
+        super().close()
 
     def transact(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:
         """Applies operations as one transaction, durable when this returns.
@@ -161,25 +72,42 @@ class Tree:
         """
         if self.failure is not None:
             return [_copy_of(self.failure) for _ in batch], []
+        results = self._try(batch)
+        if isinstance(results, Exception) and self.failure is None and self._help(results):
+            results = self._try(batch)
+        if isinstance(results, Exception):
+            explained = explain(self.path, results)
+            return [_copy_of(explained) for _ in batch], []
+        if self._changes:
+            self._record(self._changes)
+        return results, self._notifications
+
+    def _try(self, batch: list[Operation]) -> list[object] | Exception:
+        """One attempt; after an error nothing of it is left."""
         results: list[object] = []
         self._undo = []
         self._notifications = []
+        self._changes = []
+        self._deleted_now.clear()
+        self.transaction += 1
         try:
             self._execute("BEGIN")
             for operation in batch:
                 results.append(_attempt(operation))
-            changes = bool(self._notifications)
+            if self._changes and self._is_closed_mark_set:
+                self._execute("DELETE FROM state WHERE name='closed'")
             self._execute("COMMIT")
-            self.commits_in_log += changes
         except Exception as error:
             self.commits_in_log = COMMITS_PER_CHECKPOINT_MAX
-            explained = self._explain(error)
             try:
                 self._roll_back()
             except Exception as worse:
-                self.failure = self._explain(worse)
-            return [_copy_of(explained) for _ in batch], []
-        return results, self._notifications
+                self.failure = explain(self.path, worse)
+            return error
+        if self._changes:
+            self.commits_in_log += 1
+            self._is_closed_mark_set = False
+        return results
 
     def _roll_back(self) -> None:
         if self._database is not None and self._database.in_transaction:
@@ -195,34 +123,6 @@ class Tree:
                 self._ephemerals.pop(path, None)
             else:
                 self._ephemerals[path] = before
-
-    def _explain(self, error: Exception) -> MetadataError:
-        """The error to give to callers, in a sentence that names the file.
-
-        What is not the disk's or the database's is a defect of ours, which the log tells of.
-        """
-        is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))
-        if is_misuse or not isinstance(error, sqlite3.Error):
-            _log.error("an operation on the metadata in %s failed", self.path, exc_info=error)
-            return MetadataError(
-                f"an operation on the metadata in {self.path} failed: {error!r}; the log says where"
-            )
-        # Before Python 3.11 there is only SQLite's text to tell errors apart.
-        name = getattr(error, "sqlite_errorname", "") or str(error)
-        is_damaged = "malformed" in name or "not a database" in name
-        if is_damaged or name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-            return CorruptStore(
-                f"the metadata file {self.path} is damaged ({error}); restore it from a backup"
-            )
-        if name.startswith("SQLITE_BUSY") or "locked" in name:
-            return Unavailable(f"the metadata file {self.path} is in use by another process")
-        if name.startswith("SQLITE_FULL") or "disk is full" in name:
-            return NoSpace(f"the disk of the metadata file {self.path} is full")
-        return Unavailable(f"the metadata file {self.path} cannot be read or written: {error}")
-
-    def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
-        assert self._database is not None, "the thread ends before the database is closed"
-        return self._database.execute(sql, parameters)
 
     # The operations, under MetadataStore's names.
 
@@ -252,13 +152,16 @@ class Tree:
             changed = node._replace(value=value, version=version, modified_ms=_now_ms())
             self._ephemerals[path] = changed
         else:
-            parent, name = _split(path)
+            parent, name = split(path)
+            number = self.transaction
+            times = (node.created_ms, _now_ms())
+            checksum = row_checksum(f"{parent}\0{name}", version, times, number, value)
             self._execute(
-                "UPDATE node SET value=?, version=?, modified_ms=?, checksum=?"
+                "UPDATE node SET value=?, version=?, modified_ms=?, checksum=?, change=?"
                 " WHERE parent=? AND name=?",
-                *(value, version, _now_ms(), row_checksum(parent, name, version, value)),
-                *(parent, name),
+                *(value, version, times[1], checksum, number, parent, name),
             )
+            self._changes.append(Change(NODE, path, number, version, *times, value))
         self._tell(NotificationKind.MODIFIED, path)
         return PutResult(path, version)
 
@@ -268,14 +171,14 @@ class Tree:
         number = self._next_sequence(parent)
         while self.exists(f"{path}{number:010d}"):
             number += 1
-        self._execute(
-            "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?)",
-            *(parent, number + 1, row_checksum(parent, "", number + 1, b"")),
-        )
+        following, change = number + 1, self.transaction
+        checksum = counter_checksum(parent, following, change)
+        self._execute(database.PUT_COUNTER, parent, following, checksum, change)
+        self._changes.append(Change(COUNTER, parent, change, following))
         return self._create(f"{path}{number:010d}", value, ephemeral)
 
     def put_all(self, puts: Sequence[Put]) -> list[PutResult]:
-        changes, told = len(self._undo), len(self._notifications)
+        undone, told, changes = len(self._undo), len(self._notifications), len(self._changes)
         results = []
         self._execute("SAVEPOINT together")
         for put in puts:
@@ -284,8 +187,9 @@ class Tree:
             except MetadataError as error:
                 self._execute("ROLLBACK TO together")
                 self._execute("RELEASE together")
-                self._undo_since(changes)
+                self._undo_since(undone)
                 del self._notifications[told:]
+                del self._changes[changes:]
                 error.path = put.path
                 raise
         self._execute("RELEASE together")
@@ -294,7 +198,7 @@ class Tree:
     def delete(self, path: str, expected: int | None) -> None:
         if path == "/":
             raise InvalidPath("the root of the metadata cannot be deleted")
-        node = self.get(path)
+        node = self._get_to_delete(path, expected)
         if node is None:
             raise NotFound(f"{path} does not exist")
         check_expected(path, node.version, expected)
@@ -305,31 +209,94 @@ class Tree:
             if self._has_children(path):
                 raise NotEmpty(f"{path} has children")
             self._known_parents.discard(path)
-            self._execute("DELETE FROM node WHERE parent=? AND name=?", *_split(path))
+            self._deleted_now.add(path)
+            number = self.transaction
+            self._execute("DELETE FROM node WHERE parent=? AND name=?", *split(path))
             self._execute("DELETE FROM sequence WHERE parent=?", path)
+            self._execute(database.PUT_DELETED, path, number, deletion_checksum(path, number))
+            self._changes.append(Change(DELETED, path, number))
         self._tell(NotificationKind.DELETED, path)
         self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
 
+    def _get_to_delete(self, path: str, expected: int | None) -> GetResult | None:
+        """The node; a damaged one can be deleted by whoever asks for no version of it."""
+        try:
+            return self.get(path)
+        except CorruptStore:
+            if expected is not None:
+                raise
+            return GetResult(b"", 0, False, 0, 0)
+
+    # What garbage collection asks.
+
+    def was_deleted(self, paths: Sequence[str]) -> list[bool]:
+        return [
+            self._execute("SELECT 1 FROM deleted WHERE path=?", path).fetchone() is not None
+            for path in paths
+        ]
+
+    def old_deletions(self, prefix: str) -> list[str]:
+        """Deletions by earlier processes that need not be known for anything else."""
+        if self.log is None:
+            return []
+        before = min(self.session_start + 1, self.log.head.transaction)
+        rows = self._execute(
+            "SELECT path FROM deleted WHERE path >= ? AND path < ? AND change < ?",
+            *(prefix, prefix[:-1] + "0", before),
+        )
+        return [row[0] for row in rows]
+
+    def forget_deletions_of(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._execute("DELETE FROM deleted WHERE path=?", path)
+
+    def note_deleted(self, paths: Sequence[str]) -> list[str]:
+        """Records nodes that are not there as deleted; those for which that was so."""
+        gone = [path for path in paths if self._read(path) is None]
+        for path in gone:
+            number = self.transaction
+            self._execute(database.PUT_DELETED, path, number, deletion_checksum(path, number))
+            self._changes.append(Change(DELETED, path, number))
+        return gone
+
+    def set_unknown(self, paths: Sequence[str]) -> None:
+        known = {row[0] for row in self._execute("SELECT path FROM unknown")}
+        for path in known.difference(paths):
+            self._execute("DELETE FROM unknown WHERE path=?", path)
+        for path in set(paths).difference(known):
+            self._execute("INSERT OR REPLACE INTO unknown VALUES (?)", path)
+
+    def unknown(self) -> list[str]:
+        return sorted(str(row[0]) for row in self._execute("SELECT path FROM unknown"))
+
     def _read(self, path: str) -> GetResult | None:
-        parent, name = _split(path)
+        parent, name = split(path)
         row = self._execute(
-            "SELECT value, version, created_ms, modified_ms, checksum FROM node"
+            "SELECT value, version, created_ms, modified_ms, change, checksum FROM node"
             " WHERE parent=? AND name=?",
             *(parent, name),
         ).fetchone()
         if row is None:
             return None
-        value, version, created_ms, modified_ms, checksum = row
-        if checksum != row_checksum(parent, name, version, value):
-            raise CorruptStore(f"the node {path} in {self.path} is damaged; its checksum is wrong")
+        value, version, created_ms, modified_ms, number, checksum = row
+        times = (created_ms, modified_ms)
+        if not isinstance(value, bytes) or checksum != row_checksum(
+            f"{parent}\0{name}", version, times, number, value
+        ):
+            change = self._repair(path, version, number, checksum, value)
+            return GetResult(
+                change.value, change.version, False, change.created_ms, change.modified_ms
+            )
         return GetResult(value, version, False, created_ms, modified_ms)
 
     def _next_sequence(self, parent: str) -> int:
-        row = self._execute("SELECT next, checksum FROM sequence WHERE parent=?", parent).fetchone()
+        row = self._execute(
+            "SELECT next, change, checksum FROM sequence WHERE parent=?", parent
+        ).fetchone()
         if row is None:
             return 0
-        if row[1] != row_checksum(parent, "", row[0], b""):
-            raise CorruptStore(f"the counter of {parent} in {self.path} is damaged")
+        if row[2] != counter_checksum(parent, row[0], row[1]):
+            return self._repair_counter(parent)
         return row[0]
 
     def _has_children(self, path: str) -> bool:
@@ -346,13 +313,19 @@ class Tree:
             self._remember(path)
             self._ephemerals[path] = GetResult(value, 0, True, now_ms, now_ms)
         else:
-            parent, name = _split(path)
+            parent, name = split(path)
+            number = self.transaction
+            checksum = row_checksum(f"{parent}\0{name}", 0, (now_ms, now_ms), number, value)
             inserted = self._execute(
-                "INSERT OR IGNORE INTO node VALUES (?, ?, 0, ?, ?, ?, ?)",
-                *(parent, name, now_ms, now_ms, row_checksum(parent, name, 0, value), value),
+                "INSERT OR IGNORE INTO node VALUES (?, ?, 0, ?, ?, ?, ?, ?)",
+                *(parent, name, now_ms, now_ms, checksum, number, value),
             )
             if inserted.rowcount == 0:
+                self._read(path)  # CorruptStore says more, if it is damaged.
                 raise BadVersion(f"{path} exists already")
+            if path in self._deleted_now:
+                self._execute("DELETE FROM deleted WHERE path=?", path)
+            self._changes.append(Change(NODE, path, number, 0, now_ms, now_ms, value))
         self._tell(NotificationKind.CREATED, path)
         self._tell(NotificationKind.CHILDREN_CHANGED, parent_of(path))
         return PutResult(path, 0)
@@ -386,14 +359,6 @@ def _attempt(operation: Operation) -> object:
 def _copy_of(error: MetadataError) -> MetadataError:
     """One for each caller, since an exception keeps where it was raised."""
     return type(error)(*error.args)
-
-
-def _split(path: str) -> tuple[str, str]:
-    """Parent and name, the key of a row; the root is the row of two empty strings."""
-    if path == "/":
-        return "", ""
-    cut = path.rfind("/")
-    return path[:cut] or "/", path[cut + 1 :]
 
 
 def _now_ms() -> int:

@@ -9,11 +9,43 @@ is repaired here by the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pyxbroker.metadata.findings import Finding
+from pyxbroker.metadata import database, paths, salvage
+from pyxbroker.metadata.change_log import (
+    ABSENT,
+    CONTINUES,
+    COUNTER,
+    NODE,
+    Change,
+    encode_record,
+    read_file,
+)
+from pyxbroker.metadata.copies import (
+    Copies,
+    CopySettings,
+    CopyWriter,
+    Recorded,
+    State,
+    is_whole,
+    read_copy,
+    write_copy,
+)
+from pyxbroker.metadata.database import explain, finish_swap
+from pyxbroker.metadata.embedded import DATABASE_NAME
+from pyxbroker.metadata.embedded_tree import Operation, Tree
+from pyxbroker.metadata.findings import Finding, Severity
+from pyxbroker.metadata.opening import SESSION_STEP, Opening, begin_log, new_head
+from pyxbroker.metadata.store import CorruptStore, MetadataError
+from pyxbroker.metadata.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,35 +75,230 @@ class RestoreSummary:
 
 def list_copies(directory: Path) -> list[CopyInfo]:
     """The copies of the store, the newest first. Reads each of them from end to end."""
-    raise NotImplementedError
+    copies = _copies(directory)
+    return [_info(copies.copy_path(number), number) for number in reversed(copies.numbers()[0])]
+
+
+def _info(path: Path, number: int) -> CopyInfo:
+    with _explained(path):
+        status = path.stat()
+        try:
+            content = read_file(path)
+        except CorruptStore:
+            return CopyInfo(path, number, int(status.st_mtime * 1000), 0, 0, status.st_size, False)
+        is_intact = is_whole(content)
+        end = content.records[-1] if content.records else None
+        nodes = end.changes if end is not None and is_intact else 0
+        transaction = end.transaction if end is not None else 0
+        made_ms = int(status.st_mtime * 1000)
+        return CopyInfo(path, number, made_ms, transaction, nodes, status.st_size, is_intact)
 
 
 def check(directory: Path) -> list[Finding]:
     """Looks at every byte of the database, its log, the copies and the change logs.
 
-    Reads only. An empty list: nothing is wrong. Raises Unavailable when a file cannot be read.
+    Reads only: what is looked at is a copy of the files, since SQLite changes what it opens. An
+    empty list: nothing is wrong. Raises Unavailable when a file cannot be read.
     """
-    raise NotImplementedError
+    path = directory / DATABASE_NAME
+    copies = _copies(directory)
+    if not directory.exists() and not copies.folder.exists():
+        return []
+    with _explained(path), tempfile.TemporaryDirectory(prefix="pyxbroker-") as temporary:
+        place = Path(temporary) / directory.name
+        for folder in (directory, copies.folder):
+            if folder.exists():
+                shutil.copytree(folder, place.with_name(folder.name))
+        findings = _look(place)
+        findings += _look_at_records(_copies(place))
+        unique = {each.sentence: each for each in findings}
+        return [_elsewhere(each, place, directory) for each in unique.values()]
+
+
+def _look(place: Path) -> list[Finding]:
+    path = place / DATABASE_NAME
+    opening = Opening(path, _copies(place))
+    try:
+        opening.look(is_thorough=True)
+        if opening.reason is None:
+            return opening.findings
+        merged, _ = opening.plan()
+        sentence = (
+            f"the metadata database {path} is damaged ({opening.reason}); a start, or `pyxbroker"
+            f" metadata repair`, builds it anew: {merged.summary()}"
+        )
+    except MetadataError as error:
+        sentence = str(error)
+    finally:
+        opening.close_database()
+        if opening.log is not None:
+            opening.log.close()
+    return [*opening.findings, Finding(Severity.DAMAGED, path, sentence)]
+
+
+def _look_at_records(copies: Copies) -> list[Finding]:
+    findings = []
+    for kind, numbers in zip((copies.copy_path, copies.log_path), copies.numbers(), strict=True):
+        for number in numbers:
+            file = kind(number)
+            try:
+                content = read_file(file)
+            except MetadataError as error:
+                findings.append(Finding(Severity.DAMAGED, file, str(error)))
+                continue
+            if content.damaged or (kind == copies.copy_path and not is_whole(content)):
+                findings.append(Finding(Severity.DAMAGED, file, f"{file} is damaged"))
+    return findings
+
+
+def _elsewhere(finding: Finding, place: Path, directory: Path) -> Finding:
+    """A finding of the files that were looked at, told of those that they are copies of."""
+    severity, file, sentence = finding
+    here, there = str(place), str(directory)
+    return Finding(severity, Path(str(file).replace(here, there)), sentence.replace(here, there))
 
 
 def backup(directory: Path, to: Path) -> Path:
     """Writes a copy of the store into `to`: a file, or a directory that gets a file with a name
     of its own. Returns the file, which is durable. Raises MetadataError.
     """
-    raise NotImplementedError
+    if to.is_dir():
+        to = to / time.strftime("metadata-%Y%m%dT%H%M%SZ.copy", time.gmtime())
+    with _opened(directory) as tree:
+        writer = CopyWriter(to, new_head(0, 0, tree.store_id, tree.transaction))
+        try:
+            for changes in tree.slices():
+                writer.add(changes)
+            writer.finish(tree.transaction)
+        except BaseException:
+            writer.abandon()
+            raise
+    return to
 
 
-def restore(
-    directory: Path, copy: Path | None = None, with_changes: bool = True
-) -> RestoreSummary:
+def restore(directory: Path, copy: Path | None = None, with_changes: bool = True) -> RestoreSummary:
     """Builds the database from a copy: that of `copy`, or the newest one that is intact.
 
-    With `with_changes` the change logs since that copy are applied, so that nothing is lost; without,
-    the store is what it was when the copy was made. `copy` may also be a file of `backup()`, which
-    has no change logs of its own. The database that was there stays beside it under another name.
-    Raises MetadataError and changes nothing when there is no copy that can be used.
+    With `with_changes` the change logs since that copy are applied, so that nothing is lost;
+    without, the store is what it was when the copy was made. `copy` may also be a file of
+    `backup()`, which has no change logs of its own. The database that was there stays beside it
+    under another name. Raises MetadataError and changes nothing when there is no copy that can be
+    used.
+
+    It goes forward: the difference to what was there before becomes one more transaction of the
+    change logs, so copies from before it can still be restored. Counters are never set back, since
+    that would give the number of a ledger twice. Nodes that are gone by this were not deleted by
+    anybody: garbage collection keeps their ledgers.
     """
-    raise NotImplementedError
+    path = directory / DATABASE_NAME
+    copies = _copies(directory)
+    with _explained(path):
+        wanted, store_id = _wanted(copies, copy, with_changes)
+        known = copies.load()
+        before = _current(path, known)
+        last = max(wanted.state.transaction, before.transaction, known.state.transaction)
+        transaction = last + SESSION_STEP
+        changes = _difference(wanted.state, before, transaction)
+        state = State()
+        state.apply(before.nodes.values())
+        state.apply(changes)
+        state.transaction = transaction
+        _write_records(copies, store_id, known.is_complete, changes, state)
+        directory.mkdir(parents=True, exist_ok=True)
+        database.build(path, state.changes(), store_id)
+        aside = finish_swap(path, "before-restore")
+        deleted = sum(change.kind == ABSENT for change in changes)
+        return RestoreSummary(
+            wanted.copy, state.live(), wanted.changes, deleted, aside, wanted.findings
+        )
+
+
+def _wanted(copies: Copies, copy: Path | None, with_changes: bool) -> tuple[Recorded, bytes]:
+    """What is to be restored, and the id of the store."""
+    if copy is not None and copy.absolute().parent != copies.folder.absolute():
+        head, state = read_copy(copy)
+        known = _store_id(copies)
+        return Recorded(state, True, copy), known or head.store_id
+    number = None if copy is None else int(copy.name.partition(".")[0])
+    wanted = copies.load(number, with_changes)
+    if not wanted.state.nodes or (wanted.copy is None and not with_changes):
+        found = "; ".join(each.sentence for each in wanted.findings) or "there is none"
+        raise MetadataError(f"no copy in {copies.folder} can be restored: {found}")
+    store_id = _store_id(copies)
+    assert store_id is not None, "a file with an intact head was just read"
+    return wanted, store_id
+
+
+def _store_id(copies: Copies) -> bytes | None:
+    numbers, logs = copies.numbers()
+    files = [copies.log_path(number) for number in logs]
+    for file in [*files, *(copies.copy_path(number) for number in numbers)]:
+        try:
+            return read_file(file).head.store_id
+        except CorruptStore:
+            continue
+    return None
+
+
+def _current(path: Path, known: Recorded) -> State:
+    """What there was before, as far as it can be told, from the records and the database."""
+    state = State()
+    state.apply(known.state.nodes.values())
+    state.apply(known.state.counters.values())
+    if not path.exists():
+        return state
+    connection = None
+    try:
+        connection = database.connect(path)
+        if database.schema_of(connection) == database.SCHEMA:
+            found = salvage.read_rows(connection, database.FORMAT_VERSION)
+            state.apply(found.state.nodes.values())
+            state.apply(found.state.counters.values())
+    except sqlite3.DatabaseError as error:
+        if not isinstance(explain(path, error), CorruptStore):
+            raise
+    finally:
+        if connection is not None:
+            connection.close()
+    return state
+
+
+def _difference(wanted: State, before: State, transaction: int) -> list[Change]:
+    changes = [
+        change._replace(transaction=transaction)
+        for change in wanted.nodes.values()
+        if change.kind == NODE
+    ]
+    there = {change.path for change in changes}
+    changes += [
+        Change(ABSENT, path, transaction)
+        for path, change in before.nodes.items()
+        if change.kind == NODE and path not in there
+    ]
+    numbers: dict[str, int] = {}
+    for state in (wanted, before):
+        for path, counter in state.counters.items():
+            if counter.kind == COUNTER and path in there:
+                numbers[path] = max(numbers.get(path, 0), counter.version)
+    changes += [Change(COUNTER, path, transaction, number) for path, number in numbers.items()]
+    return changes
+
+
+def _write_records(
+    copies: Copies, store_id: bytes, is_complete: bool, changes: list[Change], state: State
+) -> None:
+    """The restored state as the next change log and copy. From then on a start finishes it."""
+    numbers, logs = copies.numbers()
+    number = max([0, *numbers, *logs]) + 1
+    flags = CONTINUES if is_complete else 0
+    log = begin_log(copies, number, flags, store_id, state.transaction, changes)
+    try:
+        # What the database is compared with is the last record.
+        log.append(encode_record(log.head.seed, state.transaction, [state.nodes["/"]]))
+        log.sync()
+        write_copy(copies.copy_path(number), log.head, state)
+    finally:
+        log.close()
 
 
 def repair(directory: Path) -> list[Finding]:
@@ -80,24 +307,80 @@ def repair(directory: Path) -> list[Finding]:
 
     Raises CorruptStore when neither the database nor the copies can be used.
     """
-    raise NotImplementedError
+    with _opened(directory, keep_rest=True) as tree:
+        Upkeep(tree, CopySettings()).do_everything()
+        return tree.findings
 
 
 def unknown_ledgers(directory: Path) -> list[int]:
     """Ledgers that garbage collection found in the storage, and whose deletion nobody knows of."""
-    raise NotImplementedError
+    with _opened(directory) as tree:
+        return _ledger_ids(tree.unknown())
 
 
 def forget_unknown_ledgers(directory: Path, ledger_ids: Iterable[int] | None = None) -> list[int]:
     """Records these ledgers (all of `unknown_ledgers()`) as deleted; the next garbage collection
     frees their space. Returns those that were recorded: none that has metadata.
     """
-    raise NotImplementedError
+    with _opened(directory) as tree:
+        if ledger_ids is None:
+            ledger_ids = _ledger_ids(tree.unknown())
+        wanted = [paths.ledger(each) for each in ledger_ids]
+        gone = _apply(tree, tree.note_deleted, wanted)
+        remaining = set(tree.unknown()).difference(gone)
+        _apply(tree, tree.set_unknown, sorted(remaining))
+        return _ledger_ids(gone)
 
 
 def set_copies_aside(directory: Path) -> Path | None:
     """Renames the folder of copies, so that a missing database is a new store (`--accept-loss`).
 
-    Returns its new name, None when there was none.
+    Returns its new name, None when there was none. Raises Unavailable.
     """
-    raise NotImplementedError
+    folder = _copies(directory).folder
+    with _explained(directory / DATABASE_NAME):
+        if not folder.exists():
+            return None
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        return folder.rename(folder.with_name(f"{folder.name}.set-aside-{stamp}"))
+
+
+def _ledger_ids(names: Iterable[str]) -> list[int]:
+    found = (paths.ledger_id(name) for name in names)
+    return sorted(each for each in found if each is not None)
+
+
+def _copies(directory: Path) -> Copies:
+    return Copies(directory.with_name(f"{directory.name}.copies"))
+
+
+def _apply(tree: Tree, operation: Callable[..., Any], *arguments: object) -> Any:
+    """One operation as a transaction of its own. Raises MetadataError."""
+    waiter: Any = None
+    (result,), _ = tree.transact([Operation(operation, arguments, waiter)])
+    if isinstance(result, MetadataError):
+        raise result
+    return result
+
+
+@contextmanager
+def _opened(directory: Path, keep_rest: bool = False) -> Iterator[Tree]:
+    path = directory / DATABASE_NAME
+    copies = _copies(directory)
+    if not path.exists() and not any(copies.numbers()):
+        raise MetadataError(f"there is no metadata in {directory}")
+    tree = Tree(path)
+    with _explained(path):
+        tree.open(keep_rest)
+        try:
+            yield tree
+        finally:
+            tree.close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        raise explain(path, error) from error

@@ -225,6 +225,39 @@ class MetadataStore(ABC):
     def exists(self, path: str) -> asyncio.Future[bool]:
         """Whether there is a node at this path."""
 
+    def was_deleted(self, paths: Sequence[str]) -> asyncio.Future[list[bool]]:
+        """Whether nodes that are not there were deleted, rather than lost with damaged files.
+
+        A store that cannot lose any by itself says that they were.
+        """
+        future: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
+        future.set_result([True] * len(paths))
+        return future
+
+    def old_deletions(self, prefix: str) -> asyncio.Future[list[str]]:
+        """What `was_deleted` remembers below `prefix` of earlier processes of this store."""
+        future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        future.set_result([])
+        return future
+
+    def forget_deletions(self, paths: Sequence[str]) -> asyncio.Future[None]:
+        """Nobody will ask `was_deleted` for these any more."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    def unknown(self) -> asyncio.Future[list[str]]:
+        """The paths that `set_unknown` was told last, also by an earlier process."""
+        future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+        future.set_result([])
+        return future
+
+    def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
+        """Remembers the paths of what is stored although no metadata of it is known."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
     def watch(self, callback: NotificationCallback, *, prefix: str = "/") -> Unsubscribe:
         """Calls back for changes of nodes whose path starts with `prefix`, on the loop.
 

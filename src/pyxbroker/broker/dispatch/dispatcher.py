@@ -184,7 +184,7 @@ class Dispatcher:
             # It was trimmed meanwhile: whoever reads on finds what is kept.
             return
         if self.subscription.cursor.acks.is_acknowledged(*position):
-            # Nobody wants it any more.
+            trouble.is_acknowledged(position)
             pass_over(position, position.entry_id)
         elif self.topic.limits.skips_lost_data:
             pass_over(position, trouble.skip(position, error, again))

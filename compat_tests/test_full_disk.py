@@ -1,0 +1,231 @@
+"""A disk that is full: what is refused, what goes on, and that it ends by itself."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+
+from compat_tests.brokers import Broker
+from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
+from compat_tests.messages import payload
+from compat_tests.small_disk import SmallDisk, small_disk
+
+pytestmark = pytest.mark.pyxbroker
+
+SIZE = 10_000
+SETTINGS = {
+    "journalMaxSizeMB": "8",
+    "dbStorage_writeCacheMaxSizeMb": "2",
+    "dbStorage_readAheadCacheMaxSizeMb": "2",
+    "maxMessageSize": "100000",
+    "diskReserveSizeMB": "8",
+    "diskCheckInterval": "200",
+    "storageUnavailableTimeoutMs": "1500",
+}
+HEALTH = "/admin/v2/brokers/health"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path, 128) as one:
+        yield one
+
+
+@pytest.fixture
+def full_broker(disk: SmallDisk, own_broker: BrokerFactory) -> Iterator[Broker]:
+    """A broker whose data is on the small disk; it is gone before the disk is unmounted."""
+    broker = own_broker(settings=SETTINGS)
+    broker.data = disk.path / "data"
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> float:
+    """Waits for a condition; the seconds that took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < timeout_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+    return time.monotonic() - started
+
+
+def is_healthy(broker: Broker) -> bool:
+    return broker.http_status(HEALTH) == 200
+
+
+def reserves(path: Path) -> list[int]:
+    """Bytes of the reserves on a disk."""
+    return [each.stat().st_blocks * 512 for each in path.rglob("reserve")]
+
+
+def publish(client: AnyClient, topic: str, count: int) -> None:
+    producer = client.create_producer(topic, batching_enabled=False, block_if_queue_full=True)
+    for number in range(count):
+        producer.send_async(payload(number, SIZE), None)
+    producer.flush()
+    producer.close()
+
+
+def receive_all(consumer: Any) -> list[pulsar.Message]:
+    got = []
+    while True:
+        try:
+            got.append(consumer.receive(timeout_millis=1500))
+        except pulsar.Timeout:
+            return got
+
+
+def name_of(topic: str) -> str:
+    return topic.removeprefix("persistent://")
+
+
+def is_refused(client: AnyClient, topic: str) -> bool:
+    """Whether a producer is refused because nothing can be stored."""
+    try:
+        client.create_producer(topic).close()
+    except pulsar.ProducerBlockedQuotaExceededException:
+        return True
+    return False
+
+
+def metric(broker: Broker, name: str) -> float:
+    text = urllib.request.urlopen(f"{broker.web_url}/metrics").read().decode()
+    lines = [line for line in text.splitlines() if line.startswith(name)]
+    assert lines, f"no series {name}"
+    return float(lines[0].rpartition(" ")[2])
+
+
+def test_on_a_disk_that_others_filled_deleting_acknowledging_and_a_restart_work(
+    disk: SmallDisk, full_broker: Broker, new_client: ClientFactory, topic: str
+) -> None:
+    broker, doomed = full_broker, topic + "-doomed"
+    client = new_client(broker.url)
+    consumer = client.subscribe(topic, "s")
+    client.subscribe(doomed, "s").close()
+    for each in (topic, doomed):
+        publish(client, each, 1000)
+    until(lambda: sum(reserves(disk.path)) >= 8 << 20, "a reserve")
+    received = receive_all(consumer)
+    assert len(received) == 1000
+
+    disk.fill()
+    until(lambda: not is_healthy(broker), "health says that the disk is full")
+    status, answer = broker.rest("GET", HEALTH)
+    assert status == 503
+    assert "The disk of the storage is full" in answer["reason"]
+    assert metric(broker, "bookie_SERVER_STATUS") == 0
+    assert metric(broker, "bookie_disk_free_bytes") < 10 << 20, "at most the reserve"
+
+    assert broker.rest("DELETE", f"/admin/v2/persistent/{name_of(doomed)}")[0] == 204
+    consumer.acknowledge_cumulative(received[499])
+    consumer.close()
+    client.close()
+    # What the deleted topic took is free; not even that is left to a restart.
+    until(lambda: disk.free_bytes() > 8 << 20, "the space of the deleted topic")
+    until(lambda: sum(reserves(disk.path)) >= 8 << 20, "the reserve again")
+    disk.fill()
+    assert broker.stop() == 0, broker.output()
+    broker.start()
+    assert not is_healthy(broker)
+
+    client = new_client(broker.url)
+    consumer = client.subscribe(topic, "s")
+    again = receive_all(consumer)
+    assert [each.data() for each in again] == [each.data() for each in received[500:]]
+    until(lambda: is_refused(client, topic), "producers are refused")
+
+    disk.clear()
+    until(lambda: is_healthy(broker), "health after others have freed space")
+    assert metric(broker, "bookie_SERVER_STATUS") == 1
+    client.create_producer(topic).send(b"goes on")
+    assert consumer.receive(timeout_millis=5000).data() == b"goes on"
+
+
+def test_a_disk_filled_by_publishing_fails_sends_and_acknowledging_frees_it(
+    full_broker: Broker, new_client: ClientFactory, topic: str
+) -> None:
+    broker = full_broker
+    client = new_client(broker.url)
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(
+        topic, batching_enabled=False, block_if_queue_full=True, send_timeout_millis=60_000
+    )
+    stored, refused = [], []
+
+    def on_answer(result: Any, position: Any) -> None:
+        (stored if result == pulsar.Result.Ok else refused).append(result)
+
+    bodies_sent: list[bytes] = []
+    while not refused:
+        bodies_sent.append(payload(len(bodies_sent), SIZE))
+        producer.send_async(bodies_sent[-1], on_answer)
+        assert len(bodies_sent) < 20_000, "the disk never became full"
+    assert set(refused) == {pulsar.Result.ProducerBlockedQuotaExceededException}
+    assert broker.http_status(HEALTH) == 503
+    until(lambda: metric(broker, "bookie_ADD_ENTRY_REJECTED_total") > 0, "refused sends")
+
+    # The consumer is on the same connection, and is served: all that was answered comes, in order.
+    received = receive_all(consumer)
+    bodies = [each.data() for each in received]
+    assert bodies == bodies_sent[: len(bodies)] and len(bodies) >= len(stored)
+    consumer.acknowledge_cumulative(received[-1])
+    until(lambda: is_healthy(broker), "space after everything was acknowledged")
+
+    def goes_on() -> bool:
+        try:
+            producer.send(b"goes on")
+        except pulsar.ProducerBlockedQuotaExceededException:
+            return False
+        return True
+
+    until(goes_on, "publishing by the same producer", 30.0)
+    # What was sent after the refusal and waited in the client comes first, in its order.
+    late = [each.data() for each in receive_all(consumer)]
+    assert late.pop() == b"goes on"
+    numbers = [bodies_sent.index(each) for each in late]
+    assert numbers == sorted(set(numbers)) and all(each >= len(stored) for each in numbers)
+
+
+def test_a_full_disk_of_the_metadata_alone_refuses_publishing_and_lets_topics_be_deleted(
+    tmp_path: Path, own_broker: BrokerFactory, new_client: ClientFactory, topic: str
+) -> None:
+    with small_disk(tmp_path, 64) as disk:
+        url = f"embedded:{disk.path}/metadata"
+        broker = own_broker(settings=SETTINGS | {"metadataStoreUrl": url})
+        try:
+            broker.start()
+            client = new_client(broker.url)
+            consumer = client.subscribe(topic, "s")
+            publish(client, topic, 100)
+            received = receive_all(consumer)
+            until(lambda: sum(reserves(disk.path)) > 0, "a reserve")
+            disk.fill()
+            until(lambda: not is_healthy(broker), "health says that the disk is full")
+            assert str(disk.path) in broker.rest("GET", HEALTH)[1]["reason"]
+            until(lambda: is_refused(client, topic), "producers are refused")
+            consumer.acknowledge_cumulative(received[-1])
+            consumer.close()
+            for number in range(20):
+                made = f"/admin/v2/persistent/{name_of(topic)}-{number}"
+                assert broker.rest("PUT", made)[0] == 204
+                assert broker.rest("DELETE", made)[0] == 204
+            assert broker.stop() == 0, broker.output()
+            broker.start()
+            client = new_client(broker.url)
+            assert receive_all(client.subscribe(topic, "s")) == []
+            assert (
+                broker.rest("DELETE", f"/admin/v2/persistent/{name_of(topic)}?force=true")[0] == 204
+            )
+            disk.clear()
+            until(lambda: is_healthy(broker), "health after others have freed space")
+            client.create_producer(topic).send(b"goes on")
+            client.close()
+        finally:
+            broker.kill()

@@ -1,0 +1,93 @@
+"""The cookie of a bookie's directory, as `pyxbroker metadata` looks at it and writes it again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from pyxbroker.bookie.cookie import (
+    FILE,
+    Cookie,
+    find_copy,
+    parse_cookie,
+    read_cookie,
+    write_cookie,
+)
+from pyxbroker.bookie.errors import DamagedCookie
+from pyxbroker.directories import is_there
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.embedded import EmbeddedStore
+from pyxbroker.metadata.findings import Finding, Severity
+
+MISSING = "the cookie is missing"
+DAMAGED = "the cookie is damaged"
+FLIPPED_CHARACTERS_MAX = 2
+
+
+def check_cookie_file(bookie: Path) -> list[Finding]:
+    """What is wrong with the file. Raises OSError and NewerFormat."""
+    trouble = _read(bookie)[1] if is_there(bookie) else None
+    if trouble is None:
+        return []
+    sentence = f"{trouble}; `pyxbroker metadata repair` writes it again"
+    return [Finding(Severity.DAMAGED, bookie / FILE, sentence)]
+
+
+def repair_cookie_file(bookie: Path, metadata: Path) -> list[Finding]:
+    """Writes the file again when it is missing, damaged, or not what its copy in metadata says.
+
+    Raises OSError, NewerFormat and MetadataError.
+    """
+    if not is_there(bookie):
+        return []
+    file = bookie / FILE
+    cookie, trouble = _read(bookie)
+    copy = asyncio.run(_find_copy(metadata, cookie))
+    if copy is None:
+        sentence = f"{trouble}, and the metadata has no copy of it"
+        return [] if trouble is None else [Finding(Severity.DAMAGED, file, sentence)]
+    if cookie is not None and cookie.text == copy.text:
+        return []
+    if cookie is not None and not (
+        _is_nearly(cookie.instance_id, copy.instance_id)
+        and _is_nearly(cookie.bookie_id, copy.bookie_id)
+    ):
+        sentence = (
+            f"the cookie is that of the bookie {cookie.bookie_id} of the cluster"
+            f" {cookie.instance_id}, the metadata is that of {copy.bookie_id} of"
+            f" {copy.instance_id}: they do not belong together, neither was changed"
+        )
+        return [Finding(Severity.DAMAGED, file, sentence)]
+    write_cookie(bookie, copy.text)
+    trouble = trouble or "the cookie was not what its copy in the metadata says"
+    return [Finding(Severity.REPAIRED, file, f"{trouble}; it was written again from its copy")]
+
+
+def _is_nearly(one: str, other: str) -> bool:
+    """Whether a flipped bit or two may have made one of the other, rather than another cluster."""
+    differing = sum(a != b for a, b in zip(one, other, strict=False))
+    return len(one) == len(other) and differing <= FLIPPED_CHARACTERS_MAX
+
+
+def _read(bookie: Path) -> tuple[Cookie | None, str | None]:
+    """The cookie, and what is wrong with it."""
+    try:
+        cookie = read_cookie(bookie)
+    except DamagedCookie:
+        return None, DAMAGED
+    return cookie, MISSING if cookie is None else None
+
+
+async def _find_copy(metadata: Path, cookie: Cookie | None) -> Cookie | None:
+    """The copy of this cookie; of one that cannot be read, the only or the last one."""
+    store = EmbeddedStore(metadata)
+    await store.open()
+    try:
+        if cookie is not None:
+            found = await store.get(paths.cookie(cookie.bookie_id))
+            if found is not None:
+                return parse_cookie(found.value, "The copy of the cookie in the metadata")
+        # The store is of one bookie alone, so what that is called now does not matter.
+        return await find_copy(store, "", alone=True)
+    finally:
+        await store.close()

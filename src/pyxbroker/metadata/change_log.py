@@ -1,0 +1,377 @@
+"""Change logs and copies of the embedded metadata store: a second record of every commit.
+
+Both kinds of file are a head of one block and records behind it; docs/metadata.md says what they
+are for. All integers are little-endian, all checksums zlib's CRC-32 (of `123456789`: 0xCBF43926).
+
+  head (4096 bytes)
+     0   8  `PYXMCHG1` (change log) or `PYXMCPY1` (copy)
+     8   4  checksum of bytes 12 to 63
+    12   4  format version of these files, 1
+    16   4  format version of the database
+    20   4  flags: 1, nothing is missing between the change log before this one and this one;
+            2, this change log begins with the store: there is nothing before it
+    24   8  number: a copy and the change log that was begun with it have the same one
+    32   8  last transaction before this file
+    40   8  when it was begun, milliseconds since 1970
+    48  16  id of the store
+   512   4  checksum of bytes 516 to 535; written when the store is closed cleanly, 0 before
+   516   4  zero
+   520   8  last transaction of the store
+   528   8  where the records end
+  record, at a multiple of 8
+     0   4  checksum of the store's id, then of the rest of the record
+     4   4  length in bytes, a multiple of 8
+     8   8  number of the transaction
+    16   1  type: 1 changes; 2 end of a copy: before it, the store as it was after this transaction
+    17   3  zero
+    20   4  number of changes; in an end of a copy, of nodes
+    24   8  up to where the file was synced when this record was added
+  change, one behind the other, the last one padded with zeros
+     0   1  kind: 1 node, 2 deletion (of the node and its counter), 3 counter, 4 damaged node,
+            5 absent: the store was set back to before there was this node, nobody deleted it
+     1   3  zero
+     4   4  length of the path
+     8   4  length of the value
+    12   8  number of the transaction that made it
+    20   8  version of the node, or the counter's next number
+    28   8  created, 36 modified, milliseconds since 1970
+    44      path in UTF-8, value (of a damaged node: a sentence)
+
+A change log is appended to after each commit of the database, and synced when nothing else is to
+do. So after a kill it is complete; after a power cut its last records may be missing, and then the
+database has them. Of several changes of a path the one with the highest transaction counts, and of
+those with the same one the last.
+
+What lies behind the last record is zeros (the file is allocated ahead). Bytes that are no record
+are what a power cut left, and the file ends there; unless a later record says that they were
+synced, or the file is a copy: then it is damage, and the records behind it count.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pyxbroker.directories import sync_directory
+from pyxbroker.metadata.store import CorruptStore, MetadataError
+
+CHANGES_MAGIC = b"PYXMCHG1"
+COPY_MAGIC = b"PYXMCPY1"
+FILE_FORMAT = 1
+HEAD_BYTES = 4096
+CONTINUES = 1
+BEGINS = 2
+
+NODE, DELETED, COUNTER, DAMAGED, ABSENT = 1, 2, 3, 4, 5
+CHANGES, COPY_END = 1, 2
+
+ALLOCATED_BYTES = 1 << 20
+"""A change log is allocated in such steps, and the next one while half of it is left: so there is
+room for some thousand changes when the disk is full."""
+
+_HEAD = struct.Struct("<8sIIIIQQQ16s")
+_CLOSED_AT = 512
+_CLOSED = struct.Struct("<IIQQ")
+_RECORD = struct.Struct("<IIQB3xIQ")
+_CHANGE = struct.Struct("<B3xII4q")
+
+
+class Change(NamedTuple):
+    """What a transaction made of one path. `version` is a counter's next number."""
+
+    kind: int
+    path: str
+    transaction: int
+    version: int = 0
+    created_ms: int = 0
+    modified_ms: int = 0
+    value: bytes = b""
+
+
+class Head(NamedTuple):
+    """What the head of a file says."""
+
+    magic: bytes
+    database_format: int
+    flags: int
+    number: int
+    transaction: int
+    begun_ms: int
+    store_id: bytes
+
+    @property
+    def seed(self) -> int:
+        """What the checksums of records begin with, so that no value can pass for a record."""
+        return zlib.crc32(self.store_id)
+
+
+class Record(NamedTuple):
+    """A valid record, where it begins in the file and where its changes are in the data."""
+
+    offset: int
+    transaction: int
+    type: int
+    changes: int
+    synced: int
+    end: int
+
+
+class Content(NamedTuple):
+    """A file as it was read. `damaged` are offsets of bytes that are no record and should be."""
+
+    head: Head
+    data: bytes
+    records: list[Record]
+    end: int
+    damaged: list[int]
+
+
+def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced: int = 0) -> bytes:
+    """A record with the changes of one transaction; `seed` is that of the file's head."""
+    parts = [b""]
+    count = 0
+    for kind, path, number, version, created_ms, modified_ms, value in changes:
+        name = path.encode()
+        parts += (
+            _CHANGE.pack(kind, len(name), len(value), number, version, created_ms, modified_ms),
+            name,
+            value,
+        )
+        count += 1
+    return _finish(seed, transaction, (CHANGES, count, synced), b"".join(parts))
+
+
+def encode_copy_end(seed: int, transaction: int, nodes: int) -> bytes:
+    """The last record of a copy."""
+    return _finish(seed, transaction, (COPY_END, nodes, 0), b"")
+
+
+def _finish(seed: int, transaction: int, rest: tuple[int, int, int], body: bytes) -> bytes:
+    body += bytes(-len(body) % 8)
+    record = bytearray(_RECORD.pack(0, _RECORD.size + len(body), transaction, *rest))
+    record += body
+    record[:4] = zlib.crc32(memoryview(record)[4:], seed).to_bytes(4, "little")
+    return bytes(record)
+
+
+def decode_changes(data: bytes, record: Record) -> Iterator[Change]:
+    """The changes of a record, whose checksum was right."""
+    at = record.offset + _RECORD.size
+    for _ in range(record.changes if record.type == CHANGES else 0):
+        kind, path_bytes, value_bytes, number, version, created_ms, modified_ms = (
+            _CHANGE.unpack_from(data, at)
+        )
+        at += _CHANGE.size
+        path = data[at : at + path_bytes].decode()
+        at += path_bytes
+        value = data[at : at + value_bytes]
+        at += value_bytes
+        yield Change(kind, path, number, version, created_ms, modified_ms, value)
+
+
+def encode_head(head: Head) -> bytes:
+    fields = (head.database_format, head.flags, head.number, head.transaction, head.begun_ms)
+    packed = bytearray(_HEAD.pack(head.magic, 0, FILE_FORMAT, *fields, head.store_id))
+    packed[8:12] = zlib.crc32(memoryview(packed)[12:]).to_bytes(4, "little")
+    return bytes(packed) + bytes(HEAD_BYTES - len(packed))
+
+
+def decode_head(path: Path, data: bytes) -> Head:
+    """Raises CorruptStore, and MetadataError for the format of a newer version."""
+    if len(data) < _HEAD.size:
+        raise CorruptStore(f"the metadata file {path} is cut short")
+    magic, checksum, version, *fields = _HEAD.unpack_from(data)
+    if checksum != zlib.crc32(data[12 : _HEAD.size]) or magic not in (CHANGES_MAGIC, COPY_MAGIC):
+        raise CorruptStore(f"the head of the metadata file {path} is damaged")
+    if version > FILE_FORMAT:
+        raise MetadataError(
+            f"{path} was written by a newer pyxbroker (format {version}; this one reads up to"
+            f" {FILE_FORMAT})"
+        )
+    return Head(magic, *fields)
+
+
+def read_file(path: Path) -> Content:
+    """Reads a file as far as it is intact. Raises CorruptStore when its head is not, and OSError.
+
+    Damaged bytes between records are passed over, and told.
+    """
+    data = path.read_bytes()
+    head = decode_head(path, data)
+    runs: list[list[Record]] = []  # between them are bytes that are no record
+    at = HEAD_BYTES
+    transaction = 0
+    while at >= 0:
+        run = []
+        while (record := _record_at(data, at, head.seed)) is not None:
+            run.append(record)
+            at = record.end
+            transaction = max(transaction, record.transaction)
+        runs.append(run)
+        at = _next_record(data, at, head.seed, transaction)
+    is_copy = head.magic == COPY_MAGIC
+    synced = len(data) if is_copy else max((r.synced for run in runs for r in run), default=0)
+    records: list[Record] = []
+    damaged = []
+    end = HEAD_BYTES
+    for number, run in enumerate(runs):
+        if number and end >= synced:
+            break  # What follows was written when nothing of this had been synced.
+        if number:
+            damaged.append(end)
+        records += run
+        end = run[-1].end if run else end
+    if end < synced and not is_copy:
+        damaged.append(end)
+    return Content(head, data, records, end, damaged)
+
+
+def _record_at(data: bytes, at: int, seed: int) -> Record | None:
+    if at + _RECORD.size > len(data):
+        return None
+    checksum, length, transaction, kind, count, synced = _RECORD.unpack_from(data, at)
+    if not _RECORD.size <= length <= len(data) - at or length % 8:
+        return None
+    if zlib.crc32(memoryview(data)[at + 4 : at + length], seed) != checksum:
+        return None
+    return Record(at, transaction, kind, count, synced, at + length)
+
+
+def _next_record(data: bytes, at: int, seed: int, transaction: int) -> int:
+    """Where the next valid record begins, not of an earlier transaction; -1: there is none."""
+    end = len(data.rstrip(b"\0"))
+    for offset in range(at + 8, end, 8):
+        record = _record_at(data, offset, seed)
+        if record is not None and record.transaction >= transaction:
+            return offset
+    return -1
+
+
+def closed_at(path: Path) -> tuple[Head, int, int] | None:
+    """(head, last transaction, end of the records) when the store was closed with this file.
+
+    Reads two blocks, whatever the size. None also when the head is damaged: reading the whole file
+    tells. Raises OSError.
+    """
+    with path.open("rb") as file:
+        block = file.read(HEAD_BYTES)
+        try:
+            head = decode_head(path, block)
+        except CorruptStore:
+            return None
+        if len(block) < HEAD_BYTES:
+            return None
+        checksum, _, transaction, end = _CLOSED.unpack_from(block, _CLOSED_AT)
+        closed = block[_CLOSED_AT + 4 : _CLOSED_AT + _CLOSED.size]
+        if not end or checksum != zlib.crc32(closed):
+            return None
+        file.seek(end)
+        if file.read(_RECORD.size).strip(b"\0"):
+            return None  # Records were added after that close.
+    return head, transaction, end
+
+
+class ChangeLog:
+    """The change log that is being written. Every method blocks and raises OSError."""
+
+    def __init__(self, path: Path, head: Head, descriptor: int, end: int) -> None:
+        self.path = path
+        self.head = head
+        self.end = end
+        self.synced = end
+        self._fd = descriptor
+        first = os.pread(descriptor, _RECORD.size, HEAD_BYTES)
+        self._first_end = HEAD_BYTES
+        if len(first) == _RECORD.size:
+            self._first_end += _RECORD.unpack(first)[1]
+        self._allocated = os.fstat(descriptor).st_size
+
+    @classmethod
+    def create(cls, path: Path, head: Head, first: bytes) -> ChangeLog:
+        """Makes the file with one record, durable when this returns; all of it or nothing."""
+        temporary = path.with_name(path.name + ".tmp")
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            allocate(descriptor, HEAD_BYTES + len(first) + ALLOCATED_BYTES)
+            write_fully(descriptor, encode_head(head) + first, 0)
+            os.fsync(descriptor)
+            temporary.rename(path)
+            sync_directory(path.parent)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls(path, head, descriptor, HEAD_BYTES + len(first))
+
+    @classmethod
+    def append_to(cls, path: Path, head: Head, end: int) -> ChangeLog:
+        """Goes on with a file whose records end at `end`; what lies behind is wiped."""
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            if os.pread(descriptor, size - end, end).strip(b"\0"):
+                os.ftruncate(descriptor, end)
+            return cls(path, head, descriptor, end)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    @property
+    def added_bytes(self) -> int:
+        """The records behind the first one, which repeats what was there before."""
+        return self.end - self._first_end
+
+    @property
+    def is_synced(self) -> bool:
+        return self.synced == self.end
+
+    def append(self, record: bytes) -> None:
+        """Adds a record; after an error nothing more may be added."""
+        write_fully(self._fd, record, self.end)
+        self.end += len(record)
+
+    def sync(self) -> None:
+        """Makes all records durable, and room for more."""
+        if self._allocated - self.end < ALLOCATED_BYTES // 2:
+            self._allocated = self.end + ALLOCATED_BYTES
+            try:
+                allocate(self._fd, self._allocated)
+            except OSError as error:
+                # There is room for what comes, or the append fails and says so.
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+        os.fdatasync(self._fd)
+        self.synced = self.end
+
+    def close_cleanly(self, transaction: int) -> None:
+        """Writes that the store was closed after this transaction, which needs no more room."""
+        self.sync()
+        mark = bytearray(_CLOSED.pack(0, 0, transaction, self.end))
+        mark[:4] = zlib.crc32(memoryview(mark)[4:]).to_bytes(4, "little")
+        write_fully(self._fd, mark, _CLOSED_AT)
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Gives a file at least this size and its blocks; where that cannot be done, nothing."""
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError as error:
+        if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+
+
+def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """A write that comes up short is gone on with; the error that stops it comes then."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]

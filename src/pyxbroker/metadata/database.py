@@ -1,0 +1,294 @@
+"""The SQLite database of the embedded store: its schema, and how a connection to it is made."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyxbroker.directories import sync_directory
+from pyxbroker.metadata.change_log import ABSENT, COUNTER, DAMAGED, DELETED, NODE, Change, allocate
+from pyxbroker.metadata.damage import (
+    KNOWN_DAMAGE,
+    counter_checksum,
+    deletion_checksum,
+    error_name,
+    is_damage,
+    row_checksum,
+)
+from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace, Unavailable
+
+FORMAT_VERSION = 2
+SET_ASIDE_MAX = 3
+LOG_BYTES = 4 << 20  # about four times what is in the log when it is folded in
+LOG_HEADER_BYTES = 32
+
+_log = logging.getLogger(__name__)
+
+# The texts are compared with those that SQLite keeps, so that damage of the schema is noticed.
+SCHEMA = {
+    "node": (
+        "CREATE TABLE node (parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,"
+        " created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, checksum INTEGER NOT NULL,"
+        " change INTEGER NOT NULL, value BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID"
+    ),
+    "sequence": (
+        "CREATE TABLE sequence (parent TEXT PRIMARY KEY, next INTEGER NOT NULL,"
+        " checksum INTEGER NOT NULL, change INTEGER NOT NULL) WITHOUT ROWID"
+    ),
+    "deleted": (
+        "CREATE TABLE deleted (path TEXT PRIMARY KEY, change INTEGER NOT NULL,"
+        " checksum INTEGER NOT NULL) WITHOUT ROWID"
+    ),
+    "state": "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "unknown": "CREATE TABLE unknown (path TEXT PRIMARY KEY) WITHOUT ROWID",
+}
+SCHEMA_1 = """
+CREATE TABLE IF NOT EXISTS node (
+    parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
+    created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, checksum INTEGER NOT NULL,
+    value BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sequence (
+    parent TEXT PRIMARY KEY, next INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
+"""
+
+PUT_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+PUT_COUNTER = "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?, ?)"
+PUT_DELETED = "INSERT OR REPLACE INTO deleted VALUES (?, ?, ?)"
+PUT_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?)"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Opens or makes the database, and locks it. Raises sqlite3.Error."""
+    database = sqlite3.connect(path, isolation_level=None, timeout=0)
+    try:
+        database.execute("PRAGMA locking_mode=EXCLUSIVE")
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=FULL")
+        database.execute("PRAGMA wal_autocheckpoint=0")
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def make_schema(database: sqlite3.Connection, changes: Iterable[Change], store_id: bytes) -> None:
+    """Makes the tables with their first rows, in one transaction."""
+    statements = "; ".join(SCHEMA.values())
+    database.executescript(f"BEGIN; {statements}; PRAGMA user_version={FORMAT_VERSION};")
+    database.execute(PUT_STATE, store_row(store_id))
+    for change in changes:
+        put_change(database, change)
+    database.execute("COMMIT")
+
+
+def put_change(database: sqlite3.Connection, change: Change) -> None:
+    """Writes a row as a change says it is."""
+    kind, path, number, version, created_ms, modified_ms, value = change
+    if kind == COUNTER:
+        checksum = counter_checksum(path, version, number)
+        database.execute(PUT_COUNTER, (path, version, checksum, number))
+    elif kind in (DELETED, ABSENT):
+        database.execute("DELETE FROM node WHERE parent=? AND name=?", split(path))
+        database.execute("DELETE FROM sequence WHERE parent=?", (path,))
+        if kind == DELETED:
+            database.execute(PUT_DELETED, (path, number, deletion_checksum(path, number)))
+    else:
+        parent, name = split(path)
+        times = (created_ms, modified_ms)
+        checksum = row_checksum(f"{parent}\0{name}", version, times, number, value)
+        checksum = KNOWN_DAMAGE if kind == DAMAGED else checksum
+        row = (parent, name, version, created_ms, modified_ms, checksum, number, value)
+        database.execute(PUT_NODE, row)
+
+
+def root(transaction: int) -> Change:
+    now_ms = time.time_ns() // 1_000_000
+    return Change(NODE, "/", transaction, 0, now_ms, now_ms)
+
+
+def state_of(database: sqlite3.Connection) -> dict[str, str]:
+    """The few things that the store remembers of itself."""
+    return {str(name): str(value) for name, value in database.execute("SELECT * FROM state")}
+
+
+def store_row(store_id: bytes) -> tuple[str, str]:
+    """The row that says which store this is, with a checksum of its own."""
+    return "store", f"{store_id.hex()} {zlib.crc32(store_id):08x}"
+
+
+def decode_store_id(text: str) -> bytes:
+    """The id of `store_row`; empty when it is damaged."""
+    digits, _, checksum = text.partition(" ")
+    try:
+        store_id = bytes.fromhex(digits)
+    except ValueError:
+        return b""
+    return store_id if checksum == f"{zlib.crc32(store_id):08x}" else b""
+
+
+def schema_of(database: sqlite3.Connection) -> dict[str, str]:
+    """The tables of a database and their texts."""
+    rows = database.execute("SELECT name, sql FROM sqlite_master WHERE type='table'")
+    return {str(name): str(sql) for name, sql in rows}
+
+
+def split(path: str) -> tuple[str, str]:
+    """Parent and name, the key of a row; the root is the row of two empty strings."""
+    if path == "/":
+        return "", ""
+    cut = path.rfind("/")
+    return path[:cut] or "/", path[cut + 1 :]
+
+
+def log_of(path: Path) -> Path:
+    """SQLite's write-ahead log of a database."""
+    return path.with_name(path.name + "-wal")
+
+
+def reserve_of(path: Path) -> Path:
+    """What the log was when the store was closed: its blocks are the next log's."""
+    return path.with_name("metadata.reserve")
+
+
+def use_reserve(path: Path) -> None:
+    """Makes the log of the next session from the reserve. Raises OSError."""
+    reserve, log = reserve_of(path), log_of(path)
+    if not reserve.exists():
+        return
+    if log.exists() and log.stat().st_size:
+        reserve.unlink()
+        return
+    descriptor = os.open(reserve, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        # A log with a header of zeros is an empty one. If a power cut brings the old header back,
+        # its frames are what the database has already.
+        os.pwrite(descriptor, bytes(LOG_HEADER_BYTES), 0)
+    finally:
+        os.close(descriptor)
+    reserve.rename(log)
+
+
+def allocate_log(path: Path) -> None:
+    """Gives the log its blocks ahead, so that commits go on when the disk is full. OSError."""
+    descriptor = os.open(log_of(path), os.O_RDWR | os.O_CLOEXEC)
+    try:
+        allocate(descriptor, LOG_BYTES)
+    finally:
+        os.close(descriptor)
+
+
+def explain(path: Path, error: Exception) -> MetadataError:
+    """The error to give to callers, in a sentence that names the file.
+
+    What is not the disk's or the database's is a defect of ours, which the log tells of.
+    """
+    if isinstance(error, MetadataError):
+        return error
+    if isinstance(error, OSError):
+        return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")
+    is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))
+    if is_misuse or not isinstance(error, sqlite3.Error):
+        _log.error("an operation on the metadata in %s failed", path, exc_info=error)
+        return MetadataError(
+            f"an operation on the metadata in {path} failed: {error!r}; the log says where"
+        )
+    if is_damage(error):
+        return CorruptStore(f"the metadata file {path} is damaged ({error})")
+    name = error_name(error)
+    if name.startswith("SQLITE_BUSY") or "locked" in name:
+        return InUse(f"the metadata file {path} is in use by another process")
+    if name.startswith("SQLITE_FULL") or "disk is full" in name:
+        return NoSpace(f"the disk of the metadata file {path} is full")
+    return Unavailable(f"the metadata file {path} cannot be read or written: {error}")
+
+
+class InUse(Unavailable):
+    """Another process has the store open; waiting a moment does not help."""
+
+
+def build(path: Path, changes: Iterable[Change], store_id: bytes) -> None:
+    """Makes a new database beside that of `path`, to be put into its place by `finish_swap`.
+
+    Raises sqlite3.Error and OSError, and leaves nothing then.
+    """
+    building = path.with_name(path.name + ".building")
+    building.unlink(missing_ok=True)
+    try:
+        database = sqlite3.connect(building, isolation_level=None, timeout=0)
+        try:
+            # The file is thrown away unless it is whole, and synced as a whole.
+            database.execute("PRAGMA journal_mode=OFF")
+            database.execute("PRAGMA synchronous=OFF")
+            make_schema(database, changes, store_id)
+        finally:
+            database.close()
+        descriptor = os.open(building, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        building.replace(path.with_name(path.name + ".new"))
+        sync_directory(path.parent)
+    except BaseException:
+        building.unlink(missing_ok=True)
+        raise
+
+
+def finish_swap(path: Path, label: str = "damaged") -> Path | None:
+    """Puts a database that `build` made into place, and the one before aside; its new name.
+
+    From `build` on this is done, here or by the next start: a log must never be left beside a
+    database that it does not belong to, so the old log goes first and the new database comes last.
+    """
+    new = path.with_name(path.name + ".new")
+    if not new.exists():
+        return None
+    aside = _free_name(path, label)
+    log = log_of(path)
+    if log.exists():
+        log.rename(log_of(aside))
+    is_replaced = path.exists()
+    if is_replaced:
+        path.rename(aside)
+    sync_directory(path.parent)
+    new.rename(path)
+    sync_directory(path.parent)
+    _remove_old(path)
+    return aside if is_replaced else None
+
+
+def keep_aside(file: Path) -> Path:
+    """Copies a damaged file before anything is done about it."""
+    copy = _free_name(file, "damaged")
+    copy.write_bytes(file.read_bytes())
+    return copy
+
+
+def _free_name(path: Path, label: str) -> Path:
+    stamp = _stamp()
+    name = f"{path.name}.{label}-{stamp}"
+    tries = 1
+    while path.with_name(name).exists():
+        tries += 1
+        name = f"{path.name}.{label}-{stamp}.{tries}"
+    return path.with_name(name)
+
+
+def _stamp() -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+
+
+def _remove_old(path: Path) -> None:
+    """Keeps the last few files that were set aside."""
+    aside = [
+        *path.parent.glob(f"{path.name}*.damaged-*"),
+        *path.parent.glob(f"{path.name}.before-*"),
+    ]
+    aside.sort(key=lambda each: each.stat().st_mtime_ns)
+    for each in aside[: -2 * SET_ASIDE_MAX]:
+        each.unlink()

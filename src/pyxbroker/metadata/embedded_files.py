@@ -1,0 +1,385 @@
+"""The files of the embedded metadata store: database, change log and copies, kept in step.
+
+Everything here blocks, and belongs to the store's thread (metadata/embedded.py).
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyxbroker.metadata import damage, database
+from pyxbroker.metadata.change_log import (
+    COUNTER,
+    DAMAGED,
+    DELETED,
+    NODE,
+    Change,
+    ChangeLog,
+    encode_record,
+)
+from pyxbroker.metadata.copies import Copies, CopyWriter
+from pyxbroker.metadata.damage import KNOWN_DAMAGE, BadRow, row_checksum
+from pyxbroker.metadata.database import explain
+from pyxbroker.metadata.findings import Finding, Severity
+from pyxbroker.metadata.opening import Opening
+from pyxbroker.metadata.salvage import newest_of
+from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
+
+COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
+OPEN_RETRY_S = 2.0
+OPEN_RETRY_INTERVAL_S = 0.05
+ROWS_PER_SLICE = 256
+FINDINGS_MAX = 1000
+
+_ROWS = "SELECT parent, name, version, created_ms, modified_ms, checksum, change, value FROM node"
+_LEDGERS = ("/ledgers/", "/ledgers0")  # the paths between: 0 comes after the slash
+_PASSING = (errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR)
+
+_log = logging.getLogger(__name__)
+
+
+class Files:
+    """Database, change log and copies of one store."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.copies = Copies(path.parent.with_name(f"{path.parent.name}.copies"))
+        self.commits_in_log = 0
+        self.failure: MetadataError | None = None  # what every operation fails with from now on
+        self.findings: list[Finding] = []
+        self.wants_copy = False
+        self.log: ChangeLog | None = None  # None: it failed, and a new one waits for a copy
+        self.copy: CopyWriter | None = None  # the one being written; it gets every transaction
+        self.transaction = 0  # the last one
+        self.session_start = 0  # transactions up to this one were made by earlier processes
+        self.store_id = b""
+        self.is_checked = False  # the whole content, by the start
+        self._last_changes: list[Change] = []
+        self._is_closed_mark_set = False
+        self._database: sqlite3.Connection | None = None
+
+    def open(self, keep_rest: bool = False) -> None:
+        """Opens or makes the database. Raises a MetadataError that names the file.
+
+        `keep_rest`: a store that would be refused for damage is opened with what is left of it.
+
+        A disk that fails is asked again for a while: an error is no damage, and no older state.
+        """
+        self.failure = None
+        self.findings = []
+        end = time.monotonic() + OPEN_RETRY_S
+        while True:
+            try:
+                self._take(self._open_files(keep_rest=keep_rest))
+                return
+            except Exception as error:
+                explained = explain(self.path, error)
+                is_passing = type(explained) is Unavailable and _may_pass(error)
+                if not is_passing or time.monotonic() > end:
+                    raise explained from error
+            time.sleep(OPEN_RETRY_INTERVAL_S)
+
+    def _open_files(
+        self, reason: str | None = None, is_log_behind: bool = False, keep_rest: bool = False
+    ) -> Opening:
+        opening = Opening(self.path, self.copies, reason, is_log_behind)
+        opening.open(keep_rest)
+        return opening
+
+    def _take(self, opening: Opening) -> None:
+        self._database = opening.database
+        self.log = opening.log
+        self.transaction = self.session_start = opening.transaction
+        self.store_id = opening.store_id
+        self.findings += opening.findings
+        self.wants_copy = opening.wants_copy or opening.log is None
+        self.is_checked = opening.is_checked
+        self._is_closed_mark_set = opening.is_closed_mark_set
+        self._last_changes = []
+
+    def close(self) -> None:
+        """Folds the log in; what cannot be folded stays in it and is found by the next open.
+
+        Raises MetadataError; it is closed all the same.
+        """
+        if self._database is None:
+            return
+        try:
+            self._mark_closed()
+            self._keep_reserve()
+        finally:
+            opened, self._database = self._database, None
+            try:
+                if self.log is not None:
+                    self.log.close()
+                    self.log = None
+                opened.close()
+            except Exception as error:
+                raise explain(self.path, error) from error
+
+    def _mark_closed(self) -> None:
+        """Notes in database and change log after which transaction they were closed."""
+        if self.copy is not None:
+            self.copy.abandon()
+            self.copy = None
+        if self.log is None or self._is_closed_mark_set or self.failure is not None:
+            return
+        try:
+            self._execute(database.PUT_STATE, "closed", str(self.transaction))
+            self.log.close_cleanly(self.transaction)
+        except (sqlite3.Error, OSError) as error:
+            # Without the mark the next start compares the two, as after a kill.
+            _log.warning("the metadata could not be closed cleanly: %s", explain(self.path, error))
+
+    def _keep_reserve(self) -> None:
+        """Keeps the blocks of SQLite's log for the next start, which may find the disk full.
+
+        SQLite would delete the log when it is closed; of one that is not there any more it knows
+        nothing. All that is in it has to be in the database before.
+        """
+        self.checkpoint()
+        reserve, log = database.reserve_of(self.path), database.log_of(self.path)
+        try:
+            _, frames, moved = self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if frames == moved and log.exists():
+                log.replace(reserve)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("the log of the metadata stays: %s", explain(self.path, error))
+
+    def checkpoint(self) -> None:
+        """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
+        self.commits_in_log = 0
+        try:
+            self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except Exception as error:
+            # Every commit is safe in the log; the next checkpoint or open takes them all.
+            self.commits_in_log = 1
+            _log.warning(
+                "the log of the metadata could not be folded in: %s", explain(self.path, error)
+            )
+
+    def _help(self, error: Exception) -> bool:
+        """Whether what an attempt failed of was put right: then it is worth another one."""
+        if damage.is_damage(error):
+            return self.heal(str(error))
+        if damage.error_name(error).startswith(("SQLITE_FULL", "database or disk is full")):
+            # The log had no room to grow; folded in, it is used again from its beginning.
+            self.checkpoint()
+            return True
+        return False
+
+    def heal(self, reason: str) -> bool:
+        """Builds the database anew, as a start does that finds it damaged."""
+        assert self._database is not None
+        is_log_behind = self.log is None
+        try:
+            if self.log is not None:
+                self.log.sync()
+        except OSError as error:
+            self._lose_log(error)
+            is_log_behind = True
+        self._drop_log()
+        opened, self._database = self._database, None
+        with suppress(sqlite3.Error):  # What is wrong with it is why it is closed.
+            opened.close()
+        start = self.session_start
+        try:
+            self._take(self._open_files(reason, is_log_behind))
+        except Exception as error:
+            self.failure = explain(self.path, error)
+            return False
+        self.session_start = start
+        return True
+
+    def _record(self, changes: list[Change]) -> None:
+        """Adds the transaction to the change log, and to the copy that is being written."""
+        self._last_changes = changes
+        if self.log is None:
+            return
+        seed, synced = self.log.head.seed, self.log.synced
+        record = encode_record(seed, self.transaction, changes, synced)
+        try:
+            self.log.append(record)
+        except OSError as error:
+            self._lose_log(error)
+        if self.copy is not None:
+            try:
+                self.copy.add_record(record)
+            except OSError as error:
+                _log.warning("the copy of the metadata was given up: %s", error)
+                self.copy.abandon()
+                self.copy = None
+                self.wants_copy = True
+
+    def _lose_log(self, error: OSError) -> None:
+        """Goes on without a change log: a gap in it would be worse than its end."""
+        _log.warning(
+            "the change log of the metadata ends here, and begins anew with the next copy: %s",
+            error,
+        )
+        self._drop_log()
+        self.wants_copy = True
+
+    def _drop_log(self) -> None:
+        if self.copy is not None:
+            self.copy.abandon()
+            self.copy = None
+        if self.log is not None:
+            self.log.close()
+            self.log = None
+
+    def sync_log(self) -> None:
+        """Makes the change log durable."""
+        if self.log is not None and not self.log.is_synced:
+            try:
+                self.log.sync()
+            except OSError as error:
+                self._lose_log(error)
+
+    def tell(self, finding: Finding) -> None:
+        """Notes what was found, for whoever asks and for the log."""
+        self.findings.append(finding)
+        del self.findings[:-FINDINGS_MAX]
+        _log.error("%s", finding.sentence)
+
+    # What upkeep asks for. Raises sqlite3.Error and OSError.
+
+    def check_structure(self, pages_max: int) -> None:
+        """Looks at the pages of a database that is not too large for one go."""
+        (pages,) = self._execute("PRAGMA page_count").fetchone()
+        if pages <= pages_max:
+            error = damage.structure_error(self._opened())
+            if error is not None:
+                self.heal(error)
+
+    def keep_free_pages(self, low: int, count: int) -> None:
+        """Has some pages in the database that have blocks and are not used.
+
+        They have to be written once, or the file system has given them no blocks.
+        """
+        (free,) = self._execute("PRAGMA freelist_count").fetchone()
+        if free < low:
+            self._execute("INSERT OR REPLACE INTO unknown VALUES (zeroblob(?))", count * 4096)
+            self.checkpoint()
+        self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
+
+    def forget_deletions(self) -> None:
+        """Deletions that no change log can be compared with any more, but for those of ledgers."""
+        if self.log is not None:
+            self._execute(
+                "DELETE FROM deleted WHERE change < ? AND (path < ? OR path >= ?)",
+                *(self.log.head.transaction, *_LEDGERS),
+            )
+
+    def last_changes(self) -> list[Change]:
+        """Rows of the newest transaction, for the first record of a change log."""
+        if self._last_changes:
+            return self._last_changes
+        row = self._execute(
+            "SELECT change, version, created_ms, modified_ms, value FROM node"
+            " WHERE parent='' AND name=''"
+        ).fetchone()
+        return [database.root(0) if row is None else Change(NODE, "/", *row)]
+
+    def slices(self) -> Iterator[list[Change]]:
+        """Every row, some at a time, each intact or else repaired or known as damaged.
+
+        Transactions may come between two slices. Raises sqlite3.Error and OSError.
+        """
+        parent, name, compare = "", "", ">="
+        while True:
+            rows = self._execute(
+                f"{_ROWS} WHERE (parent, name) {compare} (?, ?) ORDER BY parent, name"
+                f" LIMIT {ROWS_PER_SLICE}",
+                *(parent, name),
+            ).fetchall()
+            if not rows:
+                break
+            yield [self._checked(row) for row in rows]
+            parent, name, compare = rows[-1][0], rows[-1][1], ">"
+        yield [
+            Change(COUNTER, *row)
+            for row in self._execute("SELECT parent, change, next FROM sequence")
+        ]
+        path = ""
+        while True:
+            rows = self._execute(
+                f"SELECT path, change FROM deleted WHERE path > ? ORDER BY path"
+                f" LIMIT {ROWS_PER_SLICE}",
+                path,
+            ).fetchall()
+            if not rows:
+                return
+            yield [Change(DELETED, *row) for row in rows]
+            path = rows[-1][0]
+
+    def _checked(self, row: tuple[Any, ...]) -> Change:
+        parent, name, version, created_ms, modified_ms, checksum, number, value = row
+        path = damage.path_of(parent, name)
+        times = (created_ms, modified_ms)
+        if isinstance(value, bytes) and checksum == row_checksum(
+            f"{parent}\0{name}", version, times, number, value
+        ):
+            return Change(NODE, path, number, version, created_ms, modified_ms, value)
+        try:
+            node = self._repair(path, version, number, checksum, value)
+        except CorruptStore as error:
+            return Change(DAMAGED, path, number, value=str(error).encode())
+        return node
+
+    def _repair(
+        self, path: str, version: object, number: object, checksum: object, value: object
+    ) -> Change:
+        """A damaged row as the change logs and copies have it, also put back into the database.
+
+        Raises CorruptStore when they do not have it for certain.
+        """
+        if checksum == KNOWN_DAMAGE and isinstance(value, bytes):
+            raise CorruptStore(f"the node {path} cannot be read: {value.decode(errors='replace')}")
+        recorded = self.copies.load()
+        recorded.is_complete &= self.log is not None
+        change = newest_of(BadRow(path, version, number), recorded)
+        if change is None:
+            raise CorruptStore(
+                f"the node {path} in {self.path} is damaged; its checksum is wrong, and neither"
+                " change logs nor copies have it"
+            )
+        database.put_change(self._opened(), change)
+        sentence = (
+            f"the node {path} in {self.path} was damaged; it was repaired from {self.copies.folder}"
+        )
+        self.tell(Finding(Severity.REPAIRED, self.path, sentence))
+        return change
+
+    def _repair_counter(self, parent: str) -> int:
+        """The next number of a damaged counter. A record that may be old would give one twice."""
+        recorded = self.copies.load()
+        change = recorded.state.counters.get(parent)
+        is_certain = recorded.is_complete and self.log is not None
+        if change is None or change.kind != COUNTER or not is_certain:
+            raise CorruptStore(f"the counter of {parent} in {self.path} is damaged")
+        database.put_change(self._opened(), change)
+        return change.version
+
+    def _opened(self) -> sqlite3.Connection:
+        assert self._database is not None, "the thread ends before the database is closed"
+        return self._database
+
+    def _execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        assert self._database is not None, "the thread ends before the database is closed"
+        return self._database.execute(sql, parameters)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is worth asking the disk again in a moment."""
+    if isinstance(error, OSError):
+        return error.errno in _PASSING
+    name = damage.error_name(error)
+    return name.startswith(("SQLITE_IOERR", "SQLITE_NOMEM", "SQLITE_CANTOPEN", "disk I/O error"))

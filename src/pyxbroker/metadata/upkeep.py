@@ -1,0 +1,281 @@
+"""What the thread of the embedded metadata store does when no operation waits.
+
+In the order of urgency: sync the change log, fold SQLite's log into the database, write the next
+slice of a copy, begin a copy, keep space in reserve, look at everything once after the start. Each
+step is short, and operations come in between. What is overdue is done although somebody waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyxbroker.metadata import damage, database
+from pyxbroker.metadata.change_log import Change, read_file
+from pyxbroker.metadata.copies import CopySettings, CopyWriter, is_whole, size_of
+from pyxbroker.metadata.database import explain
+from pyxbroker.metadata.embedded_files import Files
+from pyxbroker.metadata.findings import Finding, Severity
+from pyxbroker.metadata.opening import begin_log, continue_log
+from pyxbroker.metadata.store import CorruptStore, MetadataError
+
+SYNC_IDLE_S = 0.1
+CHECKPOINT_IDLE_S = 0.2
+COMMITS_PER_CHECKPOINT = 64
+OVERDUE_S = 1.0
+FIRST_COPY_S = 1.0
+RESERVE_S = 2.0
+LOOK_S = 3.0
+RETRY_S = 60.0
+LOG_BYTES_PER_COPY_MIN = 1 << 20
+FREE_PAGES_MIN = 32
+FREE_PAGES = 64
+STRUCTURE_CHECK_PAGES_MAX = 65_536  # 256 MiB, which takes half a second
+
+_log = logging.getLogger(__name__)
+
+CopyMade = Callable[[Path | MetadataError], None]
+
+
+class Upkeep:
+    """The work of one open store; everything happens on the store's thread."""
+
+    def __init__(self, files: Files, settings: CopySettings) -> None:
+        self._files = files
+        self._settings = settings
+        self._waiting: list[CopyMade] = []
+        self._begin(0.0)
+
+    def _begin(self, now: float) -> None:
+        self._last_commit = now
+        self._not_before = now + FIRST_COPY_S  # copies
+        self._copy_due = 0.0
+        self._copy_size = 0
+        self._slices: Iterator[list[Change]] | None = None
+        self._slice_due = 0.0
+        self._reserve_due: float | None = now + RESERVE_S
+        self._looking: Iterator[None] | None = None
+        self._look_due: float | None = now + LOOK_S
+        self._is_copy_failure_told = False
+
+    def start(self) -> None:
+        """After each open."""
+        now = time.monotonic()
+        self._begin(now)
+        self._plan_copy(now)
+
+    def stop(self) -> None:
+        """Before the files are closed: who waits for a copy gets none."""
+        self._fail_copy(MetadataError("the metadata store was closed before the copy was finished"))
+
+    def on_commit(self) -> None:
+        """After each transaction that changed something."""
+        self._last_commit = time.monotonic()
+
+    def request_copy(self, made: CopyMade) -> None:
+        """Makes a copy as soon as possible; `made` is told its path, or why there is none."""
+        self._waiting.append(made)
+        self._not_before = 0.0
+        if self._slices is None:
+            self._files.wants_copy = True
+
+    def do_everything(self) -> None:
+        """Looks at everything and makes a copy, at one go. Raises sqlite3.Error and OSError."""
+        for _ in self._steps():
+            continue
+        self._begin_copy()
+        while self._slices is not None:
+            self._write_slice()
+
+    def delay_s(self) -> float | None:
+        """Seconds until something is to be done, negative when it is late; None: nothing is."""
+        due, _ = self._next()
+        return None if due is None else due - time.monotonic()
+
+    def run(self) -> None:
+        """Does what is due first. Raises nothing."""
+        due, step = self._next()
+        if due is None or due > time.monotonic():
+            return
+        try:
+            step()
+        except Exception as error:
+            self._on_error(error)
+
+    def _next(self) -> tuple[float | None, Callable[[], None]]:
+        files = self._files
+        log = files.log
+        candidates: list[tuple[float, Callable[[], None]]] = []
+        if log is not None and not log.is_synced:
+            candidates.append((self._last_commit + SYNC_IDLE_S, files.sync_log))
+        if files.commits_in_log >= COMMITS_PER_CHECKPOINT:
+            candidates.append((self._last_commit + CHECKPOINT_IDLE_S, self._checkpoint))
+        if self._slices is not None:
+            candidates.append((self._slice_due, self._write_slice))
+        elif files.wants_copy or (log is not None and log.added_bytes > self._log_bytes_max()):
+            candidates.append((self._not_before, self._begin_copy))
+        elif log is not None and log.added_bytes and self._settings.interval_s:
+            candidates.append((max(self._copy_due, self._not_before), self._begin_copy))
+        if self._reserve_due is not None:
+            candidates.append((self._reserve_due, self._reserve))
+        if self._look_due is not None:
+            candidates.append((self._look_due, self._look))
+        if not candidates:
+            return None, _nothing
+        return min(candidates, key=_due_of)
+
+    def _checkpoint(self) -> None:
+        self._files.sync_log()
+        self._files.checkpoint()
+
+    # Copies.
+
+    def _log_bytes_max(self) -> int:
+        """A copy is due when the change log is half as long as the last one was."""
+        return max(LOG_BYTES_PER_COPY_MIN, self._copy_size // 2)
+
+    def _plan_copy(self, now: float) -> None:
+        files = self._files
+        copies, _ = files.copies.numbers()
+        self._copy_size = size_of(files.copies.copy_path(copies[-1])) if copies else 0
+        if files.log is not None:
+            age_s = time.time() - files.log.head.begun_ms / 1000
+            left_s = min(max(self._settings.interval_s - age_s, 0), self._settings.interval_s)
+            self._copy_due = now + left_s
+
+    def _begin_copy(self) -> None:
+        """A new change log, and behind it a copy of what was before."""
+        files = self._files
+        changes = files.last_changes()
+        transaction = max(change.transaction for change in changes)
+        if files.log is not None:
+            files.sync_log()
+        if files.log is not None:
+            log = continue_log(files.copies, files.log, transaction, changes)
+            files.log.close()
+        else:
+            copies, logs = files.copies.numbers()
+            number = max([0, *copies, *logs]) + 1
+            log = begin_log(files.copies, number, 0, files.store_id, transaction, changes)
+        files.log = log
+        files.copy = CopyWriter(files.copies.copy_path(log.head.number), log.head)
+        files.wants_copy = False
+        self._slices = files.slices()
+        self._slice_due = time.monotonic()
+
+    def _write_slice(self) -> None:
+        files = self._files
+        assert self._slices is not None
+        if files.copy is None:  # It was given up, and is begun anew.
+            self._slices = None
+            self._not_before = time.monotonic() + RETRY_S
+            files.wants_copy = True
+            return
+        rows = next(self._slices, None)
+        if rows is not None:
+            files.copy.add(rows)
+            self._slice_due = time.monotonic()
+            return
+        files.sync_log()
+        copy, files.copy, self._slices = files.copy, None, None
+        copy.finish(files.transaction)
+        self._is_copy_failure_told = False
+        files.copies.prune(self._settings)
+        files.forget_deletions()
+        self._plan_copy(time.monotonic())
+        self._reserve_due = time.monotonic()
+        waiting, self._waiting = self._waiting, []
+        for made in waiting:
+            made(copy.path)
+
+    def _fail_copy(self, error: MetadataError) -> None:
+        files = self._files
+        self._slices = None
+        if files.copy is not None:
+            files.copy.abandon()
+            files.copy = None
+        waiting, self._waiting = self._waiting, []
+        for made in waiting:
+            made(error)
+
+    # Space, and a look at everything.
+
+    def _reserve(self) -> None:
+        """Blocks for SQLite's log, and pages in the database, that are there on a full disk."""
+        self._reserve_due = None
+        files = self._files
+        database.allocate_log(files.path)
+        files.keep_free_pages(FREE_PAGES_MIN, FREE_PAGES)
+
+    def _look(self) -> None:
+        if self._looking is None:
+            self._looking = self._steps()
+        if next(self._looking, self) is self:
+            self._look_due = self._looking = None
+        else:
+            self._look_due = time.monotonic()
+
+    def _steps(self) -> Iterator[None]:
+        """Reads all that the start had no time for; what is damaged is repaired and told."""
+        files = self._files
+        if not files.is_checked:
+            files.check_structure(STRUCTURE_CHECK_PAGES_MAX)
+            yield
+            for _ in files.slices():
+                yield
+            files.is_checked = True
+        copies, logs = files.copies.numbers()
+        for number in copies:
+            self._look_at(files.copies.copy_path(number), is_copy=True)
+            yield
+        for number in logs:
+            self._look_at(files.copies.log_path(number), is_copy=False)
+            yield
+
+    def _look_at(self, path: Path, is_copy: bool) -> None:
+        try:
+            content = read_file(path)
+        except FileNotFoundError:
+            return
+        except CorruptStore as error:
+            sentence = str(error)
+        else:
+            if not content.damaged and (not is_copy or is_whole(content)):
+                return
+            sentence = f"the metadata file {path} is damaged"
+        self._files.tell(
+            Finding(Severity.REPAIRED, path, f"{sentence}; a new copy of the metadata is made")
+        )
+        if is_copy:
+            path.replace(path.with_name(path.name + ".damaged"))
+        self._files.wants_copy = True
+
+    def _on_error(self, error: Exception) -> None:
+        if damage.is_damage(error) and self._files.heal(str(error)):
+            self._fail_copy(explain(self._files.path, error))
+            self._looking = None
+            return
+        explained = explain(self._files.path, error)
+        if isinstance(error, (OSError, sqlite3.Error)) and self._is_copy_failure_told:
+            _log.debug("no copy of the metadata could be made: %s", explained)
+        else:
+            _log.warning("the upkeep of the metadata is put off for %d s: %s", RETRY_S, explained)
+        self._is_copy_failure_told = True
+        is_copying = self._slices is not None
+        self._fail_copy(explained)
+        self._not_before = time.monotonic() + RETRY_S
+        if is_copying:
+            self._files.wants_copy = True
+        if self._look_due is not None:
+            self._look_due = time.monotonic() + RETRY_S
+
+
+def _due_of(candidate: tuple[float, Callable[[], None]]) -> float:
+    return candidate[0]
+
+
+def _nothing() -> None:
+    """What is done when nothing is to be done."""

@@ -1,0 +1,213 @@
+"""Publishing while nothing can be stored: what is kept, what is refused, and how it goes on."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from one_bookie import MIB, until
+from one_broker import TOPIC, Broker, Client, run, section
+from oracles import wire
+from pyxbroker.proto import PulsarApi as pb
+
+PATIENT = {"storageUnavailableTimeoutMs": 60_000}
+HASTY = {"storageUnavailableTimeoutMs": 100}
+BODY = bytes(40_000)
+
+
+async def fill_up(broker: Broker, code: int = errno.ENOSPC) -> None:
+    """From here on no entry log can be written."""
+    broker.node.faults.rule("open", ".log.tmp", errno=code)
+    topic = await broker.topic("persistent://public/default/other")
+    await broker.publish_to(topic, b"something to flush")
+    broker.node.storage.flush()
+    await until(lambda: broker.storage_state.refusal is not None)
+
+
+async def free_up(broker: Broker) -> None:
+    """The disk is well again; that is noticed without being asked for."""
+    broker.node.faults.clear()
+    await until(lambda: broker.storage_state.refusal is None)
+
+
+async def positions(client: Client, count: int) -> list[tuple[int, tuple[int, int]]]:
+    receipts = [await client.receive("send_receipt") for _ in range(count)]
+    return [
+        (each.sequence_id, (each.message_id.ledgerId, each.message_id.entryId)) for each in receipts
+    ]
+
+
+def test_what_is_sent_while_nothing_can_be_stored_is_kept_and_stored_in_its_order(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        client.publish(0, b"before")
+        ((_, (ledger_id, _)),) = await positions(client, 1)
+        await fill_up(broker)
+        for sequence_id in range(1, 50):
+            client.publish(sequence_id, b"%d" % sequence_id)
+        assert await client.quiet() == []
+        await free_up(broker)
+        assert await positions(client, 49) == [(n, (ledger_id, n)) for n in range(1, 50)]
+        assert broker.publish_gate.refused_sends == 0
+
+    run(tmp_path, scenario, **PATIENT)
+
+
+def test_sends_fail_after_the_timeout_and_producers_are_told_why(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1)
+        await client.produce(2, topic=TOPIC + "-idle")
+        client.publish(0, b"stored")
+        await positions(client, 1)
+        await fill_up(broker)
+        for sequence_id in range(1, 11):
+            client.publish(sequence_id, b"refused")
+        assert (await client.receive("close_producer")).producer_id == 1
+        answer = await client.produce(1)
+        assert answer.error == pb.ProducerBlockedQuotaExceededException
+        assert "The disk of the storage is full" in answer.message
+        # Who had nothing pending is not disturbed until it sends something.
+        assert await client.quiet() == []
+        client.publish(0, b"refused", producer_id=2)
+        assert (await client.receive("close_producer")).producer_id == 2
+        # What was on its way to a closed producer is dropped.
+        client.publish(11, b"late")
+        assert await client.quiet() == []
+        assert broker.publish_gate.refused_sends == 11
+        assert broker.node.connections.publish_bytes == 0
+        assert client.connection.pending_sends == 0
+        await free_up(broker)
+        await client.produce(1)
+        client.publish(1, b"again")
+        ((_, (_, entry_id)),) = await positions(client, 1)
+        assert entry_id == 1, "the ids of what was refused are given again"
+        await client.subscribe()
+        assert [each.data for each in await client.messages(2)] == [b"stored", b"again"]
+
+    run(tmp_path, scenario, **HASTY)
+
+
+def test_acknowledging_on_the_same_connection_goes_on_and_is_durable(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        for sequence_id in range(10):
+            client.publish(sequence_id, b"%d" % sequence_id)
+        await positions(client, 10)
+        await client.subscribe(permits=5)
+        first = await client.messages(5)
+        await fill_up(broker)
+        # More than one connection may have pending, so that it would not be read otherwise.
+        for sequence_id in range(10, 1210):
+            client.publish(sequence_id, b"waits")
+            if sequence_id % 100 == 0:
+                await client.quiet()
+        client.flow(5)
+        second = await client.messages(5)
+        answer = await client.ack(*(each.position for each in first + second))
+        assert not answer.HasField("error")
+        assert client.connection.pending_sends == 1200
+        assert not client.connection.is_paused
+
+    run(tmp_path, scenario, **PATIENT)
+
+
+def test_more_than_is_kept_is_refused_at_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        broker.node.connections.publish_bytes_max = MIB
+        client = await broker.client()
+        await client.produce()
+        await fill_up(broker)
+        payload = b"".join(frame_of(sequence_id) for sequence_id in range(40))
+        await broker.loop.sock_sendall(client.far, payload)
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert broker.publish_gate.refused_sends > 20
+        assert broker.node.connections.publish_bytes == 0
+
+    run(tmp_path, scenario, **PATIENT)
+
+
+def test_a_run_that_the_storage_has_a_part_of_stays_whole(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        broker.node.faults.rule("open", ".log.tmp", errno=errno.ENOSPC)
+        # One turn brings more than the write cache has room for, so that it stops in the middle.
+        sequence_ids = range(150)
+        payload = b"".join(frame_of(sequence_id) for sequence_id in sequence_ids)
+        await broker.loop.sock_sendall(client.far, payload)
+        assert (await client.receive("close_producer")).producer_id == 1
+        await free_up(broker)
+        topic = await broker.topic()
+        managed_ledger = topic.managed_ledger
+        await until(lambda: broker.node.connections.publish_bytes == 0)
+        kept = managed_ledger.entries
+        assert 0 < kept < len(sequence_ids)
+        assert managed_ledger.current is not None
+        assert managed_ledger.current.pending.next == kept
+        # Some were answered before; all that is there is the beginning of what was sent.
+        told = (await client.quiet()).count("send_receipt")
+        assert 0 < told <= kept
+        assert [each for each, _ in await positions(client, told)] == list(range(told))
+        await client.subscribe()
+        got = await client.messages(kept)
+        assert [each.data[:3] for each in got] == [b"%03d" % n for n in range(kept)]
+        await client.produce()
+        client.publish(1000, b"next")
+        ((_, (_, entry_id)),) = await positions(client, 1)
+        assert entry_id == kept
+
+    run(tmp_path, scenario, **HASTY)
+
+
+def frame_of(sequence_id: int) -> bytes:
+    command = pb.BaseCommand(type=pb.BaseCommand.SEND)
+    command.send.CopyFrom(pb.CommandSend(producer_id=1, sequence_id=sequence_id))
+    return wire.frame(command.SerializeToString(), section(b"%03d" % sequence_id + BODY))
+
+
+def test_a_topic_is_deleted_while_sends_of_it_wait(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        await fill_up(broker)
+        client.publish(0, b"waits")
+        await until(lambda: client.connection.pending_sends == 1)
+        topic = await broker.topic()
+        await broker.topics.delete(topic)
+        assert client.connection.pending_sends == 0
+
+    run(tmp_path, scenario, **PATIENT)
+
+
+def test_a_failed_journal_refuses_producers_at_once(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        broker.node.faults.rule("fdatasync", ".journal", errno=errno.EIO)
+        client.publish(0, b"x")
+        await until(lambda: broker.storage_state.has_failed)
+        answer: Any = await client.produce(2, topic=TOPIC + "-2")
+        assert answer.error == pb.ProducerBlockedQuotaExceededException
+        assert answer.message == "the journal failed"
+
+    run(tmp_path, scenario, **PATIENT)
+
+
+def test_non_persistent_topics_need_no_disk(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        name = "non-persistent://public/default/t"
+        client = await broker.client()
+        await client.subscribe(topic=name)
+        await fill_up(broker)
+        await until(lambda: broker.publish_gate.is_closed)
+        await client.produce(topic=name)
+        client.publish(0, b"handed out")
+        assert (await client.messages(1))[0].data == b"handed out"
+
+    run(tmp_path, scenario, **HASTY)
