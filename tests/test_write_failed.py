@@ -13,12 +13,14 @@ import pytest
 from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
 from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.entry import EntryRun
+from pyxbroker.errors import PersistenceError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerWriteFailed
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
 
 EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
 NAME = "public/default/persistent/t"
@@ -299,6 +301,8 @@ def test_a_topic_that_was_not_open_is_read(tmp_path: Path) -> None:
         answer = await client.subscribe(2, topic=TOPIC + "-new")
         assert answer.error == pb.PersistenceError
         assert "until the broker is started again" in answer.message
+        with pytest.raises(PersistenceError, match="until the broker is started again"):
+            await broker.topics.make(TopicName.get(TOPIC + "-made"))
         # It can be unloaded and opened once more.
         await (await broker.topic()).close()
         again = await broker.client()
