@@ -369,7 +369,8 @@ static int journal_files_step(journal_files *files) {
     if (files->stopping || journal_files_count(files->spares) >= SPARES_WANTED)
         return 0;
     error = journal_files_prepare(files);
-    return error < 0 ? error : 1;
+    /* When the storage closes there is no next attempt, but there may be files to recycle. */
+    return error < 0 && !files->stopping ? error : 1;
 }
 
 static void *journal_files_run(void *arg) {
