@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -218,7 +219,8 @@ class EmbeddedStore(MetadataStore):
                 results, notifications = self._tree.transact(batch)
                 if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
                     results, notifications = self._tree.transact(batch)
-                self._upkeep.on_commit()
+                if self._tree.has_changed:
+                    self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
@@ -243,9 +245,10 @@ class EmbeddedStore(MetadataStore):
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
             self._tree.checkpoint()
         while True:
-            delay_s = self._upkeep.delay_s()
-            if delay_s is None:
+            due = self._upkeep.due
+            if due is None:
                 return self._queue.get()
+            delay_s = due - time.monotonic()
             if delay_s < -OVERDUE_S:
                 self._upkeep.run()
             try:

@@ -285,7 +285,8 @@ class Files:
         if free < low:
             self._execute("INSERT OR REPLACE INTO unknown VALUES (zeroblob(?))", count * 4096)
             self.checkpoint()
-        self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
+            self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
+            self._execute("PRAGMA shrink_memory")  # It has these pages in memory as well.
 
     def forget_deletions(self) -> None:
         """Deletions that no change log can be compared with any more, but for those of ledgers."""

@@ -58,6 +58,11 @@ class Tree(Files):
         self._changes: list[Change] = []
         self._notifications: list[Notification] = []
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the last transaction changed what is in files."""
+        return bool(self._changes)
+
     def close(self) -> None:
         self._ephemerals.clear()
         self._known_parents.clear()

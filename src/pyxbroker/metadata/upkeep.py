@@ -52,6 +52,7 @@ class Upkeep:
         self._begin(0.0)
 
     def _begin(self, now: float) -> None:
+        self.due: float | None = now  # when `run` is to be called, or earlier; None: never
         self._last_commit = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
@@ -69,6 +70,7 @@ class Upkeep:
         now = time.monotonic()
         self._begin(now)
         self._plan_copy(now)
+        self.due, _ = self._next()
 
     def stop(self) -> None:
         """Before the files are closed: who waits for a copy gets none."""
@@ -77,11 +79,13 @@ class Upkeep:
     def on_commit(self) -> None:
         """After each transaction that changed something."""
         self._last_commit = time.monotonic()
+        if self.due is None or self.due > self._last_commit + SYNC_IDLE_S:
+            self.due = self._last_commit + SYNC_IDLE_S
 
     def request_copy(self, made: CopyMade) -> None:
         """Makes a copy as soon as possible; `made` is told its path, or why there is none."""
         self._waiting.append(made)
-        self._not_before = 0.0
+        self._not_before = self.due = 0.0
         if self._slices is None:
             self._files.wants_copy = True
 
@@ -93,20 +97,16 @@ class Upkeep:
         while self._slices is not None:
             self._write_slice()
 
-    def delay_s(self) -> float | None:
-        """Seconds until something is to be done, negative when it is late; None: nothing is."""
-        due, _ = self._next()
-        return None if due is None else due - time.monotonic()
-
     def run(self) -> None:
-        """Does what is due first. Raises nothing."""
+        """Does what is due first, if anything is by now. Raises nothing."""
         due, step = self._next()
-        if due is None or due > time.monotonic():
-            return
-        try:
-            step()
-        except Exception as error:
-            self._on_error(error)
+        if due is not None and due <= time.monotonic():
+            try:
+                step()
+            except Exception as error:
+                self._on_error(error)
+            due, _ = self._next()
+        self.due = due
 
     def _next(self) -> tuple[float | None, Callable[[], None]]:
         files = self._files
