@@ -324,3 +324,19 @@ async def test_damage_of_both_sources_is_refused_again_and_again(tmp_path: Path)
     for _ in range(3):
         with pytest.raises(CorruptStore, match="damaged and cannot be read, and so are its copies"):
             await EmbeddedStore(killed / "metadata").open()
+
+
+@coroutine_test
+async def test_a_value_of_zeros_at_the_end_of_the_change_log_is_no_torn_end(
+    tmp_path: Path,
+) -> None:
+    """The file is allocated ahead, so it ends in zeros in any case."""
+    live = tmp_path / "live"
+    store = EmbeddedStore(live / "metadata")
+    await store.open()
+    await store.put("/zeros", bytes(300_000))
+    shutil.copytree(live, tmp_path / "killed")
+    await store.close()
+    wal(tmp_path / "killed").unlink()
+    found = await read(tmp_path / "killed")
+    assert found["/zeros"].value == bytes(300_000)

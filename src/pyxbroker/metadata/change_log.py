@@ -74,6 +74,8 @@ ALLOCATED_BYTES = 1 << 20
 """A change log is allocated in such steps, and the next one while half of it is left: so there is
 room for some thousand changes when the disk is full."""
 
+_CHUNK_BYTES = 1 << 16
+_ZEROS = bytes(_CHUNK_BYTES)
 _HEAD = struct.Struct("<8sIIIIQQQ16s")
 _CLOSED_AT = 512
 _CLOSED = struct.Struct("<IIQQ")
@@ -206,7 +208,14 @@ def read_file(path: Path) -> Content:
 
     Damaged bytes between records are passed over, and told.
     """
-    data = path.read_bytes()
+    content = _parse(path, _read_used(path))
+    if content.is_torn:
+        # Or a value ends with many zeros.
+        content = _parse(path, path.read_bytes())
+    return content
+
+
+def _parse(path: Path, data: bytes) -> Content:
     head = decode_head(path, data)
     runs: list[list[Record]] = []  # between them are bytes that are no record
     at = HEAD_BYTES
@@ -234,6 +243,18 @@ def read_file(path: Path) -> Content:
     if end < synced and not is_copy:
         damaged.append(end)
     return Content(head, data, records, end, damaged)
+
+
+def _read_used(path: Path) -> bytes:
+    """A file without the blocks of zeros at its end, which are most of a change log."""
+    chunks: list[bytes] = []
+    used = 0
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            chunks.append(chunk)
+            if chunk != _ZEROS:
+                used = len(chunks)
+    return b"".join(chunks[:used])
 
 
 def _record_at(data: bytes, at: int, seed: int) -> Record | None:

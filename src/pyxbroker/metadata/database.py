@@ -183,6 +183,18 @@ def allocate_log(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_everything(path: Path) -> None:
+    """Reads the database and its log from end to end. Raises OSError when the disk refuses.
+
+    SQLite says of a read that failed with EIO that the database is malformed.
+    """
+    for file in (path, log_of(path)):
+        if file.exists():
+            with file.open("rb") as opened:
+                while opened.read(1 << 20):
+                    continue
+
+
 def explain(path: Path, error: Exception) -> MetadataError:
     """The error to give to callers, in a sentence that names the file.
 

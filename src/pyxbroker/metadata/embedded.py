@@ -222,7 +222,8 @@ class EmbeddedStore(MetadataStore):
                     results, notifications = self._tree.transact(batch)
                 if isinstance(results[0], Unavailable):
                     self.refused = (time.monotonic(), str(results[0]))
-                self._upkeep.on_commit()
+                if self._tree.has_changed:
+                    self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
@@ -247,9 +248,10 @@ class EmbeddedStore(MetadataStore):
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
             self._tree.checkpoint()
         while True:
-            delay_s = self._upkeep.delay_s()
-            if delay_s is None:
+            due = self._upkeep.due
+            if due is None:
                 return self._queue.get()
+            delay_s = due - time.monotonic()
             if delay_s < -OVERDUE_S:
                 self._upkeep.run()
             try:

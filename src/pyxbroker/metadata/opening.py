@@ -54,6 +54,10 @@ FIRST_TRANSACTION = 1
 _log = logging.getLogger(__name__)
 
 
+class Doubtful(Exception):
+    """The database seems to be damaged; SQLite says so also when the disk could not read."""
+
+
 class Opening:
     """One attempt to open a store; its attributes are the result.
 
@@ -89,10 +93,16 @@ class Opening:
         self._format = FORMAT_VERSION
         self._log_aside: Path | None = None  # a damaged log of SQLite, which would delete it
 
-    def open(self, keep_rest: bool = False) -> None:
-        """`keep_rest`: what can be read is kept where otherwise the store is refused."""
+    def open(self, keep_rest: bool = False, is_certain: bool = True) -> None:
+        """`keep_rest`: what can be read is kept where otherwise the store is refused.
+
+        Without `is_certain` it raises Doubtful where it would build the database anew.
+        """
         try:
             self.look()
+            if self.reason is not None and not is_certain:
+                database.read_everything(self.path)
+                raise Doubtful(self.reason)
             if self.reason is not None:
                 self._rebuild(keep_rest)
             elif self._format < FORMAT_VERSION:
