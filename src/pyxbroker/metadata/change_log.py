@@ -130,6 +130,11 @@ class Content(NamedTuple):
     end: int
     damaged: list[int]
 
+    @property
+    def is_torn(self) -> bool:
+        """Whether anything but zeros lies behind the records."""
+        return not _is_zero_from(self.data, self.end)
+
 
 def encode_record(seed: int, transaction: int, changes: Iterable[Change], synced: int = 0) -> bytes:
     """A record with the changes of one transaction; `seed` is that of the file's head."""
@@ -242,8 +247,15 @@ def _record_at(data: bytes, at: int, seed: int) -> Record | None:
     return Record(at, transaction, kind, count, synced, at + length)
 
 
+def _is_zero_from(data: bytes, at: int) -> bool:
+    """Whether there are only zeros; a comparison is a hundred times as fast as rstrip."""
+    return data[at:] == bytes(max(len(data) - at, 0))
+
+
 def _next_record(data: bytes, at: int, seed: int, transaction: int) -> int:
     """Where the next valid record begins, not of an earlier transaction; -1: there is none."""
+    if _is_zero_from(data, at):
+        return -1
     end = len(data.rstrip(b"\0"))
     for offset in range(at + 8, end, 8):
         record = _record_at(data, offset, seed)
@@ -308,12 +320,11 @@ class ChangeLog:
         return cls(path, head, descriptor, HEAD_BYTES + len(first))
 
     @classmethod
-    def append_to(cls, path: Path, head: Head, end: int) -> ChangeLog:
-        """Goes on with a file whose records end at `end`; what lies behind is wiped."""
+    def append_to(cls, path: Path, head: Head, end: int, is_torn: bool = False) -> ChangeLog:
+        """Goes on with a file whose records end at `end`; what is torn behind it is wiped."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            size = os.fstat(descriptor).st_size
-            if os.pread(descriptor, size - end, end).strip(b"\0"):
+            if is_torn:
                 os.ftruncate(descriptor, end)
             return cls(path, head, descriptor, end)
         except BaseException:

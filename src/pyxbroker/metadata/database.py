@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -189,6 +190,8 @@ def explain(path: Path, error: Exception) -> MetadataError:
     """
     if isinstance(error, MetadataError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"the disk of the metadata in {path.parent} is full: {error}")
     if isinstance(error, OSError):
         return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")
     is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))

@@ -37,7 +37,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pyxbroker.metadata.copies import CopySettings, export
+from pyxbroker.metadata.copies import export
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
 from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.findings import Finding
@@ -142,7 +143,7 @@ class EmbeddedStore(MetadataStore):
         return self._issue(_no_check, self._tree.forget_deletions_of, tuple(paths))
 
     def unknown(self) -> asyncio.Future[list[str]]:
-        return self._issue(_no_check, self._tree.unknown, None)
+        return self._issue(_no_check, lambda _: self._tree.unknown(), None)
 
     def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
         return self._issue(_no_check, self._tree.set_unknown, tuple(paths))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import Change, read_file
-from pyxbroker.metadata.copies import CopySettings, CopyWriter, is_whole, size_of
+from pyxbroker.metadata.copies import CopyWriter, is_whole, size_of
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import Files
 from pyxbroker.metadata.findings import Finding, Severity
