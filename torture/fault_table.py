@@ -116,7 +116,7 @@ ROWS = [
     *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
     *_rows("journal_new", "start", "start", "unlink"),
     *_rows("entry_log", "read", "read again", "open read"),
-    *_rows("entry_log", "start", "start", "open read"),
+    *_rows("entry_log", "start", "start", "open mmap"),
     *_rows("entry_log", "delete", "freed later", "punch unlink"),
     *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
     *_rows("manifest", "next_journal", "tried again", "open write sync"),
@@ -124,16 +124,17 @@ ROWS = [
     *_rows("manifest", "first_start", "start", "open write sync rename"),
     *_rows("metadata_wal", "create", "refused", "write sync"),
     *_rows("metadata_wal", "fold", "folded later", "read"),
-    *_rows("metadata_wal", "start", "start", "open read rename"),
+    *_rows("metadata_wal", "start", "start", "open read"),
     *_rows("metadata_wal", "first_start", "start", "write sync allocate"),
-    *_rows("metadata_wal", "stop", "stop", "unlink"),
+    *_rows("metadata_wal", "stop", "stop", "unlink rename"),
     *_rows("metadata", "fold", "folded later", "write sync truncate"),
     *_rows("metadata", "start", "start", "open read"),
     *_rows("metadata", "first_start", "start", "open write sync"),
     *_rows("metadata_copies", "create", "copied later", "write sync"),
     *_rows("metadata_copies", "start", "start", "open read"),
     *_rows("metadata_copies", "first_start", "start", "open write sync rename allocate"),
-    *_rows("metadata_other", "first_start", "start", "open read write sync rename unlink"),
+    *_rows("metadata_other", "first_start", "start", "open read write sync unlink"),
+    *_rows("metadata_other", "clean_start", "start", "rename"),
     *_rows("cookie", "start", "start", "open read"),
     *_rows("cookie", "first_start", "start", "open write sync rename"),
     *_rows("lock", "start", "start", "open write truncate"),
@@ -167,11 +168,12 @@ ACTIONS = {
     "create": "a change of metadata",
     "fold": "folding the log in",
     "start": "a start",
+    "clean_start": "a start after a clean stop",
     "first_start": "the first start",
     "stop": "a stop",
 }
 BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
-CALLS = "read write sync open rename truncate punch allocate unlink mkdir".split()
+CALLS = "read write sync open rename truncate punch allocate mmap unlink mkdir".split()
 
 
 def kind_of(name: str) -> str:
