@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, Node, append, cursor_at, entries, read_all, until
+from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
 from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
@@ -165,6 +165,28 @@ def test_it_is_opened_for_reading_and_nothing_is_changed(tmp_path: Path, stale: 
         await managed_ledger.finish_tasks()
         assert await _values(node) == tree
         await asyncio.wait_for(managed_ledger.close(), 5)
+
+    run(tmp_path, scenario)
+
+
+def test_what_was_never_acknowledged_is_not_there(tmp_path: Path) -> None:
+    """It is in memory and nowhere else: it would be gone after a restart."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        await append(managed_ledger, *entries(0, 5))
+        node.faults.rule("fdatasync", ".journal", errno=5)
+        runs = Runs()
+        for data in entries(5, 10):
+            managed_ledger.append(runs.run(data))
+        await until(lambda: runs.answered == 5)
+        assert [data for data, _ in runs.failed] == entries(5, 10)
+        assert await read_all(managed_ledger) == entries(0, 5)
+        await managed_ledger.close()
+        again = await node.open()
+        assert again.state is State.WRITE_FAILED
+        assert again.entries == 5
+        assert await read_all(again) == entries(0, 5)
 
     run(tmp_path, scenario)
 

@@ -225,13 +225,14 @@ def write_errors(side: Side, file: str, call: str, **more: object) -> str:
     during = side.send(seconds=4)
     health = side.health()
     readable, read = side.receive(acknowledge=False)
+    unread = side.missing(readable)
     side.errors.clear()
     time.sleep(3)
     after = side.send(200)
     restart = side.restart()
     got, said = side.receive()
     return (
-        f"{during}; health {health}; {read} meanwhile ({side.missing(readable)});"
+        f"{during}; health {health}; {read} meanwhile ({unread});"
         f" afterwards {after}; {restart}: {said}; {side.missing(got)}"
     )
 

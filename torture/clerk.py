@@ -25,10 +25,19 @@ async def connected(port: int) -> AsyncIterator[Connection]:
 
 
 async def publish(
-    port: int, topic: str, count: int, body_bytes: int, stall_s: float = 10
+    port: int,
+    topic: str,
+    count: int,
+    body_bytes: int,
+    stall_s: float = 10,
+    subscription: str = "",
 ) -> dict[int, Position]:
-    """Send messages 0 to ``count`` - 1; the receipts that came before ``stall_s`` without one."""
+    """Send messages 0 to ``count`` - 1; the receipts that came before ``stall_s`` without one.
+
+    A ``subscription`` keeps the messages from being deleted as read by all.
+    """
     received: dict[int, Position] = {}
+    refused: list[int] = []
     async with connected(port) as connection:
         progress = asyncio.Event()
 
@@ -38,6 +47,11 @@ async def publish(
 
         connection.on_receipt = on_receipt
         connection.on_send_error = lambda *_: progress.set()
+        connection.on_close_producer = lambda _: refused.append(1) or progress.set()
+        if subscription:
+            fields = {3: wire.SHARED, 13: wire.EARLIEST}
+            await connection.subscribe(topic, 1, subscription, fields=fields)
+            await connection.request(wire.CLOSE_CONSUMER, 2, {1: 1})
         await connection.producer(topic, 1, "clerk")
         sent = 0
         while len(received) < count:
@@ -51,7 +65,7 @@ async def publish(
                 await asyncio.wait_for(progress.wait(), stall_s)
             except (TimeoutError, asyncio.TimeoutError):
                 break
-            if connection.send_errors:
+            if connection.send_errors or refused:
                 break
     return received
 
@@ -84,8 +98,13 @@ async def take(
     consumer_id: int,
     idle_s: float,
     on_each: Callable[[int, Position], None] = lambda *_: None,
+    until: set[int] | None = None,
 ) -> dict[int, Position]:
-    """Sequence numbers and positions of what comes until ``idle_s`` pass without a message."""
+    """Sequence numbers and positions of what comes until ``idle_s`` pass without a message.
+
+    ``until``: all of these having come is the end as well, a moment later.
+    """
+    rest = set(until or ())
     got: dict[int, Position] = {}
     progress = asyncio.Event()
 
@@ -94,6 +113,7 @@ async def take(
             return
         sequence = int(payload.body.split(b":")[0])
         got[sequence] = position
+        rest.discard(sequence)
         connection.flow(consumer_id, 1)
         on_each(sequence, position)
         progress.set()
@@ -103,7 +123,8 @@ async def take(
     while True:
         progress.clear()
         try:
-            await asyncio.wait_for(progress.wait(), idle_s)
+            done = until is not None and not rest
+            await asyncio.wait_for(progress.wait(), 0.02 if done else idle_s)
         except (TimeoutError, asyncio.TimeoutError):
             return got
 

@@ -42,7 +42,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def errors(library: Path, tmp_path: Path) -> Iterator[Errors]:
-    for folder in ("metadata", "bookie/journal", "bookie/ledgers", "bookie/current"):
+    for folder in (
+        "metadata",
+        "bookie/journal",
+        "bookie/ledgers",
+        "bookie/current",
+        "metadata.copies",
+    ):
         (tmp_path / "data" / folder).mkdir(parents=True)
     made = Errors(library, tmp_path / "data", tmp_path / "control")
     yield made
@@ -179,7 +185,10 @@ def test_the_kinds_of_files_are_told_apart(errors: Errors, run: Run) -> None:
         "metadata": "metadata/metadata.db",
         "metadata_wal": "metadata/metadata.db-wal",
         "metadata_other": "metadata/changes",
+        "metadata_copies": "metadata.copies/0000000001.changes",
+        "manifest": "bookie/journal/MANIFEST",
         "cookie": "bookie/current/VERSION",
+        "reserve": "bookie/ledgers/reserve",
         "lock": "pyxbroker.lock",
         "directory": "bookie/ledgers",
     }

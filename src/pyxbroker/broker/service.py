@@ -52,6 +52,7 @@ BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
+METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
@@ -308,7 +309,13 @@ class Service:
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""
-        return self.storage_state.refusal
+        return self.storage_state.refusal or self._metadata_refusal()
+
+    def _metadata_refusal(self) -> str | None:
+        refused = self.metadata.refused
+        if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
+            return None
+        return f"The metadata store refused a request lately: {refused[1]}"
 
     def journal_failure(self) -> str | None:
         """Why nothing can be written any more until a restart, or None."""

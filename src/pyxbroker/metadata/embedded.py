@@ -53,6 +53,7 @@ from pyxbroker.metadata.store import (
     Put,
     PutResult,
     StoreClosed,
+    Unavailable,
     check_path,
     check_puts,
     resolve,
@@ -219,6 +220,8 @@ class EmbeddedStore(MetadataStore):
                 results, notifications = self._tree.transact(batch)
                 if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
                     results, notifications = self._tree.transact(batch)
+                if isinstance(results[0], Unavailable):
+                    self.refused = (time.monotonic(), str(results[0]))
                 if self._tree.has_changed:
                     self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)

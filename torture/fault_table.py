@@ -1,0 +1,223 @@
+"""The fault table: every disk call of every kind of file, every error of it, and what is promised.
+
+One row is one call on one kind of file.  ``torture/test_fault_table.py`` causes each of its errors
+in a real broker; ``python -m torture.fault_table`` writes the table of docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from torture.errors import KINDS
+
+ERRORS = ("EIO once", "EIO for a while", "EIO for ever", "ENOSPC", "EDQUOT", "short", "slow")
+EIO = ERRORS[:3]
+SPACE = ERRORS[3:5]
+
+# What a promise is called in the table, and what it says.
+PROMISES = {
+    "waits": "Whoever asked waits and is served; nobody else is delayed and nothing is noticed.",
+    "read again": "An error of a read is not damage. It is tried again, at most a second later, "
+    "for as long as it lasts; consumers wait, nothing is passed over, nothing older is taken for "
+    "the newest.",
+    "journal ends": "Nothing more is acknowledged. Writes are refused at once with a sentence, "
+    "everything acknowledged can be read, health is 503; a restart recovers all of it "
+    "(`shutdownOnJournalFailure` lets the process end instead).",
+    "tried again": "Nobody notices while there is room in memory and in the journal. It is tried "
+    "again until it goes well; while it does not, health is 503, and sends are refused with a code "
+    "and a sentence when they have waited for long; reading and acknowledging go on.",
+    "freed later": "The request that caused it has succeeded; the space is freed later.",
+    "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
+    "made after all; what was answered stays, reading and publishing go on, the next one works.",
+    "folded later": "What was answered is in the metadata's log; it is folded in later.",
+    "copied later": "What was answered is in the database; the copies are completed later.",
+    "reserved later": "The broker works without its reserve of space and makes it later.",
+    "start": "What is over within two seconds is waited for. Otherwise the start is refused: exit "
+    "1 and one sentence that names file and error. Nothing is lost: the next start serves.",
+    "stop": "The process ends; the next start finds everything.",
+}
+
+
+def _all(promise: str) -> dict[str, str]:
+    return dict.fromkeys((*EIO, *SPACE), promise) | {"short": "waits", "slow": "waits"}
+
+
+_OF_FAMILY = {
+    "journal ends": _all("journal ends"),
+    "tried again": _all("tried again"),
+    "read again": _all("read again"),
+    "freed later": _all("freed later"),
+    "refused": _all("refused"),
+    "folded later": _all("folded later"),
+    "no space to write": _all("journal ends") | dict.fromkeys(SPACE, "tried again"),
+    "copied later": _all("copied later"),
+    "reserved later": _all("reserved later"),
+    "start": dict.fromkeys(ERRORS, "start"),
+    "stop": dict.fromkeys(ERRORS, "stop"),
+}
+
+# Errors that a call can have besides EIO and slowness.
+_MORE_ERRORS = {
+    "open": SPACE,
+    "read": ("short",),
+    "write": (*SPACE, "short"),
+    "sync": SPACE,
+    "rename": SPACE,
+    "allocate": SPACE,
+    "truncate": SPACE,
+    "punch": SPACE,
+    "mkdir": SPACE,
+}
+_DIRECTORIES = ("bookie", "bookie/journal", "bookie/ledgers", "bookie/current", "metadata.copies")
+_NEVER_CREATED = ("journal", "entry_log")  # files of these names are opened, but made by a rename
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call on one kind of file; ``action`` is what makes a broker do it."""
+
+    kind: str
+    call: str
+    action: str
+    family: str
+
+    @property
+    def name(self) -> str:
+        """Of its test."""
+        return f"{self.kind}-{self.call}-{self.action}".replace("_", "-")
+
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Those that this call can have, in the order of ``ERRORS``."""
+        more = _MORE_ERRORS.get(self.call, ())
+        if self.call == "open" and self.kind in _NEVER_CREATED:
+            more = ()
+        return tuple(each for each in ERRORS if each in (*EIO, "slow") or each in more)
+
+    def promise(self, error: str) -> str:
+        """What is promised then."""
+        return _OF_FAMILY[self.family][error]
+
+
+def _rows(kind: str, action: str, family: str, calls: str) -> list[Row]:
+    return [Row(kind, call, action, family) for call in calls.split()]
+
+
+ROWS = [
+    *_rows("journal", "publish", "no space to write", "write"),
+    *_rows("journal", "publish", "journal ends", "sync"),
+    *_rows("journal", "next_journal", "tried again", "rename"),
+    *_rows("journal", "start", "start", "open read"),
+    *_rows("journal", "stop", "stop", "unlink"),
+    *_rows("journal_new", "next_journal", "tried again", "open write sync rename allocate"),
+    *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
+    *_rows("journal_new", "start", "start", "unlink"),
+    *_rows("entry_log", "read", "read again", "open read"),
+    *_rows("entry_log", "start", "start", "open read"),
+    *_rows("entry_log", "delete", "freed later", "punch unlink"),
+    *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
+    *_rows("manifest", "next_journal", "tried again", "open write sync"),
+    *_rows("manifest", "start", "start", "open read"),
+    *_rows("manifest", "first_start", "start", "open write sync rename"),
+    *_rows("metadata_wal", "create", "refused", "write sync"),
+    *_rows("metadata_wal", "fold", "folded later", "read"),
+    *_rows("metadata_wal", "start", "start", "open read rename"),
+    *_rows("metadata_wal", "first_start", "start", "write sync allocate"),
+    *_rows("metadata_wal", "stop", "stop", "unlink"),
+    *_rows("metadata", "fold", "folded later", "write sync truncate"),
+    *_rows("metadata", "start", "start", "open read"),
+    *_rows("metadata", "first_start", "start", "open write sync"),
+    *_rows("metadata_copies", "create", "copied later", "write sync"),
+    *_rows("metadata_copies", "start", "start", "open read"),
+    *_rows("metadata_copies", "first_start", "start", "open write sync rename allocate"),
+    *_rows("metadata_other", "first_start", "start", "open read write sync rename unlink"),
+    *_rows("cookie", "start", "start", "open read"),
+    *_rows("cookie", "first_start", "start", "open write sync rename"),
+    *_rows("lock", "start", "start", "open write truncate"),
+    *_rows("reserve", "first_start", "reserved later", "open allocate"),
+    *_rows("directory", "flush", "tried again", "sync"),
+    *_rows("directory", "start", "start", "open read"),
+    *_rows("directory", "first_start", "start", "mkdir sync"),
+]
+
+FILES = {
+    "journal": "journal file `*.journal`",
+    "journal_new": "the next journal file `prepare.tmp`",
+    "entry_log": "entry log `*.log`",
+    "entry_log_new": "entry log that is being written `*.log.tmp`",
+    "metadata_wal": "log of the metadata `metadata.db-wal`",
+    "metadata": "the metadata `metadata.db`",
+    "metadata_copies": "copies and change log of the metadata `metadata.copies/*`",
+    "metadata_other": "other files of the metadata",
+    "manifest": "list of files `MANIFEST`",
+    "cookie": "cookie `VERSION`",
+    "lock": "lock `pyxbroker.lock`",
+    "reserve": "reserve of space",
+    "directory": "directories",
+}
+ACTIONS = {
+    "publish": "publishing",
+    "next_journal": "the next journal file",
+    "read": "reading a backlog",
+    "flush": "flushing",
+    "delete": "deleting",
+    "create": "a change of metadata",
+    "fold": "folding the log in",
+    "start": "a start",
+    "first_start": "the first start",
+    "stop": "a stop",
+}
+BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
+CALLS = "read write sync open rename truncate punch allocate unlink mkdir".split()
+
+
+def kind_of(name: str) -> str:
+    """The kind of a file by its path below the data directory, or the path when it has none."""
+    for kind, patterns in KINDS.items():
+        matched = False
+        for pattern in patterns.split("|"):
+            excludes = pattern.startswith("!")
+            if fnmatchcase(name, pattern.removeprefix("!")):
+                matched = not excludes
+        if matched and kind != "any":
+            return kind
+    return "directory" if name in _DIRECTORIES else name
+
+
+def markdown() -> str:
+    """The table as docs/reliability.md has it."""
+    lines = ["| file | call | when | " + " | ".join(ERRORS) + " | test |"]
+    lines.append("|---" * (len(ERRORS) + 4) + "|")
+    for row in ROWS:
+        cells = [row.promise(error) if error in row.errors else "-" for error in ERRORS]
+        test = f"`test_fault[{row.name}]`"
+        where = [FILES[row.kind], row.call, ACTIONS[row.action]]
+        lines.append("| " + " | ".join([*where, *cells, test]) + " |")
+    lines += ["", "The promises:", ""]
+    lines += [f"- **{name}**: {text}" for name, text in PROMISES.items()]
+    lines += ["", "A dash is an error that the call cannot have. Calls that are never made:", ""]
+    for kind, name in FILES.items():
+        made = {row.call for row in ROWS if row.kind == kind}
+        never = [call for call in CALLS if call not in made]
+        lines.append(f"- {name}: {', '.join(never)}")
+    return "\n".join(lines)
+
+
+def into(page: str) -> str:
+    """The page with the table as it is now."""
+    head, rest = page.split(BEGIN)
+    return f"{head}{BEGIN}\n\n{markdown()}\n\n{END}{rest.split(END)[1]}"
+
+
+def main() -> int:
+    """Write the table into the page."""
+    path = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
+    path.write_text(into(path.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,282 @@
+"""Causes every error of the fault table in a real broker, and holds it to the row's promise."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from torture import fault_table
+from torture.errors import build_errors
+from torture.fault_table import ROWS, Row
+from torture.log_judge import Output
+from torture.stage import DELETED, OLD, REST, Stage, make_pristine
+
+WINDOW_S = 0.5
+SLOW_MS = 2000
+LINES_MAX = 60
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_errors(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory):
+    return make_pristine(tmp_path_factory.mktemp("pristine"))
+
+
+@pytest.fixture
+def stage(tmp_path: Path, library: Path, pristine) -> Iterator[Stage]:
+    made = Stage(tmp_path, library, pristine)
+    yield made
+    made.close()
+
+
+def begin(stage: Stage, row: Row, error: str) -> int:
+    """Put one error of a row in force."""
+    stage.errors.forget()
+    if error == "short":
+        return stage.errors.rule(row.kind, row.call, bytes_max=1000)
+    if error == "slow":
+        return stage.errors.rule(row.kind, row.call, delay_ms=SLOW_MS, hits_max=1)
+    number, *when = error.split(" ", 1)
+    once, lasting = when == ["once"], when in ([], ["for a while"])
+    return stage.errors.rule(
+        row.kind,
+        row.call,
+        error=number,
+        hits_max=1 if once else 0,
+        seconds=WINDOW_S if lasting else None,
+    )
+
+
+# --- what makes a broker do each call -------------------------------------------------------------
+
+
+async def publish(stage: Stage) -> None:
+    await stage.send(20, stall_s=4)
+
+
+async def flush(stage: Stage) -> None:
+    await stage.send(300, 10_000, stall_s=4)
+
+
+async def next_journal(stage: Stage) -> None:
+    await stage.send(900, 50_000, stall_s=4)
+
+
+async def read(stage: Stage) -> None:
+    await stage.read_all([OLD] if OLD in stage.sent else None, idle_s=3)
+
+
+async def delete(stage: Stage) -> None:
+    # Two flushes, of which the first is deleted: its entry log goes as a whole.
+    await stage.send(300, 10_000)
+    first = stage.topic
+    await stage.send(300, 10_000)
+    for topic in (DELETED[stage.deleted], first):
+        if topic not in stage.sent:
+            continue
+        del stage.sent[topic]
+        status, answer = await stage.rest("DELETE", f"{REST}/{topic}?force=true")
+        assert status < 300, f"a deletion is refused: {status} {answer}"
+    stage.deleted += 1
+
+
+async def create(stage: Stage) -> None:
+    await stage.create_topics(1)
+
+
+async def fold(stage: Stage) -> None:
+    await stage.create_topics(80)
+
+
+ACTIONS: dict[str, Callable[[Stage], Awaitable[None]]] = {
+    "publish": publish,
+    "flush": flush,
+    "next_journal": next_journal,
+    "read": read,
+    "delete": delete,
+    "create": create,
+    "fold": fold,
+}
+
+
+# --- what is promised -----------------------------------------------------------------------------
+
+
+async def run_error(stage: Stage, row: Row, error: str) -> list[str]:
+    """Cause it; what is wrong."""
+    promise = row.promise(error)
+    output = stage.output()
+    if row.action in ("start", "first_start", "stop"):
+        wrong = await start_with(stage, row, error)
+    elif promise == "journal ends":
+        wrong = await journal_ends(stage, row, error, output)
+    else:
+        wrong = await goes_on(stage, row, error, promise)
+    wrong += output.problems()
+    lines = [line for line in output.log_lines() if " INFO " not in line]
+    if len(lines) > LINES_MAX:
+        wrong.append(f"{len(lines)} lines in the log, the last: {lines[-1][:200]}")
+    return [f"{error}: {each}" for each in wrong]
+
+
+async def goes_on(stage: Stage, row: Row, error: str, promise: str) -> list[str]:
+    """The process lives, and serves as before soon after the error is over."""
+    if stage.broker.process is None:
+        await stage.must_start()
+    if row.action == "read":  # What was read once is in memory.
+        stage.again()
+        await stage.must_start()
+    wrong = []
+    rule = begin(stage, row, error)
+    acting = asyncio.ensure_future(ACTIONS[row.action](stage))
+    met = await stage.wait_for(lambda: stage.errors.hits(rule) > 0, 8)
+    if not met:
+        wrong.append("the call was not made, so nothing was tried")
+    if error == "EIO for ever" and promise == "tried again" and met:
+        wrong += await must_say_so(stage)
+    if error == "slow" and met:
+        began = time.monotonic()
+        await stage.health()
+        if time.monotonic() - began > 1:
+            wrong.append(f"health answers after {time.monotonic() - began:.1f} s")
+    await asyncio.wait([acting], timeout=4 if error == "EIO for ever" else 12)
+    stage.errors.clear(rule)
+    await acting
+    if not stage.lives():
+        return [*wrong, f"the process ended: {stage.broker.output()}"]
+    await stage.send_until_served()
+    if not await stage.becomes_healthy():
+        wrong.append("health is not 200 again")
+    wrong += await stage.read_all()
+    wrong += await stage.check_topics()
+    return wrong
+
+
+async def must_say_so(stage: Stage) -> list[str]:
+    """While nothing can be put to the disk, health says so; it may take a few tries to be sure."""
+    deadline = time.monotonic() + 4
+    while await stage.health() != 503:
+        if time.monotonic() > deadline:
+            return ["health is 200 although nothing can be put to the disk"]
+        await asyncio.sleep(0.05)
+    return []
+
+
+async def journal_ends(stage: Stage, row: Row, error: str, output: Output) -> list[str]:
+    """Writes are refused at once, reads go on, a restart brings everything back."""
+    stage.again()
+    await stage.must_start()
+    await stage.send(1)
+    rule = begin(stage, row, error)
+    wrong = []
+    await stage.send(20, stall_s=2)
+    if not stage.errors.hits(rule):
+        wrong.append("the call was not made, so nothing was tried")
+    stage.errors.clear()
+    began = time.monotonic()
+    if await stage.send(1, stall_s=5):
+        wrong.append("a message was acknowledged after the journal had failed")
+    if time.monotonic() - began > 2:
+        wrong.append(f"a send was refused only after {time.monotonic() - began:.1f} s")
+    if (status := await stage.health()) != 503:
+        wrong.append(f"health is {status}")
+    if not output.says_the_journal_failed():
+        wrong.append("the log does not say that the journal failed")
+    wrong += [f"after the journal failed: {each}" for each in await stage.read_all()]
+    if not stage.lives():
+        wrong.append("the process ended")
+    stage.broker.kill()
+    await stage.must_start()
+    await stage.send_until_served()
+    wrong += await stage.read_all()
+    wrong += await stage.check_subscription()
+    return wrong
+
+
+async def start_with(stage: Stage, row: Row, error: str) -> list[str]:
+    """It serves, or is refused in one sentence and serves when the error is over."""
+    empty = row.action == "first_start"
+    stage.again(empty)
+    if row.action == "stop":
+        await stage.must_start()
+        rule = begin(stage, row, error)
+        status = await asyncio.to_thread(stage.broker.stop)
+        wrong = [] if status == 0 else [f"the stop ended with {status}"]
+    else:
+        rule = begin(stage, row, error)
+        serves, wrong = await stage.attempt_start()
+        # Of an error that is soon over, and of a short or slow call, nothing is noticed.
+        if not serves and error in ("EIO once", "EIO for a while", "slow") and not empty:
+            wrong.append(f"refused although it was soon over: {stage.broker.output(400)}")
+    if not stage.errors.hits(rule):
+        wrong.append("the call was not made, so nothing was tried")
+    stage.errors.clear()
+    if stage.broker.process is None:
+        await stage.must_start()
+    await stage.send_until_served()
+    wrong += await stage.read_all()
+    if not empty:
+        wrong += await stage.check_subscription()
+    return wrong
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_fault(stage: Stage, row: Row) -> None:
+    async def all_errors() -> list[str]:
+        wrong = []
+        for error in row.errors:
+            try:
+                wrong += await run_error(stage, row, error)
+            except AssertionError as failure:
+                wrong.append(f"{error}: {failure}")
+                stage.again()
+        return wrong
+
+    wrong = asyncio.run(all_errors())
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+# --- the table itself -----------------------------------------------------------------------------
+
+
+def test_the_page_has_the_table_as_it_is() -> None:
+    path = Path(__file__).resolve().parent.parent / "docs" / "reliability.md"
+    page = path.read_text()
+    assert fault_table.into(page) == page, "python -m torture.fault_table writes it"
+
+
+def test_every_error_of_the_list_is_in_some_row() -> None:
+    assert {error for row in ROWS for error in row.errors} == {*fault_table.ERRORS}
+    assert len({row.name for row in ROWS}) == len(ROWS)
+
+
+async def _see_all_calls(stage: Stage) -> set[tuple[str, str]]:
+    """(kind, call) of everything that a broker does to its disk."""
+    seen = stage.errors.rule("any", *fault_table.CALLS, "mmap")
+    await stage.must_start()
+    for action in (*ACTIONS.values(), publish):
+        await action(stage)
+    await asyncio.sleep(2)
+    stage.broker.stop()
+    await stage.must_start()
+    assert await stage.read_all() == []
+    stage.broker.stop()
+    assert stage.errors.hits(seen)
+    return {(fault_table.kind_of(place.path), place.call) for place in stage.errors.places()}
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_no_call_is_missing_in_the_table(stage: Stage, empty: bool) -> None:
+    if empty:
+        stage.again(empty=True)
+    seen = asyncio.run(_see_all_calls(stage))
+    in_table = {(row.kind, row.call) for row in ROWS}
+    assert seen - in_table == set()
