@@ -21,6 +21,7 @@ class Disk:
         self.lost: set[tuple[int, int]] = set()
         self.lost_code = NO_ENTRY
         self.reads: list[float] = []  # when they came
+        self._failures_left = 0
         self._read = bookie.read
         bookie.read = self.read  # type: ignore[method-assign]
         bookie.read_cached = lambda *_: None  # type: ignore[method-assign]
@@ -37,6 +38,10 @@ class Disk:
         loop = asyncio.get_running_loop()
         self.reads.append(loop.time())
         code = self.error
+        if self._failures_left:
+            self._failures_left -= 1
+            if not self._failures_left:
+                self.error = 0
         if not code and (ledger_id, first) in self.lost:
             code = self.lost_code
         if code:
@@ -45,6 +50,11 @@ class Disk:
         behind = (n for n in range(first, min(last, first + count_max) + 1))
         last = next((n - 1 for n in behind if (ledger_id, n) in self.lost), last)
         self._read(ledger_id, first, last, count_max, bytes_max, callback)
+
+    def fail_times(self, count: int, error: int = EIO) -> None:
+        """The next reads fail."""
+        self._failures_left = count
+        self.error = error
 
     def fail_for(self, seconds: float, error: int = EIO) -> None:
         """Every read fails from now on for some time."""

@@ -104,16 +104,9 @@ class Node:
         self.on_trouble()
 
     def kill(self, name: str = "killed") -> Node:
-        """A node that finds what a kill -9 of this one would leave now: what the disk has.
-
-        The journal is copied first: what a flush moves meanwhile is then found in the entry logs.
-        """
+        """A node that finds what a kill -9 of this one would leave now: what the disk has."""
         target = self.directory.parent / name
-        for folder in ("journal", "ledgers"):
-            (target / folder).mkdir(parents=True)
-            for file in sorted((self.directory / folder).iterdir()):
-                with suppress(FileNotFoundError):
-                    shutil.copy(file, target / folder)
+        copy_as_killed(self.directory, target)
         return Node(target, self.tree, **self.options)
 
     async def open(self, limits: ManagedLedgerLimits = LIMITS, name: str = NAME) -> ManagedLedger:
@@ -126,6 +119,30 @@ class Node:
         before = self.storage.stats()["flushes"]
         self.storage.flush()
         await until(lambda: self.storage.stats()["flushes"] > before)
+
+
+def copy_as_killed(source: Path, target: Path) -> None:
+    """Copies the directories of an open storage as a kill -9 would leave them now.
+
+    The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A
+    file that a background thread renames under the copy was not needed any more. When a manifest
+    changed meanwhile, the copy is made anew: a kill leaves it and the files of one moment.
+    """
+
+    def manifest(directory: Path) -> list[bytes]:
+        files = (directory / "journal" / "journal.manifest", directory / "ledgers" / "manifest")
+        return [file.read_bytes() if file.exists() else b"" for file in files]
+
+    while True:
+        before = manifest(source)
+        for folder in ("journal", "ledgers"):
+            shutil.rmtree(target / folder, ignore_errors=True)
+            (target / folder).mkdir(parents=True)
+            for file in sorted((source / folder).iterdir()):
+                with suppress(FileNotFoundError):
+                    shutil.copy(file, target / folder)
+        if before == manifest(source) == manifest(target):
+            return
 
 
 def ledgers_of(storage: _native.Storage) -> list[int]:

@@ -19,6 +19,7 @@ from pyxbroker.bookie.embedded import (
     NO_LEDGER,
 )
 from pyxbroker.entry import ENTRY_HEADER_SIZE, EntryBatch, EntryRun
+from served import Served, section, send
 
 IO_ERROR = -5
 SMALL = {"dirty_bytes_max": MIB, "cache_bytes_max": 2 * MIB, "journal_file_bytes": 2 * MIB}
@@ -195,6 +196,34 @@ def test_what_waits_for_room_is_taken_back_newest_first_and_cursors_wait_on(
         assert isinstance(batch, EntryBatch)
         assert batch.data(0) == b"instead"
         await until(lambda: node.bookie.trouble == 0)
+
+    run(tmp_path, scenario, **SMALL)
+
+
+def test_a_run_that_the_storage_has_a_part_of_is_not_taken_back(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        side = Served()
+        await side.write(b"".join(send(n, section(bytes(5_000))) for n in range(25)))
+        adder = Adder()
+        node.faults.rule("open", ".log.tmp", errno=28)
+        first, has_part = 0, False
+        while not has_part:
+            # The same bytes again and again, until the cache is full in the middle of a run.
+            await side.write(b"".join(send(n, section(bytes(5_000))) for n in range(25)))
+            for run in side.producer.runs:
+                run.ledger_id, run.first_entry_id = 1, first
+                assert not node.bookie._stalled, "the cache was full between two runs"
+                first += run.count
+                if not node.bookie.add_run(adder, 0, run, run.first_entry_id - 1, 0):
+                    has_part = node.bookie.last_entry(1) >= run.first_entry_id
+                side.producer.settle(run)
+            side.producer.runs.clear()
+        assert node.bookie.last_entry(1) < first - 1
+        node.bookie.take_back()
+        assert adder.taken_back == []
+        node.faults.clear()
+        await until(lambda: adder.entries == list(range(first)))
+        side.close()
 
     run(tmp_path, scenario, **SMALL)
 

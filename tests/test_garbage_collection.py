@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from one_bookie import NAME, Node, Runs, append, ledgers_of, read_all, until
+from one_bookie import BOOKIE_ID, NAME, Node, Runs, append, ledgers_of, read_all, until
 from pyxbroker.bookie import garbage_collection
-from pyxbroker.bookie.garbage_collection import collect_garbage
+from pyxbroker.bookie.garbage_collection import GarbageCollector
+from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.ledger.handle import LedgerHandle
-from pyxbroker.metadata import paths
+from pyxbroker.metadata import maintenance, paths
+from pyxbroker.metadata.database import split
+from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.store import MetadataError, Unavailable
 
 
@@ -22,6 +25,10 @@ def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
             await scenario(node)
 
     asyncio.run(main())
+
+
+async def collect(node: Node) -> int:
+    return await GarbageCollector(node.storage, node.store).collect()
 
 
 async def ledgers(node: Node, count: int) -> list[LedgerHandle]:
@@ -42,10 +49,10 @@ def test_only_ledgers_without_metadata_go(tmp_path: Path) -> None:
         handles = await ledgers(node, 10)
         for handle in handles[::3]:
             await node.store.delete(paths.ledger(handle.ledger_id))
-        assert await collect_garbage(node.storage, node.store) == 4
+        assert await collect(node) == 4
         left = [each.ledger_id for n, each in enumerate(handles) if n % 3]
         assert ledgers_of(node.storage) == left
-        assert await collect_garbage(node.storage, node.store) == 0
+        assert await collect(node) == 0
 
     run(tmp_path, scenario)
 
@@ -59,7 +66,7 @@ def test_every_round_of_a_long_list_is_looked_at(
         handles = await ledgers(node, 11)
         for handle in handles[1:]:
             await node.store.delete(paths.ledger(handle.ledger_id))
-        assert await collect_garbage(node.storage, node.store) == 10
+        assert await collect(node) == 10
         assert ledgers_of(node.storage) == [handles[0].ledger_id]
 
     run(tmp_path, scenario)
@@ -70,7 +77,7 @@ def test_a_topic_in_use_loses_nothing(tmp_path: Path) -> None:
         managed_ledger = await node.open()
         await append(managed_ledger, b"one")
         managed_ledger.roll_over()
-        collecting = asyncio.ensure_future(collect_garbage(node.storage, node.store))
+        collecting = asyncio.ensure_future(collect(node))
         await append(managed_ledger, b"two")
         assert await collecting == 0
         assert (await read_all(managed_ledger))[-1:] == [b"two"]
@@ -91,7 +98,7 @@ def test_a_ledger_that_its_owner_deletes_meanwhile_is_no_error(tmp_path: Path) -
             return await exists(path)
 
         node.store.exists = delete_meanwhile  # type: ignore[method-assign]
-        assert await collect_garbage(node.storage, node.store) == 0
+        assert await collect(node) == 0
         assert len(ledgers_of(node.storage)) == 4
 
     run(tmp_path, scenario)
@@ -108,7 +115,7 @@ def test_nothing_is_deleted_when_metadata_cannot_be_asked(tmp_path: Path) -> Non
 
         node.store.exists = refuse  # type: ignore[method-assign]
         with pytest.raises(MetadataError):
-            await collect_garbage(node.storage, node.store)
+            await collect(node)
         assert len(ledgers_of(node.storage)) == 3
 
     run(tmp_path, scenario)
@@ -127,8 +134,102 @@ def test_space_of_garbage_comes_back(tmp_path: Path) -> None:
         logs = node.directory / "ledgers"
         assert len(list(logs.glob("*.log"))) == 2
         await node.store.delete(paths.ledger(handle.ledger_id))
-        assert await collect_garbage(node.storage, node.store) == 1
+        assert await collect(node) == 1
         await until(lambda: len(list(logs.glob("*.log"))) == 1)
         assert (await kept.read_future(0, 0)).data(0) == b"x"
 
     run(tmp_path, scenario)
+
+
+class WithMemory(Node):
+    """A node whose metadata is the embedded store, which knows what was deleted."""
+
+    async def __aenter__(self) -> Node:
+        await super().__aenter__()
+        self.store = EmbeddedStore(self.directory / "metadata")  # type: ignore[assignment]
+        await self.store.open()
+        self.client = LedgerClient(self.store, {BOOKIE_ID: self.bookie}, self.turn, LedgerQuorums())
+        return self
+
+
+def run_with_memory(tmp_path: Path, *scenarios: Callable[[Node], Awaitable[None]]) -> None:
+    """Each scenario is the life of a process; they share the data."""
+
+    async def main() -> None:
+        for scenario in scenarios:
+            async with WithMemory(tmp_path / "bookie") as node:
+                await scenario(node)
+
+    asyncio.run(main())
+
+
+def test_a_ledger_that_metadata_lost_is_kept_and_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost: list[int] = []
+
+    async def lose(node: Node) -> None:
+        handles = await ledgers(node, 5)
+        lost.append(handles[1].ledger_id)
+        # As an older state of the database would have it: gone, and nobody deleted it.
+        tree = node.store._tree  # type: ignore[attr-defined]
+        path = paths.ledger(lost[0])
+        await node.store._issue(  # type: ignore[attr-defined]
+            lambda _: None,
+            lambda name: tree._execute("DELETE FROM node WHERE parent=? AND name=?", *split(name)),
+            path,
+        )
+        await node.client.delete(handles[3].ledger_id)
+        collector = GarbageCollector(node.storage, node.store)
+        assert await collector.collect() == 0
+        assert collector.unknown_ledgers == lost
+        assert await collector.collect() == 0
+        assert lost[0] in ledgers_of(node.storage)
+
+    async def again(node: Node) -> None:
+        collector = GarbageCollector(node.storage, node.store)
+        assert await collector.collect() == 0
+        assert collector.unknown_ledgers == lost
+
+    async def asked(node: Node) -> None:
+        collector = GarbageCollector(node.storage, node.store)
+        assert await collector.collect() == 1
+        assert collector.unknown_ledgers == []
+        assert lost[0] not in ledgers_of(node.storage)
+
+    run_with_memory(tmp_path, lose, again)
+    assert len([each for each in caplog.records if "are kept" in each.getMessage()]) == 1
+    directory = tmp_path / "bookie" / "metadata"
+    assert maintenance.unknown_ledgers(directory) == lost
+    assert maintenance.forget_unknown_ledgers(directory) == lost
+    assert maintenance.unknown_ledgers(directory) == []
+    run_with_memory(tmp_path, asked)
+
+
+def test_a_deleted_ledger_that_a_crash_brings_back_goes_again(tmp_path: Path) -> None:
+    """Its deletion is remembered until a process has started without it."""
+    deleted: list[int] = []
+
+    async def delete(node: Node) -> None:
+        [handle] = await ledgers(node, 1)
+        await node.flush()
+        await ledgers(node, 2)
+        await node.flush()
+        deleted.append(handle.ledger_id)
+        await node.store.delete(paths.ledger(deleted[0]))  # The space is not freed any more.
+
+    async def first(node: Node) -> None:
+        await node.store.put("/x", b"")
+        await node.store.make_copy()  # type: ignore[attr-defined]
+        collector = GarbageCollector(node.storage, node.store)
+        assert await collector.collect() == 1
+        assert await collector.collect() == 0
+        assert await node.store.was_deleted([paths.ledger(deleted[0])]) == [True]
+        logs = node.directory / "ledgers"
+        await until(lambda: len(list(logs.glob("*.log"))) == 1)
+
+    async def second(node: Node) -> None:
+        assert await collect(node) == 0
+        assert await node.store.was_deleted([paths.ledger(deleted[0])]) == [False]
+
+    run_with_memory(tmp_path, delete, first, second)

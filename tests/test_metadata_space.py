@@ -47,6 +47,7 @@ async def test_a_write_that_found_no_space_is_tried_again_when_some_was_made(
         disk.is_full = True
         await store.put("/a", b"1")
         assert asked == [True]
+        assert store.refused is None
         found = await store.get("/a")
         assert found is not None and (found.value, found.version) == (b"1", 0)
         await store.close()
@@ -62,6 +63,8 @@ async def test_a_write_fails_when_no_space_could_be_made(tmp_path: Path) -> None
         disk.is_full = True
         with pytest.raises(NoSpace):
             await store.put("/a", b"1")
+        assert store.refused is not None
+        assert store.refused[1] == "the disk is full"
         disk.is_full = False
         assert await store.get("/a") is None
         await store.put("/a", b"2")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from pathlib import Path
 from typing import Any
@@ -132,14 +133,14 @@ def test_more_than_is_kept_is_refused_at_once(tmp_path: Path) -> None:
     run(tmp_path, scenario, **PATIENT)
 
 
-def test_a_run_that_the_storage_has_a_part_of_stays_whole(tmp_path: Path) -> None:
+def test_what_is_stored_of_refused_sends_is_their_beginning(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         await client.produce()
         broker.node.faults.rule("open", ".log.tmp", errno=errno.ENOSPC)
-        # One turn brings more than the write cache has room for, so that it stops in the middle.
-        sequence_ids = range(150)
-        payload = b"".join(frame_of(sequence_id) for sequence_id in sequence_ids)
+        # More than the write cache has room for.
+        sequence_ids = range(5000)
+        payload = b"".join(frame_of(sequence_id, bytes(1000)) for sequence_id in sequence_ids)
         await broker.loop.sock_sendall(client.far, payload)
         assert (await client.receive("close_producer")).producer_id == 1
         await free_up(broker)
@@ -150,25 +151,26 @@ def test_a_run_that_the_storage_has_a_part_of_stays_whole(tmp_path: Path) -> Non
         assert 0 < kept < len(sequence_ids)
         assert managed_ledger.current is not None
         assert managed_ledger.current.pending.next == kept
+        assert broker.node.bookie.last_entry(managed_ledger.current.ledger_id) == kept - 1
         # Some were answered before; all that is there is the beginning of what was sent.
         told = (await client.quiet()).count("send_receipt")
         assert 0 < told <= kept
         assert [each for each, _ in await positions(client, told)] == list(range(told))
-        await client.subscribe()
+        await client.subscribe(permits=10_000)
         got = await client.messages(kept)
-        assert [each.data[:3] for each in got] == [b"%03d" % n for n in range(kept)]
+        assert [each.data[:4] for each in got] == [b"%04d" % n for n in range(kept)]
         await client.produce()
-        client.publish(1000, b"next")
+        client.publish(10_000, b"next")
         ((_, (_, entry_id)),) = await positions(client, 1)
         assert entry_id == kept
 
     run(tmp_path, scenario, **HASTY)
 
 
-def frame_of(sequence_id: int) -> bytes:
+def frame_of(sequence_id: int, body: bytes = BODY) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.SEND)
     command.send.CopyFrom(pb.CommandSend(producer_id=1, sequence_id=sequence_id))
-    return wire.frame(command.SerializeToString(), section(b"%03d" % sequence_id + BODY))
+    return wire.frame(command.SerializeToString(), section(b"%04d" % sequence_id + body))
 
 
 def test_a_topic_is_deleted_while_sends_of_it_wait(tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_a_topic_is_deleted_while_sends_of_it_wait(tmp_path: Path) -> None:
         client.publish(0, b"waits")
         await until(lambda: client.connection.pending_sends == 1)
         topic = await broker.topic()
-        await broker.topics.delete(topic)
+        await asyncio.wait_for(broker.topics.delete(topic), 10)
         assert client.connection.pending_sends == 0
 
     run(tmp_path, scenario, **PATIENT)

@@ -61,14 +61,13 @@ def test_a_read_error_is_waited_out_and_nothing_is_passed_over(
         assert await read(client, 100) == data_of(300)[:100]
         if kind in ("Exclusive", "Failover"):
             await client.ack(positions[99], cumulative=True)
-        disk.fail_for(0.4, error)
+        disk.fail_times(4, error)
         disk.reads.clear()
         client.flow(200)
         assert await read(client, 200) == data_of(300)[100:]
         # 50 ms, then twice as long each time: 0, 50, 150, 350, 750 ms.
         gaps = [b - a for a, b in itertools.pairwise(disk.reads[:5])]
-        assert all(gap >= 0.04 for gap in gaps)
-        assert gaps[3] > gaps[2] > gaps[1] > gaps[0]
+        assert all(gap > 0.045 * 2**n for n, gap in enumerate(gaps))
         if kind in ("Exclusive", "Failover"):
             await client.ack(positions[-1], cumulative=True)
             assert (await broker.topic()).subscriptions["s"].cursor.backlog == 0
@@ -78,7 +77,7 @@ def test_a_read_error_is_waited_out_and_nothing_is_passed_over(
     assert os.strerror(-error) in str(begun["error"])
     [ended] = lines(caplog, "reading goes on")
     assert ended["tries"] == 4
-    assert 0.7 < ended["after_s"] < 3
+    assert ended["after_s"] > 0.7
 
 
 def test_the_waits_begin_anew_after_a_success(tmp_path: Path) -> None:
@@ -87,11 +86,13 @@ def test_the_waits_begin_anew_after_a_success(tmp_path: Path) -> None:
         await client.subscribe(permits=10)
         for part in range(3):
             assert await read(client, 10) == data_of(300)[part * 10 :][:10]
-            disk.fail_for(0.1)
+            disk.fail_times(3)
             disk.reads.clear()
             client.flow(10)
-            await until(lambda: len(disk.reads) >= 2)
-            assert disk.reads[1] - disk.reads[0] < 0.09
+            await until(lambda: len(disk.reads) >= 4)
+            if part == 2:
+                # It would be a second by now.
+                assert disk.reads[1] - disk.reads[0] < 0.5
 
     run_on(tmp_path, data_of(300), scenario)
 
@@ -213,6 +214,31 @@ def test_who_comes_back_gets_again_what_is_before_the_damage(tmp_path: Path, kin
     run_on(tmp_path, data_of(100), scenario)
 
 
+@pytest.mark.parametrize("kind", ["Shared", "Key_Shared"])
+def test_nothing_more_is_passed_over_while_it_looks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Of what is sent again, when some of it is set aside and the rest waits for its turn."""
+    monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.05)
+
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        client = await broker.client()
+        await client.subscribe(**KINDS[kind])
+        await client.messages(100)
+        topic = await broker.topic()
+        disk.lost = set(positions)
+        client.redeliver(*positions)
+        dispatcher = topic.subscriptions["s"].dispatcher
+        await until(lambda: dispatcher.stopped_by_damage is not None)
+        await asyncio.sleep(0.5)
+        disk.lost = set()
+        again = await client.messages(100)
+        assert sorted(each.position for each in again) == positions
+        assert dispatcher.stopped_by_damage is None
+
+    run_on(tmp_path, data_of(100), scenario)
+
+
 @every_kind
 def test_a_seek_behind_the_damage_lets_it_go_on(tmp_path: Path, kind: str) -> None:
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
@@ -245,10 +271,11 @@ def test_auto_skip_acknowledges_what_is_lost_and_goes_on(
         topic = await broker.topic()
         if kind != "reader":
             assert topic.subscriptions["s"].cursor.backlog == 20
-        await until(lambda: bool(lines(caplog, SKIPPED)))
+        # The last line of the run has all of it.
+        await until(lambda: any(each["entries"] == 180 for each in lines(caplog, SKIPPED)))
 
     run_on(tmp_path, data_of(200), scenario, autoSkipNonRecoverableData=True)
-    assert sum(each["entries"] for each in lines(caplog, SKIPPED)) == 180
+    assert len(lines(caplog, SKIPPED)) < 5
 
 
 @every_kind

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from one_bookie import until
+from pyxbroker.bookie.space import Usage
 from pyxbroker.broker.service import ProducerNames, start_standalone
 from pyxbroker.config import Config
 from pyxbroker.metadata.embedded_tree import Tree
@@ -62,3 +64,53 @@ def test_producers_get_names_when_a_store_that_was_away_is_back() -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_health_tells_that_the_metadata_could_not_be_written_lately(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(tree: Tree, batch: list[Any]) -> tuple[list[Any], list[Any]]:
+        return [Unavailable("the disk refuses") for _ in batch], []
+
+    async def main() -> None:
+        config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None)
+        service = await start_standalone(config, tmp_path)
+        assert service.failure() is None
+        with monkeypatch.context() as patch:
+            patch.setattr(Tree, "transact", refuse)
+            with pytest.raises(Unavailable):
+                await service.metadata.put("/a", b"")
+        assert "the disk refuses" in str(service.failure())
+        monkeypatch.setattr("pyxbroker.broker.service.METADATA_REFUSAL_S", 0.0)
+        assert service.failure() is None
+        await service.stop()
+
+    asyncio.run(main())
+
+
+def test_the_reserve_is_made_after_the_start_and_a_start_on_a_full_disk_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = Config(
+        bindAddress="127.0.0.1",
+        brokerServicePort=0,
+        webServicePort=None,
+        diskReserveSizeMB=1,
+        diskCheckInterval=10,
+    )
+
+    async def main(is_full: bool) -> None:
+        service = await start_standalone(config, tmp_path)
+        (file_system,) = service.storage_state.file_systems
+        reserve = file_system.reserve
+        assert reserve is not None
+        if is_full:
+            assert reserve.held == 0
+            assert "disk of the storage is full" in str(service.failure())
+        else:
+            await until(lambda: reserve.held == 1 << 20)
+        await service.stop()
+
+    asyncio.run(asyncio.wait_for(main(is_full=False), 10))
+    monkeypatch.setattr("pyxbroker.bookie.space.usage_of", lambda path: Usage(0, 1 << 30))
+    asyncio.run(asyncio.wait_for(main(is_full=True), 10))

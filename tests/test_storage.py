@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from native_bookie import MIB, Bookie, bookie, copy_of, header, payload
 from one_bookie import ledgers_of
+from one_storage import MIB, Bookie, bookie, copy_of, header, payload
 from pyxbroker import _native
 
 __all__ = ["bookie"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from native_bookie import Bookie, bookie, copy_of
+from one_storage import Bookie, bookie, copy_of
 from pyxbroker import _native
 
 __all__ = ["bookie"]
@@ -156,12 +156,17 @@ def test_a_close_does_not_wait_for_space(bookie: Bookie) -> None:
 
 def test_a_recycled_file_that_cannot_be_written_costs_nothing(bookie: Bookie) -> None:
     """Each call by which a journal file is recycled fails now and then, among many generations."""
-    for call in ("pwritev", "fdatasync", "rename", "sync_directory", "unlink"):
+    for call, match in (
+        ("pwritev", "journal.manifest"),
+        ("fdatasync", "journal.manifest"),
+        ("rename", ".journal"),
+        ("sync_directory", "journal"),
+        ("unlink", ".journal"),
+    ):
         faults = _native.DiskFaults()
         directory = Path(f"{bookie.directory}-{call}")
         bookie.open_at(directory, faults=faults)
-        match = {"pwritev": "MANIFEST", "fdatasync": "MANIFEST", "sync_directory": "journal"}
-        faults.rule(call, match.get(call, ".journal"), after=2, errno=errno.EIO, times=3)
+        faults.rule(call, match, after=2, errno=errno.EIO, times=3)
         for entry in range(1200):
             last = bookie.add(1, entry, 4000)
             if entry % 40 == 39:

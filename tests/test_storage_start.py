@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from native_bookie import Bookie, bookie, copy_of
+from one_storage import Bookie, bookie, copy_of
 from pyxbroker import _native
 
 __all__ = ["bookie"]
@@ -31,15 +31,15 @@ def killed(bookie: Bookie, name: str = "killed") -> Path:
 
 def listed(directory: Path) -> list[str]:
     """The journal files that the manifest names, decoded anew from docs/formats.md."""
-    path = directory / "journal" / "MANIFEST"
+    path = directory / "journal" / "journal.manifest"
     content = path.read_bytes() if path.exists() else b""
     best: tuple[int, list[str]] = (-1, [])
     quarter = len(content) // 4
     for copy in (content[at : at + quarter] for at in range(0, len(content), quarter or 1)):
-        magic, crc, version, kind, count, sequence = struct.unpack_from("<8sIIIIQ", copy)
+        magic, crc, version, _, count, sequence = struct.unpack_from("<8sIIIIQ", copy)
         if magic != b"PYXMNFST" or _native.crc32c(copy[12 : 64 + 8 * count]) != crc:
             continue
-        assert (version, kind) == (1, 1)
+        assert version == 1
         ids = struct.unpack_from(f"<{count}Q", copy, 64)
         best = max(best, (sequence, [f"{each:016x}.journal" for each in ids]))
     return best[1]
@@ -165,7 +165,7 @@ def test_a_missing_journal_file_refuses_the_start(bookie: Bookie) -> None:
 
 def test_a_directory_without_a_manifest_is_taken_over(bookie: Bookie) -> None:
     directory = killed(bookie)
-    (directory / "journal" / "MANIFEST").unlink()
+    (directory / "journal" / "journal.manifest").unlink()
     bookie.open_at(directory)
     bookie.assert_holds(1, range(ENTRIES))
     bookie.wait(lambda: len(listed(directory)) > 0)
@@ -177,11 +177,11 @@ def test_a_directory_without_a_manifest_is_taken_over(bookie: Bookie) -> None:
 
 def test_a_damaged_manifest_is_told_and_made_anew(bookie: Bookie) -> None:
     directory = killed(bookie)
-    path = directory / "journal" / "MANIFEST"
+    path = directory / "journal" / "journal.manifest"
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))
     bookie.open_at(directory)
     bookie.assert_holds(1, range(ENTRIES))
-    assert any("MANIFEST" in text and "damaged" in text for _, text in bookie.take_events())
+    assert any("journal.manifest" in text and "damaged" in text for _, text in bookie.take_events())
     bookie.wait(lambda: len(listed(directory)) > 0)
 
 

@@ -190,3 +190,14 @@ def test_when_space_is_short_retention_is_kept_all_the_same(tmp_path: Path) -> N
         assert list(managed_ledger.ledgers) == kept
 
     run(tmp_path, scenario)
+
+
+def test_when_space_is_short_a_ledger_without_durable_cursors_goes(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open(LONG)
+        await append(managed_ledger, *entries(0, 10))
+        managed_ledger.roll_over_if_consumed()
+        await settled(managed_ledger)
+        assert managed_ledger.size == 0
+
+    run(tmp_path, scenario)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from one_bookie import turns
 from one_broker import TOPIC, Broker
+from one_broker import run as run_broker
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import CorruptStore
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.topic_name import TopicName
 
@@ -90,3 +93,30 @@ def test_it_goes_with_its_topic(tmp_path: Path) -> None:
         assert not await broker.node.store.exists(paths.cursor(NAME, "s"))
 
     run(tmp_path, "its node", scenario)
+
+
+def test_a_node_that_the_store_finds_damaged_costs_its_subscription_only(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        start = topic.managed_ledger.first_position()
+        for name in ("s", "t"):
+            await topic.subscription_for(name, start, {}, True)
+        await broker.publish(b"x")
+        await topic.close()
+        get = broker.node.store.get
+
+        def damaged(path: str) -> asyncio.Future[Any]:
+            if path != paths.cursor(NAME, "s"):
+                return get(path)
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(CorruptStore("the node is damaged"))
+            return answer
+
+        broker.node.store.get = damaged  # type: ignore[method-assign]
+        client = await broker.client()
+        await client.subscribe(1, subscription="t")
+        assert len(await client.messages(1)) == 1
+        answer = await client.subscribe(2, subscription="s")
+        assert (answer.error, "cannot be read" in answer.message) == (pb.PersistenceError, True)
+
+    run_broker(tmp_path, scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, Node, append, cursor_at, entries, read_all, until
+from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
 from one_broker import TOPIC, Broker, data_of, section
+from pyxbroker.ackset import AckSet
 from pyxbroker.entry import EntryRun
+from pyxbroker.errors import PersistenceError
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.cursor_ledger import CursorLedger
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerWriteFailed
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.topic_name import TopicName
 
 EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
 NAME = "public/default/persistent/t"
@@ -169,6 +175,28 @@ def test_it_is_opened_for_reading_and_nothing_is_changed(tmp_path: Path, stale: 
     run(tmp_path, scenario)
 
 
+def test_what_was_never_acknowledged_is_not_there(tmp_path: Path) -> None:
+    """It is in memory and nowhere else: it would be gone after a restart."""
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        await append(managed_ledger, *entries(0, 5))
+        node.faults.rule("fdatasync", ".journal", errno=5)
+        runs = Runs()
+        for data in entries(5, 10):
+            managed_ledger.append(runs.run(data))
+        await until(lambda: runs.answered == 5)
+        assert [data for data, _ in runs.failed] == entries(5, 10)
+        assert await read_all(managed_ledger) == entries(0, 5)
+        await managed_ledger.close()
+        again = await node.open()
+        assert again.state is State.WRITE_FAILED
+        assert again.entries == 5
+        assert await read_all(again) == entries(0, 5)
+
+    run(tmp_path, scenario)
+
+
 async def _values(node: Node) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
@@ -206,6 +234,24 @@ def test_one_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="journal"):
             await node.open()
         assert not await node.store.exists(paths.managed_ledger(NAME))
+
+    run(tmp_path, scenario)
+
+
+def test_a_cursor_that_is_refused_at_once_leaves_no_error_behind(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        ledger = await CursorLedger.create(node.client, NAME, "c", 100, 100)
+        await break_journal(node)
+        with pytest.raises(LedgerError, match="journal"):
+            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+        with pytest.raises(LedgerError, match="journal"):
+            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+        del ledger
+        gc.collect()
+        await asyncio.sleep(0)
+        assert told == []
 
     run(tmp_path, scenario)
 
@@ -277,6 +323,8 @@ def test_a_topic_that_was_not_open_is_read(tmp_path: Path) -> None:
         answer = await client.subscribe(2, topic=TOPIC + "-new")
         assert answer.error == pb.PersistenceError
         assert "until the broker is started again" in answer.message
+        with pytest.raises(PersistenceError, match="until the broker is started again"):
+            await broker.topics.make(TopicName.get(TOPIC + "-made"))
         # It can be unloaded and opened once more.
         await (await broker.topic()).close()
         again = await broker.client()

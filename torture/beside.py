@@ -21,7 +21,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
-
 from compat_tests.brokers import Broker, BrokerFailed
 
 from torture.errors import Errors, build_errors

@@ -10,17 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22
-#endif
-
-enum { DISK_PARTS_MAX = 1024, PAUSE_MS_MIN = 5, PAUSE_MS_MAX = 250 };
+enum { DISK_PARTS_MAX = 1024 };
 
 static int system_make_directory(void *ctx, const char *path) {
     (void)ctx;
@@ -128,41 +123,6 @@ static int system_drop_direct(void *ctx, int fd) {
     return fcntl(fd, F_SETFL, flags & ~O_DIRECT) == 0 ? 0 : -errno;
 }
 
-static int system_map(void *ctx, int fd, size_t bytes, void **out) {
-    (void)ctx;
-    void *address = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED)
-        return -errno;
-    *out = address;
-    return 0;
-}
-
-static void system_unmap(void *ctx, void *address, size_t bytes) {
-    (void)ctx;
-    munmap(address, bytes);
-}
-
-static int system_populate(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    uintptr_t start = (uintptr_t)address & ~(uintptr_t)4095;
-    size_t length = (uintptr_t)address + bytes - start;
-    if (madvise((void *)start, length, MADV_POPULATE_READ) == 0)
-        return 0;
-    if (errno != EINVAL)
-        return -errno;
-    /* A kernel older than 5.14: touch one byte of each page on the caller's thread instead. */
-    const volatile uint8_t *page = (const volatile uint8_t *)start;
-    for (size_t at = 0; at < length; at += 4096)
-        (void)page[at];
-    return 0;
-}
-
-static void system_read_ahead(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    uintptr_t start = (uintptr_t)address & ~(uintptr_t)4095;
-    (void)madvise((void *)start, (uintptr_t)address + bytes - start, MADV_WILLNEED);
-}
-
 static uint64_t system_clock_ns(void *ctx) {
     (void)ctx;
     struct timespec now;
@@ -193,10 +153,6 @@ static const disk_calls system_calls = {
     .fdatasync = system_fdatasync,
     .fallocate = system_fallocate,
     .drop_direct = system_drop_direct,
-    .map = system_map,
-    .unmap = system_unmap,
-    .populate = system_populate,
-    .read_ahead = system_read_ahead,
     .clock_ns = system_clock_ns,
     .entropy = system_entropy,
 };
@@ -278,58 +234,6 @@ ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes
         done += (size_t)count;
     }
     return (ssize_t)done;
-}
-
-int disk_again(const disk_calls *disk, int error, uint64_t deadline_ns, unsigned *pause_ms) {
-    switch (-error) {
-    case 0:
-    case ENOENT:
-    case ENOTDIR:
-    case EISDIR:
-    case ENAMETOOLONG:
-    case ELOOP:
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case EINVAL:
-    case EBADF:
-        return 0;
-    default:
-        break;
-    }
-    uint64_t now = disk->clock_ns(disk->ctx);
-    if (now >= deadline_ns)
-        return 0;
-    *pause_ms = *pause_ms == 0 ? PAUSE_MS_MIN : *pause_ms * 2;
-    if (*pause_ms > PAUSE_MS_MAX)
-        *pause_ms = PAUSE_MS_MAX;
-    uint64_t ns = (uint64_t)*pause_ms * 1000000u;
-    if (ns > deadline_ns - now)
-        ns = deadline_ns - now; /* the last attempt is at the deadline */
-    struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u),
-                             .tv_nsec = (long)(ns % 1000000000u)};
-    nanosleep(&pause, NULL);
-    return 1;
-}
-
-ssize_t disk_read_patiently(const disk_calls *disk, int fd, void *buffer, size_t bytes,
-                            int64_t offset, uint64_t deadline_ns) {
-    unsigned pause_ms = 0;
-    ssize_t got;
-    do
-        got = disk_read_all(disk, fd, buffer, bytes, offset);
-    while (got < 0 && disk_again(disk, (int)got, deadline_ns, &pause_ms));
-    return got;
-}
-
-int disk_open_patiently(const disk_calls *disk, int directory_fd, const char *name, int flags,
-                        uint64_t deadline_ns) {
-    unsigned pause_ms = 0;
-    int fd;
-    do
-        fd = disk->open(disk->ctx, directory_fd, name, flags);
-    while (fd < 0 && disk_again(disk, fd, deadline_ns, &pause_ms));
-    return fd;
 }
 
 /* Makes one level if it is missing, and syncs the directory that names it: also when it exists, for

@@ -49,14 +49,6 @@ typedef struct disk_calls {
     int (*fallocate)(void *ctx, int fd, int mode, int64_t offset, int64_t bytes);
     /* Switches a descriptor from direct to buffered input and output. */
     int (*drop_direct)(void *ctx, int fd);
-    /* Maps the first bytes of a file read-only and shared. */
-    int (*map)(void *ctx, int fd, size_t bytes, void **out);
-    void (*unmap)(void *ctx, void *address, size_t bytes);
-    /* Brings mapped pages in, so that touching them does not wait; -EIO or -EFAULT when they cannot
-     * be read. */
-    int (*populate)(void *ctx, const void *address, size_t bytes);
-    /* Asks for mapped pages in the background; a hint. */
-    void (*read_ahead)(void *ctx, const void *address, size_t bytes);
     /* Monotonic time in nanoseconds. */
     uint64_t (*clock_ns)(void *ctx);
     /* 64 unpredictable bits. */
@@ -82,17 +74,6 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
 /* Reads up to bytes at offset, going on after short reads; returns what there was before the end of
  * the file. */
 ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes, int64_t offset);
-
-/* For loops around calls that should be tried again: after a pause, 1; 0 when the time is over or
- * the error (that of a missing file, of missing rights) is no passing one. *pause_ms is 0 at first.
- * The deadline is one of clock_ns; 0: none is tried again. */
-int disk_again(const disk_calls *disk, int error, uint64_t deadline_ns, unsigned *pause_ms);
-
-/* disk_read_all, and opening a file, tried again until the deadline. */
-ssize_t disk_read_patiently(const disk_calls *disk, int fd, void *buffer, size_t bytes,
-                            int64_t offset, uint64_t deadline_ns);
-int disk_open_patiently(const disk_calls *disk, int directory_fd, const char *name, int flags,
-                        uint64_t deadline_ns);
 
 /* Makes a directory and its missing parents; all of them are then durable in their own parents. */
 int disk_make_directories(const disk_calls *disk, const char *path);

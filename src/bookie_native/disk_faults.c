@@ -19,8 +19,6 @@ static const char *const call_names[FAULT_CALLS] = {
     [FAULT_PWRITEV] = "pwritev",
     [FAULT_FDATASYNC] = "fdatasync",
     [FAULT_FALLOCATE] = "fallocate",
-    [FAULT_MAP] = "map",
-    [FAULT_POPULATE] = "populate",
 };
 
 int fault_call_by_name(const char *name) {
@@ -175,21 +173,6 @@ static int fault_drop_direct(void *ctx, int fd) {
     return disk_system()->drop_direct(NULL, fd);
 }
 
-static int fault_map(void *ctx, int fd, size_t bytes, void **out) {
-    int error = fault(ctx, FAULT_MAP, fault_name(ctx, fd), NULL);
-    return error < 0 ? error : disk_system()->map(NULL, fd, bytes, out);
-}
-
-static void fault_unmap(void *ctx, void *address, size_t bytes) {
-    (void)ctx;
-    disk_system()->unmap(NULL, address, bytes);
-}
-
-static int fault_populate(void *ctx, const void *address, size_t bytes) {
-    int error = fault(ctx, FAULT_POPULATE, "", NULL);
-    return error < 0 ? error : disk_system()->populate(NULL, address, bytes);
-}
-
 void disk_faults_open(disk_faults *faults) {
     memset(faults, 0, sizeof *faults);
     pthread_mutex_init(&faults->lock, NULL);
@@ -210,9 +193,6 @@ void disk_faults_open(disk_faults *faults) {
     faults->calls.fdatasync = fault_fdatasync;
     faults->calls.fallocate = fault_fallocate;
     faults->calls.drop_direct = fault_drop_direct;
-    faults->calls.map = fault_map;
-    faults->calls.unmap = fault_unmap;
-    faults->calls.populate = fault_populate;
 }
 
 void disk_faults_close(disk_faults *faults) {

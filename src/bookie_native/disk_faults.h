@@ -29,8 +29,6 @@ enum fault_call {
     FAULT_PWRITEV,
     FAULT_FDATASYNC,
     FAULT_FALLOCATE,
-    FAULT_MAP,
-    FAULT_POPULATE,
     FAULT_CALLS
 };
 

@@ -1,8 +1,7 @@
-/* entry_log.c - opening sealed logs, and reading them. */
+/* entry_log.c - opening sealed logs, and checking their records. */
 #include "entry_log.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +9,14 @@
 
 #include "bytes.h"
 #include "crc32c.h"
+#include "disk_patience.h"
+#include "entry_log_scan.h"
 
-enum { LOG_CRC_START = 12, LOG_HEADER_CRC_END = 40 };
+enum {
+    LOG_CRC_START = 12,
+    LOG_HEADER_CRC_END = 40,
+    LOG_TAIL_BYTES = 64 << 10 /* read in one go at open: the table of hundreds of ledgers, footer */
+};
 
 static const char LOG_MAGIC[8] = {'P', 'Y', 'X', 'E', 'L', 'O', 'G', '1'};
 static const char FOOTER_MAGIC[8] = {'P', 'Y', 'X', 'E', 'F', 'T', 'R', '1'};
@@ -91,51 +96,6 @@ void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
     store_le32(at + 8, crc32c(0, at + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START));
 }
 
-static void log_map_release(storage_pin *pin) {
-    log_map *map = (log_map *)pin;
-    if (map->bytes > 0)
-        map->disk->unmap(map->disk->ctx, (void *)(uintptr_t)map->base, map->bytes);
-    free(map);
-}
-
-/* Maps bytes of an open file, all of it when bytes is UINT64_MAX. */
-static int log_map_fd(const disk_calls *disk, int fd, uint64_t bytes, log_map **out) {
-    /* Never more than there is: a touch behind the end of a file is a signal, not an error. */
-    int64_t size = disk->file_bytes(disk->ctx, fd);
-    if (size < 0)
-        return (int)size;
-    if (bytes > (uint64_t)size)
-        bytes = (uint64_t)size;
-    log_map *map = calloc(1, sizeof *map);
-    if (map == NULL)
-        return -ENOMEM;
-    void *base = NULL;
-    int error = bytes == 0 ? 0 : disk->map(disk->ctx, fd, bytes, &base);
-    if (error < 0) {
-        free(map);
-        return error;
-    }
-    map->base = base;
-    map->bytes = bytes;
-    map->disk = disk;
-    map->pin.release = log_map_release;
-    atomic_store(&map->pin.count, 1);
-    *out = map;
-    return 0;
-}
-
-int entry_log_map(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t bytes,
-                  log_map **out) {
-    char name[LOG_NAME_BYTES];
-    entry_log_name(name, id);
-    int fd = disk->open(disk->ctx, directory_fd, name, O_RDONLY);
-    if (fd < 0)
-        return fd;
-    int error = log_map_fd(disk, fd, bytes, out);
-    disk->close(disk->ctx, fd);
-    return error;
-}
-
 /* 1 when what a row says lies inside the file and makes sense. */
 static int log_row_sound(const log_row *row, uint64_t bytes) {
     return row->ledger_id >= 0 && row->data_offset <= bytes &&
@@ -145,81 +105,173 @@ static int log_row_sound(const log_row *row, uint64_t bytes) {
             (row->first_entry >= 0 && row->first_entry <= row->last_entry));
 }
 
-/* Reads the header's checkpoint. 1, or 0 when the header is damaged. */
-static int log_header_read(entry_log *log) {
-    const uint8_t *block = log->map->base;
-    if (log->map->bytes < BLOCK_BYTES || memcmp(block, LOG_MAGIC, sizeof LOG_MAGIC) != 0 ||
-        crc32c(0, block + LOG_CRC_START, LOG_HEADER_CRC_END - LOG_CRC_START) !=
+/* What log_look found intact, and what forbids to go on. */
+enum { LOG_HEADER_INTACT = 1, LOG_TABLE_INTACT = 2, LOG_INTACT = 3, LOG_NEWER = 4 };
+
+/* 0, or the version when the checksum over bytes 12..end is right and the version is newer. */
+static uint32_t log_newer(const uint8_t *at, size_t end) {
+    uint32_t version = load_le32(at + 12);
+    return version > LOG_VERSION &&
+                   crc32c(0, at + LOG_CRC_START, end - LOG_CRC_START) == load_le32(at + 8)
+               ? version
+               : 0;
+}
+
+/* Reads the checkpoint out of a header. Returns LOG_HEADER_INTACT, LOG_NEWER or 0. */
+static int log_header_decode(entry_log *log, const log_piece *piece) {
+    const uint8_t *block = piece->at;
+    if (piece->bytes < BLOCK_BYTES || memcmp(block, LOG_MAGIC, sizeof LOG_MAGIC) != 0)
+        return 0;
+    if ((log->newer = log_newer(block, LOG_HEADER_CRC_END)) != 0)
+        return LOG_NEWER;
+    if (crc32c(0, block + LOG_CRC_START, LOG_HEADER_CRC_END - LOG_CRC_START) !=
             load_le32(block + 8) ||
         load_le32(block + 12) != LOG_VERSION || load_le64(block + 16) != log->id)
         return 0;
     log->checkpoint = load_le64(block + 24);
     log->journal_file = load_le64(block + 32);
-    return 1;
+    return LOG_HEADER_INTACT;
 }
 
-/* Reads footer and ledger table. 1, 0 when either is damaged, or -ENOMEM. */
-static int log_table_read(entry_log *log) {
-    const log_map *map = log->map;
-    if (map->bytes < BLOCK_BYTES)
-        return 0;
-    const uint8_t *footer = map->base + map->bytes - LOG_FOOTER_BYTES;
-    if (memcmp(footer, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0 ||
-        crc32c(0, footer + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START) !=
-            load_le32(footer + 8) ||
-        load_le32(footer + 12) != LOG_VERSION || load_le64(footer + 16) != log->id ||
-        load_le64(footer + 64) != map->bytes)
-        return 0;
-    log->checkpoint = load_le64(footer + 24);
-    log->journal_file = load_le64(footer + 32);
-    uint64_t offset = load_le64(footer + 40), rows = load_le32(footer + 48);
-    if (offset > map->bytes || rows > (map->bytes - offset) / LOG_ROW_BYTES ||
-        crc32c(0, map->base + offset, rows * LOG_ROW_BYTES) != load_le32(footer + 52))
+/* Reads the rows of a table. 1, 0 when it is damaged, or -ENOMEM. */
+static int log_table_decode(entry_log *log, const uint8_t *table, uint64_t rows, uint32_t crc) {
+    if (crc32c(0, table, rows * LOG_ROW_BYTES) != crc)
         return 0;
     log->rows = calloc(rows + 1, sizeof *log->rows);
     if (log->rows == NULL)
         return -ENOMEM;
     for (uint64_t i = 0; i < rows; i++) {
-        log_row_decode(map->base + offset + i * LOG_ROW_BYTES, &log->rows[i]);
-        if (!log_row_sound(&log->rows[i], map->bytes)) {
+        log_row_decode(table + i * LOG_ROW_BYTES, &log->rows[i]);
+        if (!log_row_sound(&log->rows[i], log->bytes)) {
             free(log->rows);
             log->rows = NULL;
             return 0;
         }
     }
     log->row_count = rows;
-    log->entries = load_le64(footer + 56);
     return 1;
 }
 
-int entry_log_open(const disk_calls *disk, events *events, int directory_fd, uint64_t id,
-                   entry_log **out) {
-    entry_log *log = calloc(1, sizeof *log);
-    if (log == NULL)
-        return -ENOMEM;
-    log->id = id;
-    int error = entry_log_map(disk, directory_fd, id, UINT64_MAX, &log->map);
-    if (error < 0) {
-        free(log);
-        return error;
+/* Reads footer and ledger table; tail holds the end of the file. Returns LOG_TABLE_INTACT,
+ * LOG_NEWER, 0 when either is damaged, or an error. */
+static int log_tail_decode(entry_log *log, const disk_calls *disk, int fd, unsigned how,
+                           const log_piece *tail) {
+    if (tail->bytes < LOG_FOOTER_BYTES)
+        return 0;
+    const uint8_t *footer = tail->at + tail->bytes - LOG_FOOTER_BYTES;
+    if (memcmp(footer, FOOTER_MAGIC, sizeof FOOTER_MAGIC) != 0)
+        return 0;
+    if ((log->newer = log_newer(footer, LOG_FOOTER_BYTES)) != 0)
+        return LOG_NEWER;
+    uint64_t offset = load_le64(footer + 40), rows = load_le32(footer + 48);
+    if (crc32c(0, footer + LOG_CRC_START, LOG_FOOTER_BYTES - LOG_CRC_START) !=
+            load_le32(footer + 8) ||
+        load_le32(footer + 12) != LOG_VERSION || load_le64(footer + 16) != log->id ||
+        load_le64(footer + 64) != log->bytes)
+        return 0;
+    log->checkpoint = load_le64(footer + 24);
+    log->journal_file = load_le64(footer + 32);
+    log->entries = load_le64(footer + 56);
+    if (offset > log->bytes || rows > (log->bytes - offset) / LOG_ROW_BYTES)
+        return 0;
+    log_piece table = {0};
+    const uint8_t *at = tail->at;
+    uint64_t start = log->bytes - tail->bytes;
+    if (offset < start) {
+        int error = log_piece_read(disk, fd, how, offset, rows * LOG_ROW_BYTES, &table);
+        if (error < 0)
+            return error;
+        at = table.at;
+        start = offset;
     }
-    log->bytes = log->map->bytes;
-    int header = log_header_read(log);
-    int table = log_table_read(log);
-    if (table == 0) {
-        events_add(events, EVENT_ERROR,
-                   "entry log %016" PRIx64 ".log has a damaged index; it is read from its records",
-                   id);
-        log->damaged = !header;
-        table = entry_log_rebuild(log, events);
-    } else if (table > 0 && !header) {
+    int intact = offset >= start && (table.memory == NULL || table.bytes == rows * LOG_ROW_BYTES)
+                     ? log_table_decode(log, at + (offset - start), rows, load_le32(footer + 52))
+                     : 0;
+    log_piece_free(&table);
+    return intact > 0 ? LOG_TABLE_INTACT : intact;
+}
+
+/* Reads header, footer and table. Returns which of them are intact, or an error. */
+static int log_look_at(entry_log *log, const disk_calls *disk, int fd, unsigned how) {
+    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    if (bytes < 0)
+        return entry_log_error((int)bytes);
+    log->bytes = (uint64_t)bytes;
+    log_piece piece;
+    int error = log_piece_read(disk, fd, how, 0, BLOCK_BYTES, &piece);
+    if (error < 0)
+        return error;
+    int header = log_header_decode(log, &piece);
+    log_piece_free(&piece);
+    if (header == LOG_NEWER || bytes < BLOCK_BYTES)
+        return header;
+    uint64_t tail = log->bytes < LOG_TAIL_BYTES ? log->bytes : LOG_TAIL_BYTES;
+    error = log_piece_read(disk, fd, how, log->bytes - tail, tail, &piece);
+    if (error < 0)
+        return error;
+    int table = piece.bytes == tail ? log_tail_decode(log, disk, fd, how, &piece) : 0;
+    log_piece_free(&piece);
+    return table < 0 ? table : header | table;
+}
+
+static int log_look(entry_log *log, const disk_calls *disk, int directory_fd, unsigned how) {
+    int fd = log_open_to_read(disk, directory_fd, log->id, how);
+    if (fd < 0)
+        return fd;
+    free(log->rows);
+    log->rows = NULL;
+    log->row_count = 0;
+    int found = log_look_at(log, disk, fd, how);
+    disk->close(disk->ctx, fd);
+    return found;
+}
+
+/* Reads what is intact and rebuilds the rest. Returns 0 or an error. */
+static int log_load(entry_log *log, const disk_calls *disk, events *events, int directory_fd) {
+    int found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY);
+    if (found >= 0 && found < LOG_INTACT) /* what the page cache has may be wrong */
+        found = log_look(log, disk, directory_fd, LOG_READ_PATIENTLY | LOG_READ_DIRECT);
+    if (found < 0)
+        return found;
+    if (found & LOG_NEWER)
+        return -EPROTONOSUPPORT;
+    if (found == LOG_TABLE_INTACT)
         events_add(events, EVENT_WARNING,
                    "entry log %016" PRIx64 ".log has a damaged header; its footer serves instead",
-                   id);
+                   log->id);
+    if (found & LOG_TABLE_INTACT)
+        return 0;
+    log->damaged = (found & LOG_HEADER_INTACT) == 0;
+    log->entries = 0;
+    int error = entry_log_rebuild(log, disk, directory_fd, events);
+    log->doubtful |= log->row_count == 0;
+    if (error == 0)
+        events_add(events, EVENT_ERROR,
+                   "entry log %016" PRIx64 ".log has a damaged index; it is read from its records",
+                   log->id);
+    return error;
+}
+
+int entry_log_open(const disk_calls *disk, events *events, int directory_fd, uint64_t id,
+                   entry_log **out, char *error, size_t error_bytes) {
+    entry_log *log = calloc(1, sizeof *log);
+    int status = -ENOMEM;
+    if (log != NULL) {
+        log->id = id;
+        status = log_load(log, disk, events, directory_fd);
     }
-    if (table < 0) {
-        entry_log_free(log);
-        return table;
+    if (status == -EPROTONOSUPPORT)
+        snprintf(error, error_bytes,
+                 "entry log %016" PRIx64 ".log was written by a newer pyxbroker (format %" PRIu32
+                 "; this one reads up to %d)",
+                 id, log->newer, LOG_VERSION);
+    else if (status < 0)
+        snprintf(error, error_bytes, "entry log %016" PRIx64 ".log cannot be read: %s", id,
+                 strerror(-status));
+    if (status < 0) {
+        if (log != NULL)
+            entry_log_free(log);
+        return status;
     }
     for (size_t i = 0; i < log->row_count; i++)
         log->rows[i].log = log;
@@ -230,66 +282,9 @@ int entry_log_open(const disk_calls *disk, events *events, int directory_fd, uin
 
 void entry_log_free(entry_log *log) {
     for (size_t i = 0; i < log->row_count; i++)
-        free(log->rows[i].rebuilt);
+        free(log->rows[i].index);
     free(log->rows);
-    if (log->draining != NULL)
-        pin_drop(&log->draining->pin);
-    if (log->map != NULL)
-        pin_drop(&log->map->pin);
     free(log);
-}
-
-static const uint8_t *log_row_index(const log_row *row, const log_map *map) {
-    return row->rebuilt != NULL ? row->rebuilt : map->base + row->index_offset;
-}
-
-void log_row_prepare(log_row *row, const log_map *map, events *events) {
-    if (row->index_checked)
-        return;
-    size_t bytes = (size_t)row->entry_count * LOG_ENTRY_BYTES;
-    const uint8_t *index = map->base + row->index_offset;
-    int intact = row->entry_count == 0 ||
-                 (map->disk->populate(map->disk->ctx, index, bytes) == 0 &&
-                  crc32c(0, index, bytes) == row->index_crc);
-    if (!intact) {
-        events_add(events, EVENT_ERROR,
-                   "entry log %016" PRIx64 ".log: the index of ledger %" PRId64
-                   " is damaged; it is made anew from its records",
-                   row->log->id, row->ledger_id);
-        if (log_row_rebuild(row, map, events) < 0)
-            return; /* without memory for it: as it is it must not be used, so try again later */
-    }
-    row->index_checked = 1;
-}
-
-uint32_t log_row_position(const log_row *row, const log_map *map, int64_t entry_id) {
-    if (!row->index_checked)
-        return row->entry_count;
-    const uint8_t *index = log_row_index(row, map);
-    /* Ids are mostly without gaps: try the distance from the first one. */
-    uint64_t guess = (uint64_t)entry_id - (uint64_t)row->first_entry;
-    if (entry_id >= row->first_entry && guess < row->entry_count &&
-        (int64_t)load_le64(index + guess * LOG_ENTRY_BYTES) == entry_id)
-        return (uint32_t)guess;
-    uint32_t low = 0, high = row->entry_count;
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        if ((int64_t)load_le64(index + (size_t)middle * LOG_ENTRY_BYTES) < entry_id)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-int64_t log_row_entry(const log_row *row, const log_map *map, uint32_t number, log_place *out) {
-    const uint8_t *slot = log_row_index(row, map) + (size_t)number * LOG_ENTRY_BYTES;
-    out->offset = (uint64_t)load_le32(slot + 8) * RECORD_ALIGNMENT;
-    out->length = load_le32(slot + 12);
-    /* An index is checked before it is used, but a bound is cheaper than trust. */
-    if (out->offset > map->bytes || record_bytes(out->length) > map->bytes - out->offset)
-        out->length = 0;
-    return (int64_t)load_le64(slot);
 }
 
 int log_record_check(const log_row *row, int64_t entry_id, uint32_t length, const uint8_t *at,

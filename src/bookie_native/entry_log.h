@@ -46,14 +46,16 @@
  *         64    8  file size in bytes
  *         72       zeros
  *
- * At open the footer and the ledger table are checked; a ledger's index is checked before its first
- * use, and a record with every read. Where footer, table or an index is damaged, it is made anew
- * from the records.
+ * At open the footer and the ledger table are read and checked; a ledger's index is, before its
+ * first use, and a record with every read. Where footer, table or an index is damaged, also
+ * when it is read once more past the page cache, it is made anew from the records. An error of the
+ * disk is not damage: nothing is made anew, the open or the read fails. A header or footer with the
+ * right checksum and a higher version is neither: such a log is refused.
+ *
+ * Nothing here is mapped: a page that the disk cannot bring would end the process.
  */
 #ifndef PYXBROKER_ENTRY_LOG_H
 #define PYXBROKER_ENTRY_LOG_H
-
-#include <stdatomic.h>
 
 #include "cache.h"
 #include "disk.h"
@@ -71,18 +73,9 @@ enum {
     LOG_HAS_KEY = 2
 };
 
-/* The mapping of a log; pinned by readers, so it has a life of its own. */
-typedef struct log_map {
-    storage_pin pin; /* first */
-    const uint8_t *base;
-    size_t bytes;
-    const disk_calls *disk;
-} log_map;
-
 enum log_row_state {
     ROW_LIVE,
-    ROW_DEAD,     /* its ledger was deleted; readers may still hold pins */
-    ROW_DRAINING, /* waiting for the pins of the mapping it was read through */
+    ROW_DEAD, /* its ledger was deleted, its space is wanted back */
     ROW_PUNCHED
 };
 
@@ -94,23 +87,27 @@ typedef struct log_row {
     uint64_t data_offset, data_bytes, index_offset;
     uint32_t entry_count, index_crc, flags;
     uint8_t key[MASTER_KEY_BYTES];
-    uint8_t state;         /* log_row_state; under the index's lock */
-    uint8_t index_checked; /* by the read thread, or at open */
-    uint8_t *rebuilt;      /* an index made from the records, or NULL */
+    uint8_t state; /* log_row_state; under the list's lock */
+    /* The rest belongs to the read thread, once the log is open. */
+    uint8_t index_stays; /* it was made from the records and is kept until the log is freed */
+    uint8_t lost;        /* some entries that it had are in no index, for their records are gone */
+    uint8_t *index;      /* LOG_ENTRY_BYTES for each entry; NULL: not in memory */
+    struct log_row *earlier, *later; /* by last use (entry_log_index.h) */
     struct entry_log *log;
 } log_row;
 
 typedef struct entry_log {
     uint64_t id, bytes, checkpoint, journal_file;
-    log_map *map;      /* replaced under the index's lock */
-    log_map *draining; /* flush thread */
-    log_row *rows;     /* ascending ledger ids */
+    log_row *rows; /* ascending ledger ids */
     size_t row_count, live_rows;
     uint64_t entries;
     int punches_wanted;
-    int map_reported; /* that it could not be mapped again */
-    uint64_t trouble_ns; /* when a read error was reported last, 0: never; read thread, like this: */
-    int troubled;        /* it was, and no read went well since */
+    /* The read thread's: when an error was reported last (0: never); no read went well since. */
+    uint64_t trouble_ns;
+    int troubled;
+    uint32_t newer;      /* the version that wrote it, when that is why it is refused */
+    int unlisted; /* the manifest does not name it any more: it is to be removed; flush thread */
+    int doubtful; /* its table is made from records and some may be missing: it is never removed */
     int damaged; /* neither footer nor header could tell the checkpoint */
     struct entry_log *next; /* the next older one */
 } entry_log;
@@ -129,36 +126,25 @@ int entry_log_error(int error);
 void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id);
 int entry_log_parse(const char *name, uint64_t *id);
 
-/* Maps a log that has its name and reads its ledger table, rebuilding what is damaged and saying
- * so. Returns 0 or an error when the file cannot be opened or mapped. */
-int entry_log_open(const disk_calls *disk, events *log, int directory_fd, uint64_t id,
-                   entry_log **out);
+/* Reads header, footer and ledger table of a log that has its name, rebuilding what is damaged and
+ * saying so. Returns 0, or an error when the disk could not be read for two seconds or a newer
+ * version wrote the log; then error holds a sentence. */
+int entry_log_open(const disk_calls *disk, events *events, int directory_fd, uint64_t id,
+                   entry_log **out, char *error, size_t error_bytes);
 
-/* Drops the log's hold on its mapping and frees the rest. */
+/* The read thread must have let go of its indexes (log_indexes_forget), or be gone. */
 void entry_log_free(entry_log *log);
-
-/* Maps the log once more, for readers that come from now on. */
-int entry_log_map(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t bytes,
-                  log_map **out);
-
-/* Checks a row's index before its first use, rebuilding it when it is damaged. Read thread. */
-void log_row_prepare(log_row *row, const log_map *map, events *log);
-
-/* The number in the row's index of the entry or of the first one after it. */
-uint32_t log_row_position(const log_row *row, const log_map *map, int64_t entry_id);
-
-/* The entry with that number in the index. */
-int64_t log_row_entry(const log_row *row, const log_map *map, uint32_t number, log_place *out);
 
 /* Checks the record of an entry with the length that the index has, at its place in memory with
  * the bytes available there. 1 and its payload, or 0 when it is damaged. */
 int log_record_check(const log_row *row, int64_t entry_id, uint32_t length, const uint8_t *at,
                      size_t available, const uint8_t **payload);
 
-/* Writes, syncs and names a new log with all that lives in the generation. Returns 0 or an error,
- * after which no file is left. Flush thread; frozen generation. */
+/* Writes, syncs and names a new log with all that lives in the generation, and hands out what an
+ * open would read from it. Returns 0 or an error, after which no file is left. Flush thread; frozen
+ * generation. */
 int entry_log_write(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t journal_file,
-                    const generation *g, uint64_t *bytes);
+                    const generation *g, entry_log **out);
 
 /* Helpers shared by the two files of this part. */
 void log_header_encode(uint8_t *block, uint64_t id, uint64_t checkpoint, uint64_t journal_file);
@@ -166,8 +152,10 @@ void log_row_encode(uint8_t *at, const log_row *row);
 void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,
                        uint32_t table_crc);
 
-/* entry_log_rebuild.c: fills rows from the records of the first bytes of the mapping. */
-int entry_log_rebuild(entry_log *log, events *events);
-int log_row_rebuild(log_row *row, const log_map *map, events *events);
+/* entry_log_rebuild.c: fills the rows of a log from its records, at open. Returns 0 or an error. */
+int entry_log_rebuild(entry_log *log, const disk_calls *disk, int directory_fd, events *events);
+
+/* The same for the index of one row whose table row is intact. Read thread. */
+int log_row_rebuild(log_row *row, const disk_calls *disk, int directory_fd, events *events);
 
 #endif

@@ -1,8 +1,9 @@
 /*
  * entry_log_rebuild.c - making ledger tables and indexes anew from records.
  *
- * Records are sorted by ledger and entry, and each names both, so one scan gives everything back.
- * Punched ranges read as zeros and are passed over in silence.
+ * Records are sorted by ledger and entry, and each names both, so one walk gives everything back.
+ * Punched ranges read as zeros and are passed over in silence. The walk reads the disk past the
+ * page cache; an error of the disk ends it, and nothing is concluded.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -10,16 +11,20 @@
 #include <string.h>
 
 #include "bytes.h"
-#include "crc32c.h"
 #include "entry_log.h"
+#include "entry_log_scan.h"
 
 /* An index being built. */
 typedef struct log_index {
     uint8_t *slots;
     size_t count, capacity;
+    int64_t last; /* entry id; -1: none */
 } log_index;
 
+/* Adds an entry unless one with its id or a higher one was there before. Returns 0 or -ENOMEM. */
 static int log_index_add(log_index *index, int64_t entry_id, uint64_t offset, uint32_t length) {
+    if (index->count > 0 && entry_id <= index->last)
+        return 0;
     if (index->count == index->capacity) {
         size_t capacity = index->capacity == 0 ? 64 : index->capacity * 2;
         uint8_t *slots = realloc(index->slots, capacity * LOG_ENTRY_BYTES);
@@ -32,68 +37,111 @@ static int log_index_add(log_index *index, int64_t entry_id, uint64_t offset, ui
     store_le64(slot, (uint64_t)entry_id);
     store_le32(slot + 8, (uint32_t)(offset / RECORD_ALIGNMENT));
     store_le32(slot + 12, length);
+    index->last = entry_id;
     return 0;
 }
 
-static void log_report_lost(events *events, const entry_log *log, uint64_t offset, size_t bytes) {
-    events_add(events, EVENT_ERROR,
-               "entry log %016" PRIx64 ".log: %zu bytes at offset %" PRIu64
-               " are no record; the entries in them are lost",
-               log->id, bytes, offset);
+/* Hands the index over to its row, which it stays with. */
+static void log_index_finish(log_index *index, log_row *row) {
+    row->index = index->slots;
+    row->index_stays = 1;
+    row->entry_count = (uint32_t)index->count;
+    *index = (log_index){0};
 }
 
-int log_row_rebuild(log_row *row, const log_map *map, events *events) {
-    log_index index = {0};
-    record_scan scan = {.data = map->base + row->data_offset,
-                        .bytes = row->data_bytes,
-                        .seed = record_seed(row->log->id, 0)};
+/* Where the record begins that the last step found. */
+static uint64_t log_scan_record(const log_scan *scan, const record *r) {
+    return scan->at - record_bytes(r->length);
+}
+
+static void log_report_lost(events *events, const entry_log *log, const log_scan *scan) {
+    events_add(events, EVENT_ERROR,
+               "entry log %016" PRIx64 ".log: %" PRIu64 " bytes at offset %" PRIu64
+               " are no record; the entries in them are lost",
+               log->id, scan->lost_bytes, scan->at - scan->lost_bytes);
+}
+
+/* Walks over the records of one row, whose table row is intact. */
+static int log_row_scan(log_row *row, log_scan *scan, log_index *index, events *events) {
     record r;
     enum record_found found;
-    int64_t last = -1;
-    while ((found = record_scan_next(&scan, &r)) != RECORD_NONE) {
-        if (found == RECORD_LOST) {
-            const uint8_t *lost = scan.data + scan.at - scan.skipped_bytes;
-            if (!all_zero(lost, scan.skipped_bytes))
-                log_report_lost(events, row->log, (uint64_t)(lost - map->base),
-                                scan.skipped_bytes);
-        } else if (r.type == RECORD_ENTRY && r.ledger_id == row->ledger_id && r.entry_id > last) {
-            uint64_t offset = (uint64_t)(r.payload - RECORD_HEADER_BYTES - map->base);
-            if (log_index_add(&index, r.entry_id, offset, r.length) < 0) {
-                free(index.slots);
-                return -ENOMEM;
-            }
-            last = r.entry_id;
-        }
+    int error = 0;
+    while (error == 0 && (found = log_scan_next(scan, &r)) != RECORD_NONE) {
+        if (found == RECORD_LOST && !scan->lost_zero)
+            log_report_lost(events, row->log, scan);
+        else if (found != RECORD_LOST && r.type == RECORD_ENTRY && r.ledger_id == row->ledger_id)
+            error = log_index_add(index, r.entry_id, log_scan_record(scan, &r), r.length);
     }
-    if (index.slots == NULL && (index.slots = malloc(1)) == NULL)
-        return -ENOMEM;
-    row->rebuilt = index.slots;
-    row->entry_count = (uint32_t)index.count;
+    return error < 0 ? error : scan->error;
+}
+
+int log_row_rebuild(log_row *row, const disk_calls *disk, int directory_fd, events *events) {
+    int fd = log_open_to_read(disk, directory_fd, row->log->id, LOG_READ_DIRECT);
+    if (fd < 0)
+        return fd;
+    log_index index = {0};
+    log_scan scan = {.disk = disk,
+                     .fd = fd,
+                     .how = LOG_READ_DIRECT,
+                     .seed = record_seed(row->log->id, 0),
+                     .at = row->data_offset,
+                     .end = row->data_offset + row->data_bytes};
+    int error = log_row_scan(row, &scan, &index, events);
+    log_scan_close(&scan);
+    disk->close(disk->ctx, fd);
+    if (error < 0) {
+        free(index.slots);
+        return error;
+    }
+    events_add(events, EVENT_ERROR,
+               "entry log %016" PRIx64 ".log: the index of ledger %" PRId64
+               " is damaged; it was made anew from its records: %zu entries of %" PRIu32,
+               row->log->id, row->ledger_id, index.count, row->entry_count);
+    row->lost = index.count < row->entry_count;
+    log_index_finish(&index, row);
     return 0;
 }
 
+/* A log whose table is being made. */
+typedef struct log_rebuild {
+    entry_log *log;
+    events *events;
+    size_t capacity; /* of log->rows */
+    log_index index; /* of the last row */
+    int lost;        /* what precedes the next record was not all records */
+} log_rebuild;
+
 /* The row that a record belongs to: the last one, or a new one behind it. NULL without memory. */
-static log_row *log_rebuild_row(entry_log *log, size_t *capacity, const record *r,
-                                uint64_t offset) {
-    if (log->row_count > 0 && log->rows[log->row_count - 1].ledger_id == r->ledger_id)
-        return &log->rows[log->row_count - 1];
-    if (log->row_count == *capacity) {
-        size_t larger = *capacity == 0 ? 16 : *capacity * 2;
+static log_row *log_rebuild_row(log_rebuild *b, const record *r, uint64_t offset) {
+    entry_log *log = b->log;
+    log_row *last = log->row_count > 0 ? &log->rows[log->row_count - 1] : NULL;
+    if (last != NULL && b->lost)
+        last->lost = 1;
+    if (last != NULL && last->ledger_id == r->ledger_id)
+        return last;
+    if (last != NULL)
+        log_index_finish(&b->index, last);
+    if (log->row_count == b->capacity) {
+        size_t larger = b->capacity == 0 ? 16 : b->capacity * 2;
         log_row *rows = realloc(log->rows, larger * sizeof *rows);
         if (rows == NULL)
             return NULL;
         log->rows = rows;
-        *capacity = larger;
+        b->capacity = larger;
     }
     log_row *row = &log->rows[log->row_count++];
     *row = (log_row){.ledger_id = r->ledger_id,
                      .last_entry = -1,
                      .data_offset = offset,
+                     .lost = (uint8_t)b->lost,
                      .log = log};
     return row;
 }
 
-static void log_rebuild_add(entry_log *log, log_row *row, const record *r, int intact) {
+/* Returns 0 or -ENOMEM. */
+static int log_rebuild_add(log_rebuild *b, log_row *row, const record *r, uint64_t offset,
+                           int intact) {
+    row->data_bytes = offset + record_bytes(r->length) - row->data_offset;
     if (r->type == RECORD_FENCE) {
         row->flags |= LOG_FENCED;
     } else if (r->type == RECORD_MASTER_KEY && intact) {
@@ -104,44 +152,56 @@ static void log_rebuild_add(entry_log *log, log_row *row, const record *r, int i
             row->first_entry = r->entry_id;
         if (r->entry_id > row->last_entry)
             row->last_entry = r->entry_id;
-        log->entries++;
+        b->log->entries++;
+        return log_index_add(&b->index, r->entry_id, offset, r->length);
     }
+    return 0;
 }
 
-int entry_log_rebuild(entry_log *log, events *events) {
-    const log_map *map = log->map;
-    if (map->bytes <= BLOCK_BYTES)
-        return 0;
-    if (map->disk->populate(map->disk->ctx, map->base, map->bytes) < 0)
-        return -EIO;
-    record_scan scan = {.data = map->base + BLOCK_BYTES,
-                        .bytes = map->bytes - BLOCK_BYTES,
-                        .seed = record_seed(log->id, 0)};
-    size_t capacity = 0;
+/* Walks over all records of the log. */
+static int log_rebuild_scan(log_rebuild *b, log_scan *scan) {
     record r;
     enum record_found found;
-    while ((found = record_scan_next(&scan, &r)) != RECORD_NONE) {
+    while ((found = log_scan_next(scan, &r)) != RECORD_NONE) {
+        const entry_log *log = b->log;
         /* Behind the last record is the damaged index itself; only a gap before one counts. */
         if (found == RECORD_LOST) {
-            const uint8_t *lost = scan.data + scan.at - scan.skipped_bytes;
-            if (scan.at < scan.bytes && !all_zero(lost, scan.skipped_bytes))
-                log_report_lost(events, log, (uint64_t)(lost - map->base), scan.skipped_bytes);
+            b->lost = scan->at < scan->end && !scan->lost_zero;
+            if (b->lost)
+                log_report_lost(b->events, log, scan);
+            b->log->doubtful |= b->lost;
             continue;
         }
         if (log->row_count > 0 && r.ledger_id < log->rows[log->row_count - 1].ledger_id)
             continue;
-        uint64_t offset = (uint64_t)(r.payload - RECORD_HEADER_BYTES - map->base);
-        log_row *row = log_rebuild_row(log, &capacity, &r, offset);
-        if (row == NULL)
+        uint64_t offset = log_scan_record(scan, &r);
+        log_row *row = log_rebuild_row(b, &r, offset);
+        b->lost = 0;
+        if (row == NULL || log_rebuild_add(b, row, &r, offset, found == RECORD_GOOD) < 0)
             return -ENOMEM;
-        log_rebuild_add(log, row, &r, found == RECORD_GOOD);
-        row->data_bytes = offset + record_bytes(r.length) - row->data_offset;
     }
-    for (size_t i = 0; i < log->row_count; i++) {
-        int error = log_row_rebuild(&log->rows[i], map, events);
-        if (error < 0)
-            return error;
-        log->rows[i].index_checked = 1;
-    }
-    return 0;
+    return scan->error;
+}
+
+int entry_log_rebuild(entry_log *log, const disk_calls *disk, int directory_fd, events *events) {
+    if (log->bytes <= BLOCK_BYTES)
+        return 0;
+    unsigned how = LOG_READ_DIRECT | LOG_READ_PATIENTLY;
+    int fd = log_open_to_read(disk, directory_fd, log->id, how);
+    if (fd < 0)
+        return fd;
+    log_rebuild b = {.log = log, .events = events};
+    log_scan scan = {.disk = disk,
+                     .fd = fd,
+                     .how = how,
+                     .seed = record_seed(log->id, 0),
+                     .at = BLOCK_BYTES,
+                     .end = log->bytes};
+    int error = log_rebuild_scan(&b, &scan);
+    log_scan_close(&scan);
+    disk->close(disk->ctx, fd);
+    if (log->row_count > 0)
+        log_index_finish(&b.index, &log->rows[log->row_count - 1]);
+    free(b.index.slots);
+    return error;
 }

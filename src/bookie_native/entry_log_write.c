@@ -221,27 +221,48 @@ static int log_write_file(log_writer *w, int directory_fd, entry_log *log,
     return error;
 }
 
+/* A new log with the ledgers that live in a generation, or NULL without memory. */
+static entry_log *log_new(uint64_t id, uint64_t journal_file, const generation *g, size_t rows) {
+    entry_log *log = calloc(1, sizeof *log);
+    if (log == NULL)
+        return NULL;
+    *log = (entry_log){.id = id,
+                       .checkpoint = g->last_group,
+                       .journal_file = journal_file,
+                       .row_count = rows,
+                       .live_rows = rows,
+                       .rows = calloc(rows + 1, sizeof *log->rows)};
+    if (log->rows != NULL)
+        return log;
+    free(log);
+    return NULL;
+}
+
 int entry_log_write(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t journal_file,
-                    const generation *g, uint64_t *bytes) {
+                    const generation *g, entry_log **out) {
     size_t count;
     cache_ledger **live = generation_live(g, &count);
     if (live == NULL)
         return -ENOMEM;
-    entry_log log = {.id = id, .checkpoint = g->last_group, .journal_file = journal_file};
-    uint64_t expected = log_bytes_expected(live, count, &log.entries);
-    log.row_count = count;
-    log.rows = calloc(count + 1, sizeof *log.rows);
-    uint8_t *index = malloc(log.entries * LOG_ENTRY_BYTES + 1);
+    entry_log *log = log_new(id, journal_file, g, count);
+    uint64_t entries, expected = log_bytes_expected(live, count, &entries);
+    uint8_t *index = malloc(entries * LOG_ENTRY_BYTES + 1);
     log_writer w = {.disk = disk, .buffer = aligned_alloc(BLOCK_BYTES, LOG_WRITE_BYTES)};
     int error = -ENOMEM;
-    if (expected / RECORD_ALIGNMENT > UINT32_MAX)
+    if (expected / RECORD_ALIGNMENT > UINT32_MAX) {
         error = -EFBIG;
-    else if (log.rows != NULL && index != NULL && w.buffer != NULL)
-        error = log_write_file(&w, directory_fd, &log, live, index, expected);
-    *bytes = log.bytes;
+    } else if (log != NULL && index != NULL && w.buffer != NULL) {
+        log->entries = entries;
+        error = log_write_file(&w, directory_fd, log, live, index, expected);
+    }
+    for (size_t i = 0; error == 0 && i < count; i++)
+        log->rows[i].log = log;
+    if (error == 0)
+        *out = log;
+    else if (log != NULL)
+        entry_log_free(log);
     free(w.buffer);
     free(index);
-    free(log.rows);
     free(live);
     return error;
 }

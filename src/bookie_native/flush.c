@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, SWEEP_MS = 200, REMIND_MS = 100 };
+enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, REMIND_MS = 100 };
 
 void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, reader *reader,
                   events *events, int event_fd) {
@@ -17,6 +17,7 @@ void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, 
     f->reader = reader;
     f->events = events;
     f->event_fd = event_fd;
+    f->sweep_wanted = logs->manifest_stale;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
 }
@@ -25,11 +26,14 @@ int flusher_write(flusher *f, generation *g) {
     int error = journal_wait(f->journal, g->last_group);
     if (error < 0)
         return error;
-    uint64_t id = f->logs->next_id++, bytes = 0;
-    error = entry_log_write(f->logs->disk, f->logs->directory_fd, id,
-                            atomic_load(&f->journal->file_id), g, &bytes);
-    if (error == 0)
-        error = log_list_publish(f->logs, id, g);
+    entry_log *log = log_list_take_pending(f->logs, g);
+    if (log == NULL)
+        error = entry_log_write(f->logs->disk, f->logs->directory_fd, f->logs->next_id++,
+                                atomic_load(&f->journal->file_id), g, &log);
+    if (error < 0)
+        return error;
+    uint64_t bytes = log->bytes;
+    error = log_list_publish(f->logs, log, g);
     if (error < 0)
         return error;
     journal_files_checkpoint(f->files, g->last_group);
@@ -96,14 +100,19 @@ static int flusher_attempt(flusher *f, generation *g) {
     return journal_failed ? 0 : error;
 }
 
+/* The pause after the next failure. */
+static unsigned flusher_longer(unsigned milliseconds) {
+    return milliseconds * 2 < FLUSH_RETRY_MS_MAX ? milliseconds * 2 : FLUSH_RETRY_MS_MAX;
+}
+
 static void *flusher_run(void *arg) {
     flusher *f = arg;
-    unsigned retry_ms = FLUSH_RETRY_MS_MIN;
-    int draining = 0; /* some space waits for pins */
+    unsigned retry_ms = FLUSH_RETRY_MS_MIN, sweep_ms = FLUSH_RETRY_MS_MIN;
+    int unswept = 0; /* the last sweep could not do everything */
     pthread_mutex_lock(&f->lock);
     for (;;) {
         generation *g = f->waiting;
-        int sweep = f->sweep_wanted || draining;
+        int sweep = f->sweep_wanted || unswept;
         f->sweep_wanted = 0;
         pthread_mutex_unlock(&f->lock);
         int error = 0;
@@ -113,7 +122,8 @@ static void *flusher_run(void *arg) {
             sweep |= error == 0;
         }
         if (sweep) {
-            draining = log_list_sweep(f->logs);
+            unswept = log_list_sweep(f->logs);
+            sweep_ms = !unswept ? FLUSH_RETRY_MS_MIN : flusher_longer(sweep_ms);
             reader_forget_removed(f->reader);
         }
         pthread_mutex_lock(&f->lock);
@@ -124,9 +134,9 @@ static void *flusher_run(void *arg) {
             break;
         if (f->waiting != NULL && error < 0) {
             flusher_wait(f, retry_ms);
-            retry_ms = retry_ms * 2 < FLUSH_RETRY_MS_MAX ? retry_ms * 2 : FLUSH_RETRY_MS_MAX;
+            retry_ms = flusher_longer(retry_ms);
         } else if (f->waiting == NULL && !f->sweep_wanted) {
-            flusher_wait(f, draining ? SWEEP_MS : 0);
+            flusher_wait(f, unswept ? sweep_ms : 0);
         }
     }
     pthread_mutex_unlock(&f->lock);

@@ -18,39 +18,7 @@ typedef struct ledger_rows {
     size_t count, capacity;
 } ledger_rows;
 
-typedef struct found_ids {
-    uint64_t *ids;
-    size_t count, capacity;
-    char unfinished[LOG_NAME_BYTES + 4]; /* one file to remove, "" for none */
-} found_ids;
-
-static int found_name(void *arg, const char *name) {
-    found_ids *found = arg;
-    uint64_t id;
-    size_t length = strlen(name);
-    if (length == 24 && strcmp(name + 20, ".tmp") == 0)
-        memcpy(found->unfinished, name, length + 1);
-    if (!entry_log_parse(name, &id))
-        return 0;
-    if (found->count == found->capacity) {
-        size_t capacity = found->capacity == 0 ? 64 : found->capacity * 2;
-        uint64_t *ids = realloc(found->ids, capacity * sizeof *ids);
-        if (ids == NULL)
-            return -ENOMEM;
-        found->ids = ids;
-        found->capacity = capacity;
-    }
-    found->ids[found->count++] = id;
-    return 0;
-}
-
-static int by_id(const void *a, const void *b) {
-    uint64_t first = *(const uint64_t *)a, second = *(const uint64_t *)b;
-    return first < second ? -1 : first > second;
-}
-
-/* Adds a live row to its ledger. Under the lock. Returns 0 or -ENOMEM. */
-static int log_list_add_row(log_list *list, log_row *row) {
+int log_list_add_row(log_list *list, log_row *row) {
     ledger_rows *ledger = id_map_get(&list->ledgers, row->ledger_id);
     if (ledger == NULL) {
         ledger = calloc(1, sizeof *ledger);
@@ -73,7 +41,7 @@ static int log_list_add_row(log_list *list, log_row *row) {
     return 0;
 }
 
-static void log_list_put(log_list *list, entry_log *log) {
+void log_list_put(log_list *list, entry_log *log) {
     log->next = list->newest;
     list->newest = log;
     if (log->id >= list->next_id)
@@ -82,58 +50,10 @@ static void log_list_put(log_list *list, entry_log *log) {
         list->checkpoint = log->checkpoint;
 }
 
-/* Opens one log found in the directory and tells about its rows. */
-static int log_list_adopt(log_list *list, uint64_t id, log_row_fn found, void *arg) {
-    entry_log *log;
-    int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log);
-    if (error < 0)
-        return error;
-    list->unsure |= log->damaged;
-    log_list_put(list, log);
-    for (size_t i = 0; i < log->row_count && error == 0; i++) {
-        error = log_list_add_row(list, &log->rows[i]);
-        if (error == 0)
-            error = found(arg, &log->rows[i]);
-    }
-    return error;
-}
-
 void log_list_prepare(log_list *list) {
     memset(list, 0, sizeof *list);
     pthread_mutex_init(&list->lock, NULL);
     list->next_id = 1;
-}
-
-int log_list_open(log_list *list, const disk_calls *disk, events *events, int directory_fd,
-                  log_row_fn found_row, void *arg, char *error, size_t error_bytes) {
-    list->disk = disk;
-    list->events = events;
-    list->directory_fd = directory_fd;
-    found_ids found = {0};
-    int result;
-    for (;;) {
-        result = disk->list(disk->ctx, directory_fd, found_name, &found);
-        if (result < 0 || found.unfinished[0] == '\0')
-            break;
-        /* A crash leaves at most one; removing it while listing could confuse the listing. */
-        result = disk->unlink(disk->ctx, directory_fd, found.unfinished);
-        if (result < 0)
-            break;
-        found.unfinished[0] = '\0';
-        found.count = 0;
-    }
-    if (result < 0)
-        snprintf(error, error_bytes, "the ledger directory cannot be read: %s", strerror(-result));
-    if (found.count > 0)
-        qsort(found.ids, found.count, sizeof *found.ids, by_id);
-    for (size_t i = 0; i < found.count && result == 0; i++) {
-        result = log_list_adopt(list, found.ids[i], found_row, arg);
-        if (result < 0)
-            snprintf(error, error_bytes, "entry log %016" PRIx64 ".log cannot be opened: %s",
-                     found.ids[i], strerror(-result));
-    }
-    free(found.ids);
-    return result;
 }
 
 static void log_list_free(entry_log *log) {
@@ -155,14 +75,84 @@ void log_list_close(log_list *list) {
     id_map_free(&list->ledgers);
     log_list_free(list->newest);
     log_list_free(list->removed);
+    log_list_free(list->pending);
+    free(list->unread);
     pthread_mutex_destroy(&list->lock);
 }
 
-int log_list_publish(log_list *list, uint64_t id, const generation *g) {
-    entry_log *log;
-    int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log);
-    if (error < 0)
+/* What is said of a log when a step fails, and when the step goes well again. */
+static const struct {
+    const char *fails, *again;
+} log_list_texts[STEP_COUNT] = {
+    [STEP_MANIFEST] = {"the manifest that names it could not be written",
+                       "the manifest of entry logs is written again"},
+    [STEP_UNLINK] = {"it has no ledger any more and could not be removed",
+                     "entry logs without ledgers are removed again"},
+    [STEP_PUNCH] = {"the space of deleted ledgers could not be freed",
+                    "the space of deleted ledgers is freed again"}};
+
+/* Says what kept space from coming back, once for each cause, and when it went well again (error
+ * 0). */
+static void log_list_tell(log_list *list, enum log_list_step step, uint64_t id, int error) {
+    int before = list->troubles[step];
+    list->troubles[step] = error;
+    if (error < 0 && error != before)
+        events_add(list->events, EVENT_WARNING,
+                   "entry log %016" PRIx64 ".log: %s (%s); it is tried again", id,
+                   log_list_texts[step].fails, strerror(-error));
+    else if (error == 0 && before < 0)
+        events_add(list->events, EVENT_INFO, "%s", log_list_texts[step].again);
+}
+
+static int by_row_id(const void *a, const void *b) {
+    uint64_t first = ((const manifest_row *)a)->id, second = ((const manifest_row *)b)->id;
+    return first < second ? -1 : first > second;
+}
+
+/* Writes the manifest, with a log that is not in the list yet, or NULL. Returns 0 or an error. */
+static int log_list_write_manifest(log_list *list, const entry_log *more) {
+    size_t count = list->unread_count + (more != NULL);
+    for (const entry_log *log = list->newest; log != NULL; log = log->next)
+        count += !log->unlisted;
+    manifest_row *rows = malloc((count + 1) * sizeof *rows);
+    if (rows == NULL)
+        return -ENOMEM;
+    size_t at = 0;
+    for (; at < list->unread_count; at++)
+        rows[at] = list->unread[at];
+    pthread_mutex_lock(&list->lock);
+    for (const entry_log *log = more != NULL ? more : list->newest; log != NULL;
+         log = log == more ? list->newest : log->next)
+        if (!log->unlisted)
+            rows[at++] = (manifest_row){.id = log->id,
+                                        .bytes = log->bytes,
+                                        .ledgers = log->live_rows,
+                                        .entries = log->entries};
+    pthread_mutex_unlock(&list->lock);
+    qsort(rows, count, sizeof *rows, by_row_id);
+    int error = log_manifest_write(list->disk, list->directory_fd, rows, count);
+    free(rows);
+    list->manifest_stale = error < 0;
+    return error;
+}
+
+entry_log *log_list_take_pending(log_list *list, const generation *g) {
+    entry_log *log = list->pending;
+    list->pending = NULL;
+    if (log == NULL || list->pending_number == g->number)
+        return log;
+    entry_log_free(log); /* its file is taken in at the next start, and does no harm */
+    return NULL;
+}
+
+int log_list_publish(log_list *list, entry_log *log, const generation *g) {
+    int error = log_list_write_manifest(list, log);
+    if (error < 0) {
+        /* The file stays: the manifest may have come as far as naming it. */
+        list->pending = log;
+        list->pending_number = g->number;
         return error;
+    }
     pthread_mutex_lock(&list->lock);
     log_list_put(list, log);
     for (size_t i = 0; i < log->row_count && error == 0; i++) {
@@ -198,126 +188,124 @@ int log_list_delete(log_list *list, int64_t ledger_id) {
     return 1;
 }
 
-/* Moves the rows of a log from one state to another. Under the lock. Returns how many. */
-static size_t log_rows_move(entry_log *log, enum log_row_state from, enum log_row_state to) {
-    size_t moved = 0;
-    for (size_t i = 0; i < log->row_count; i++)
-        if (log->rows[i].state == from) {
-            log->rows[i].state = (uint8_t)to;
-            moved++;
-        }
-    return moved;
+/* Punches one row if it is dead. Returns 0 or an error, after which it still is. */
+static int log_punch_row(log_list *list, log_row *row, int fd) {
+    pthread_mutex_lock(&list->lock);
+    int dead = row->state == ROW_DEAD;
+    pthread_mutex_unlock(&list->lock);
+    if (!dead)
+        return 0;
+    uint64_t from = round_up(row->data_offset, BLOCK_BYTES);
+    uint64_t to = round_down(row->data_offset + row->data_bytes, BLOCK_BYTES);
+    int error = 0;
+    if (from < to)
+        error = list->disk->fallocate(list->disk->ctx, fd,
+                                      FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (int64_t)from,
+                                      (int64_t)(to - from));
+    /* Where the file system cannot, the space comes back when the whole log goes. */
+    if (error < 0 && error != -EOPNOTSUPP)
+        return error;
+    pthread_mutex_lock(&list->lock);
+    row->state = ROW_PUNCHED;
+    pthread_mutex_unlock(&list->lock);
+    return 0;
 }
 
-/* Gives the blocks that lie wholly inside the draining rows back to the file system. */
-static void log_punch(log_list *list, entry_log *log) {
+/* Gives the blocks that lie wholly inside the dead rows back to the file system. Returns 0 or the
+ * last error; what could not be done is still wanted then. */
+static int log_punch(log_list *list, entry_log *log) {
     const disk_calls *disk = list->disk;
     char name[LOG_NAME_BYTES];
     entry_log_name(name, log->id);
     int fd = disk->open(disk->ctx, list->directory_fd, name, O_RDWR);
-    int error = fd < 0 ? fd : 0;
-    for (size_t i = 0; i < log->row_count && error == 0; i++) {
-        log_row *row = &log->rows[i];
-        if (row->state != ROW_DRAINING)
-            continue;
-        uint64_t from = round_up(row->data_offset, BLOCK_BYTES);
-        uint64_t to = round_down(row->data_offset + row->data_bytes, BLOCK_BYTES);
-        if (from < to)
-            error = disk->fallocate(disk->ctx, fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                                    (int64_t)from, (int64_t)(to - from));
+    int failure = fd < 0 ? fd : 0;
+    for (size_t i = 0; i < log->row_count && fd >= 0; i++) {
+        int error = log_punch_row(list, &log->rows[i], fd);
+        failure = error < 0 ? error : failure;
     }
     if (fd >= 0)
         disk->close(disk->ctx, fd);
-    /* Where the file system cannot, the space comes back when the whole log goes. */
-    if (error < 0 && error != -EOPNOTSUPP)
-        events_add(list->events, EVENT_WARNING,
-                   "the space of deleted ledgers in entry log %s could not be freed: %s", name,
-                   strerror(-error));
     pthread_mutex_lock(&list->lock);
-    log_rows_move(log, ROW_DRAINING, ROW_PUNCHED);
+    log->punches_wanted |= failure < 0;
     pthread_mutex_unlock(&list->lock);
+    return failure;
 }
 
-/* Punches what nobody reads any more. Returns 1 when some of it still waits for pins. */
-static int log_sweep(log_list *list, entry_log *log) {
-    if (log->draining == NULL) {
-        /* Readers that come now get a new mapping; those of the deleted ledgers hold the old one,
-         * whose last pin tells that nobody can see the hole. */
-        log_map *fresh;
-        int error = entry_log_map(list->disk, list->directory_fd, log->id, log->bytes, &fresh);
-        if (error < 0) {
-            if (!log->map_reported++)
-                events_add(list->events, EVENT_WARNING,
-                       "entry log %016" PRIx64 ".log could not be mapped again: %s", log->id,
-                           strerror(-error));
-            return 1;
-        }
-        pthread_mutex_lock(&list->lock);
-        log_rows_move(log, ROW_DEAD, ROW_DRAINING);
-        log->punches_wanted = 0;
-        log->draining = log->map;
-        log->map = fresh;
-        pthread_mutex_unlock(&list->lock);
-    }
-    if (atomic_load_explicit(&log->draining->pin.count, memory_order_acquire) > 1)
-        return 1;
-    log_punch(list, log);
-    pin_drop(&log->draining->pin);
-    log->draining = NULL;
-    return 0;
-}
-
-/* Takes a log without live ledgers off the disk and off the list. */
-static void log_remove(log_list *list, entry_log **at) {
+/* Takes a log that the manifest does not name off the disk and off the list. Returns 0, or an error
+ * after which it is still there. */
+static int log_remove(log_list *list, entry_log **at) {
     entry_log *log = *at;
     char name[LOG_NAME_BYTES];
     entry_log_name(name, log->id);
     int error = list->disk->unlink(list->disk->ctx, list->directory_fd, name);
     if (error < 0 && error != -ENOENT)
-        events_add(list->events, EVENT_WARNING, "entry log %s could not be removed: %s", name,
-                   strerror(-error));
+        return error;
     pthread_mutex_lock(&list->lock);
     *at = log->next;
     log->next = list->removed;
     list->removed = log;
     pthread_mutex_unlock(&list->lock);
+    return 0;
+}
+
+/* 1 when the log may go: the newest one carries the checkpoint and stays. */
+static int log_is_done(log_list *list, const entry_log *log) {
+    pthread_mutex_lock(&list->lock);
+    int done = log->live_rows == 0 && log != list->newest && !log->doubtful;
+    pthread_mutex_unlock(&list->lock);
+    return done;
+}
+
+/* Removes logs without live ledgers from the manifest, which then may be unlinked. Returns 0 or an
+ * error. */
+static int log_list_sweep_manifest(log_list *list) {
+    for (entry_log *log = list->newest; log != NULL; log = log->next)
+        if (!log->unlisted && log_is_done(list, log))
+            list->manifest_stale = log->unlisted = 1;
+    int error = list->manifest_stale ? log_list_write_manifest(list, NULL) : 0;
+    log_list_tell(list, STEP_MANIFEST, list->newest == NULL ? 0 : list->newest->id, error);
+    return error;
 }
 
 int log_list_sweep(log_list *list) {
-    int waiting = 0;
+    int kept = log_list_sweep_manifest(list), unlinks = 0, punches = 0;
+    uint64_t unlink_id = 0, punch_id = 0;
     /* Only this thread changes the links, so the walk needs no lock. */
     for (entry_log **at = &list->newest; *at != NULL;) {
         entry_log *log = *at;
         pthread_mutex_lock(&list->lock);
-        size_t live = log->live_rows;
         int wanted = log->punches_wanted;
+        log->punches_wanted = 0;
         pthread_mutex_unlock(&list->lock);
-        /* The newest one carries the checkpoint and stays. */
-        if (live == 0 && log != list->newest) {
-            log_remove(list, at);
-            continue;
+        int error = 0;
+        if (log->unlisted && kept == 0) {
+            error = log_remove(list, at);
+            if (error == 0)
+                continue;
+            unlinks = error;
+            unlink_id = log->id;
         }
-        if (wanted || log->draining != NULL)
-            waiting |= log_sweep(list, log);
+        /* A log that should go and cannot gives at least its records' space back. */
+        if (wanted && (error = log_punch(list, log)) < 0) {
+            punches = error;
+            punch_id = log->id;
+        }
         at = &log->next;
     }
-    return waiting;
+    log_list_tell(list, STEP_UNLINK, unlink_id, unlinks);
+    log_list_tell(list, STEP_PUNCH, punch_id, punches);
+    return kept < 0 || unlinks < 0 || punches < 0;
 }
 
-log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id,
-                       log_map **map) {
+log_row *log_list_find(log_list *list, int64_t ledger_id, int64_t entry_id, uint64_t before_id) {
     log_row *found = NULL;
     pthread_mutex_lock(&list->lock);
     ledger_rows *ledger = id_map_get(&list->ledgers, ledger_id);
     for (size_t i = ledger == NULL ? 0 : ledger->count; i > 0 && found == NULL; i--) {
         log_row *row = ledger->rows[i - 1];
-        if (row->log->id < before_id && row->entry_count > 0 && row->first_entry <= entry_id &&
-            entry_id <= row->last_entry)
+        if (row->log->id < before_id && (row->entry_count > 0 || row->lost) &&
+            row->first_entry <= entry_id && entry_id <= row->last_entry)
             found = row;
-    }
-    if (found != NULL) {
-        *map = found->log->map;
-        pin_hold(&(*map)->pin, 1);
     }
     pthread_mutex_unlock(&list->lock);
     return found;

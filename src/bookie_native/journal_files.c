@@ -87,7 +87,7 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
     files->event_fd = event_fd;
     files->full_bytes = full_bytes;
     files->next_id = 1;
-    manifest_open(&files->manifest, disk, directory_fd, MANIFEST_JOURNAL);
+    journal_manifest_open(&files->manifest, disk, directory_fd);
     pthread_mutex_init(&files->lock, NULL);
     pthread_cond_init(&files->work, NULL);
     pthread_cond_init(&files->ready, NULL);
@@ -124,8 +124,8 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
         files->next_id = id + 1;
     if (use == JOURNAL_USELESS)
         return journal_files_new(&files->retired, id, bytes, -1, 0);
-    int listed = manifest_has(&files->manifest, id);
-    if (manifest_add(&files->manifest, id) < 0)
+    int listed = journal_manifest_has(&files->manifest, id);
+    if (journal_manifest_add(&files->manifest, id) < 0)
         return -ENOMEM;
     if (use == JOURNAL_RETIRED)
         return journal_files_new(&files->retired, id, bytes, -1, last_group);
@@ -285,7 +285,7 @@ static void journal_files_note(journal_files *files, int error) {
  * it gives up meanwhile. Returns 0 or an error. */
 static int journal_files_list(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
-    int error = manifest_store(&files->manifest);
+    int error = journal_manifest_store(&files->manifest);
     pthread_mutex_lock(&files->lock);
     while (error == 0 && files->fresh != NULL) {
         journal_file *file = files->fresh;
@@ -303,12 +303,12 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
                   journal_files_count(files->spares) < SPARES_MAX;
     uint64_t id = recycle ? files->next_id++ : 0;
     pthread_mutex_unlock(&files->lock);
-    manifest_remove(&files->manifest, file->id);
-    int kept = manifest_store(&files->manifest), error = 0;
+    journal_manifest_remove(&files->manifest, file->id);
+    int kept = journal_manifest_store(&files->manifest), error = 0;
     if (recycle && kept == 0) {
         error = journal_file_recycle(files, file, id);
         if (error == 0)
-            error = manifest_add(&files->manifest, id);
+            error = journal_manifest_add(&files->manifest, id);
     }
     if (error < 0)
         events_add(files->events, EVENT_WARNING,
@@ -329,12 +329,12 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
 /* Adds a file that was just made to those that the manifest is to list. Under the lock, or before
  * the thread runs. Returns 0 or an error, after which there is no such file. */
 static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
-    int error = manifest_add(&files->manifest, id);
+    int error = journal_manifest_add(&files->manifest, id);
     if (error == 0)
         error = journal_files_new(&files->fresh, id, bytes, fd, 0);
     if (error == 0)
         return 0;
-    manifest_remove(&files->manifest, id);
+    journal_manifest_remove(&files->manifest, id);
     journal_file_remove(files, fd, id);
     return error;
 }
@@ -369,7 +369,8 @@ static int journal_files_step(journal_files *files) {
     if (files->stopping || journal_files_count(files->spares) >= SPARES_WANTED)
         return 0;
     error = journal_files_prepare(files);
-    return error < 0 ? error : 1;
+    /* When the storage closes there is no next attempt, but there may be files to recycle. */
+    return error < 0 && !files->stopping ? error : 1;
 }
 
 static void *journal_files_run(void *arg) {
@@ -450,7 +451,7 @@ void journal_files_close(journal_files *files) {
     journal_files_free(files, files->fresh);
     journal_files_free(files, files->spares);
     journal_files_free(files, files->retired);
-    manifest_close(&files->manifest);
+    journal_manifest_close(&files->manifest);
     pthread_cond_destroy(&files->work);
     pthread_cond_destroy(&files->ready);
     pthread_mutex_destroy(&files->lock);

@@ -28,7 +28,7 @@
 
 #include "disk.h"
 #include "events.h"
-#include "manifest.h"
+#include "journal_manifest.h"
 
 enum {
     JOURNAL_NAME_BYTES = 32,
@@ -57,7 +57,7 @@ typedef struct journal_files {
     journal_file *fresh;  /* to become spares when the manifest lists them */
     journal_file *spares; /* ascending ids */
     journal_file *retired;
-    manifest manifest;    /* of this part's thread, once that runs */
+    journal_manifest manifest;    /* of this part's thread, once that runs */
     uint64_t next_id;
     uint64_t checkpoint; /* groups up to this one are in entry logs */
     int error;           /* of the thread's last attempt; 0 when it went well */

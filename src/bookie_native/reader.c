@@ -43,8 +43,8 @@ void reader_open(reader *r, log_list *logs, events *events, int event_fd) {
 /* The consecutive entries of one row from number on, as far as the request and one window go.
  * Returns how many places were filled and, in *from and *to, the bytes of the file they span. */
 static int reader_run(const reader *r, const read_request *request, int done, const log_row *row,
-                      const log_map *map, uint32_t number, uint64_t *bytes, log_place *places,
-                      uint64_t *from, uint64_t *to) {
+                      uint32_t number, uint64_t *bytes, log_place *places, uint64_t *from,
+                      uint64_t *to) {
     int count = 0;
     uint64_t limit = UINT64_MAX;
     int64_t entry_id = request->first + done;
@@ -53,7 +53,7 @@ static int reader_run(const reader *r, const read_request *request, int done, co
            number < row->entry_count && entry_id <= request->last &&
            (done + count == 0 || *bytes < request->bytes_max)) {
         log_place *place = &places[count];
-        if (log_row_entry(row, map, number, place) != entry_id)
+        if (log_row_entry(row, number, place) != entry_id)
             break;
         uint64_t end = place->offset + record_bytes(place->length);
         if (place->length > 0 && *to == 0) {
@@ -125,16 +125,20 @@ static int reader_check(const read_request *request, int done, const log_row *ro
     return count;
 }
 
-/* A moment between two attempts; short, since this thread serves everybody. */
-static void reader_pause(void) {
+/* 1, after a moment, when a read that ended with this error may be tried again at once. That moment
+ * is short, since this thread serves everybody; and while the disk keeps failing one attempt is
+ * enough, for who asked will ask again. */
+static int reader_try_again(const reader *r, int error, int attempts) {
+    if (error == 0 || error == STORAGE_DAMAGED || r->failing || attempts >= READ_ATTEMPTS_MAX)
+        return 0;
     struct timespec pause = {.tv_nsec = READ_PAUSE_NS};
     nanosleep(&pause, NULL);
+    return 1;
 }
 
 /* Brings the span of *count places in. Where the disk cannot read all of it, *count becomes 1 and
  * only the first is tried, so that a bad block costs the entries that lie on it; that a few times,
- * so that an error of a moment costs nobody anything. While the disk keeps failing once is enough:
- * who asked will ask again. */
+ * so that an error of a moment costs nobody anything. */
 static int reader_fetch(reader *r, const read_request *request, const log_row *row, uint64_t from,
                         uint64_t to, const log_place *places, int *count, window *in) {
     entry_log *log = row->log;
@@ -144,13 +148,10 @@ static int reader_fetch(reader *r, const read_request *request, const log_row *r
         if (places[0].length == 0)
             return 0;
         uint64_t end = places[0].offset + record_bytes(places[0].length);
-        for (int attempts = r->failing ? 1 : READ_ATTEMPTS_MAX; attempts > 0; attempts--) {
+        int attempts = 0;
+        do
             error = windows_get(&r->windows, log->id, log->bytes, places[0].offset, end, 0, in);
-            if (error == 0 || error == STORAGE_DAMAGED)
-                break;
-            if (attempts > 1)
-                reader_pause();
-        }
+        while (reader_try_again(r, error, ++attempts));
     }
     r->failing = error < 0 && error != STORAGE_DAMAGED;
     return error;
@@ -174,8 +175,9 @@ static int reader_step(reader *r, const read_request *request, int done, const l
     return good;
 }
 
-/* An entry failed its check. Memory may have gone bad rather than the disk, so it is read once more,
- * past all that is held. Returns 1 when it is there after all, STORAGE_DAMAGED or an error. */
+/* An entry failed its check. Memory may have gone bad rather than the disk, so it is read once
+ * more, past all that is held. Returns 1 when it is there after all, or an error, STORAGE_DAMAGED
+ * when it is not. */
 static int reader_check_again(reader *r, const read_request *request, int done,
                               const log_row *row, const log_place *place) {
     if (place->length == 0)
@@ -192,7 +194,7 @@ static int reader_check_again(reader *r, const read_request *request, int done,
     windows_drop(&r->windows, id, place->offset, end);
     events_add(r->events, EVENT_WARNING,
                "entry log %016" PRIx64 ".log: entry %" PRId64 " of ledger %" PRId64
-               " had a wrong checksum once and was right when it was read again; is the memory bad?",
+               " had a wrong checksum once and was right when read again; is the memory bad?",
                id, request->first + done, row->ledger_id);
     return 1;
 }
@@ -208,18 +210,31 @@ static int reader_judge(reader *r, const log_row *row, int64_t entry_id, int err
     return error;
 }
 
+static int reader_need_index(reader *r, log_row *row) {
+    int error, attempts = 0;
+    do
+        error = log_indexes_need(&r->indexes, row);
+    while (reader_try_again(r, error, ++attempts));
+    r->failing |= error < 0;
+    return error;
+}
+
 /* Adds the entries that one row has, from first + done on, up to the first that fails, for which
  * *status becomes STORAGE_DAMAGED, STORAGE_NO_ENTRY when the ledger was deleted meanwhile, or an
  * error that says nothing about the entry. Returns how many. */
 static int reader_row(reader *r, const read_request *request, int done, uint64_t *bytes,
-                      log_row *row, log_map *map, int *status) {
-    log_row_prepare(row, map, r->events);
-    uint32_t number = log_row_position(row, map, request->first + done);
+                      log_row *row, int *status) {
+    int error = reader_need_index(r, row);
+    if (error < 0) {
+        *status = reader_judge(r, row, request->first + done, error);
+        return 0;
+    }
+    uint32_t number = log_row_position(row, request->first + done);
     log_place places[READ_STEP_ENTRIES];
     int first = done;
     while (*status == 0) {
         uint64_t from, to;
-        int count = reader_run(r, request, done, row, map, number, bytes, places, &from, &to);
+        int count = reader_run(r, request, done, row, number, bytes, places, &from, &to);
         if (count == 0)
             break;
         int good = reader_step(r, request, done, row, from, to, places, &count);
@@ -245,17 +260,17 @@ static int64_t reader_read(reader *r, const read_request *request) {
     uint64_t bytes = 0, before = UINT64_MAX;
     while (done < request->max && request->first + done <= request->last &&
            (done == 0 || bytes < request->bytes_max)) {
-        log_map *map;
-        log_row *row = log_list_find(r->logs, request->ledger_id, request->first + done, before,
-                                     &map);
+        log_row *row =
+            log_list_find(r->logs, request->ledger_id, request->first + done, before);
         if (row == NULL)
             break;
         int status = 0;
-        int added = reader_row(r, request, done, &bytes, row, map, &status);
-        pin_drop(&map->pin);
+        int added = reader_row(r, request, done, &bytes, row, &status);
         done += added;
         if (status < 0)
             failure = status;
+        else if (added == 0 && row->lost)
+            failure = STORAGE_DAMAGED; /* not in the index, but that is not all there was */
         if (status < 0 && status != STORAGE_DAMAGED)
             break;
         /* Where an entry is missing from this log, or bad in it, an older one may have it. */
@@ -271,6 +286,7 @@ static void reader_free_removed(reader *r) {
     while (log != NULL) {
         entry_log *next = log->next;
         windows_forget(&r->windows, log->id);
+        log_indexes_forget(&r->indexes, log);
         entry_log_free(log);
         log = next;
     }
@@ -307,6 +323,8 @@ int reader_start(reader *r) {
     int error = windows_open(&r->windows, r->logs->disk, r->logs->directory_fd);
     if (error < 0)
         return error;
+    log_indexes_open(&r->indexes, r->logs->disk, r->events, r->logs->directory_fd,
+                     LOG_INDEXES_BYTES_MAX);
     error = -pthread_create(&r->thread, NULL, reader_thread, r);
     r->running = error == 0;
     return error;

@@ -1,12 +1,14 @@
 /*
  * reader.h - the read thread: entries from the entry logs, checked and brought into memory.
  *
- * Requests are served in order. The thread brings the pages of a run in and checks each record, so
- * that whoever uses the entries later neither waits for a disk nor meets damage.
+ * Requests are served in order. The thread brings a run in and checks each record, so that whoever
+ * uses the entries later neither waits for a disk nor meets damage. It never waits long for a disk
+ * that fails either: after a few attempts the error is the answer, and the request comes again.
  */
 #ifndef PYXBROKER_READER_H
 #define PYXBROKER_READER_H
 
+#include "entry_log_index.h"
 #include "index.h"
 #include "window.h"
 
@@ -27,7 +29,8 @@ typedef struct read_queue {
 typedef struct reader {
     log_list *logs;
     events *events;
-    windows windows; /* read thread */
+    windows windows;     /* read thread, like the indexes */
+    log_indexes indexes;
     int event_fd;
     pthread_t thread;
     pthread_mutex_t lock;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "bytes.h"
+#include "disk_patience.h"
 #include "replay_window.h"
 
 enum {
@@ -207,7 +208,6 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
                        .fd = file->fd,
                        .file_id = file->id,
                        .file_bytes = file->bytes,
-                       .deadline_ns = r->options->deadline_ns,
                        .accept_loss = r->options->accept_loss};
     uint64_t at = BLOCK_BYTES, bad_from = 0, limit = 0, last_in_file = 0;
     while (at + BLOCK_BYTES <= file->bytes && r->error == 0) {
@@ -333,24 +333,17 @@ static int replay_open_file(replay *r, found_file *file, uint32_t *version) {
     const disk_calls *disk = r->options->disk;
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, file->id);
-    unsigned pause_ms = 0;
-    do
-        file->fd = disk_open_direct(disk, r->options->directory_fd, name, O_RDONLY);
-    while (file->fd < 0 && disk_again(disk, file->fd, r->options->deadline_ns, &pause_ms));
+    file->fd = disk_open_direct_patiently(disk, r->options->directory_fd, name, O_RDONLY);
     if (file->fd < 0)
         return file->fd;
-    int64_t size;
-    do
-        size = disk->file_bytes(disk->ctx, file->fd);
-    while (size < 0 && disk_again(disk, (int)size, r->options->deadline_ns, &pause_ms));
+    int64_t size = disk_file_bytes_patiently(disk, file->fd);
     uint8_t *blocks = aligned_alloc(BLOCK_BYTES, 2 * BLOCK_BYTES);
     if (size < 0 || blocks == NULL) {
         free(blocks);
         return size < 0 ? (int)size : -ENOMEM;
     }
     memset(blocks, 0, 2 * BLOCK_BYTES);
-    ssize_t got = disk_read_patiently(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0,
-                                      r->options->deadline_ns);
+    ssize_t got = disk_read_patiently(disk, file->fd, blocks, 2 * BLOCK_BYTES, 0);
     journal_header header = {.version = JOURNAL_VERSION};
     if (got >= 0 || r->options->accept_loss)
         replay_judge_file(r, file, blocks, got, (uint64_t)size, &header);
@@ -380,13 +373,13 @@ static int replay_one(replay *r, size_t number) {
     int covered = next_previous > 0 && next_previous <= r->options->checkpoint;
     uint64_t last = covered ? r->options->checkpoint : replay_file(r, file, next_previous);
     const disk_calls *disk = r->options->disk;
-    unsigned pause_ms = 0;
+    disk_patience patience = {0};
     /* After a kill without a power cut, what was read may never have been synced; from now on it
      * counts as durable, so it has to be. */
     if (r->error == 0 && last > r->options->checkpoint)
         do
             r->error = disk->fdatasync(disk->ctx, file->fd);
-        while (disk_again(disk, r->error, r->options->deadline_ns, &pause_ms));
+        while (disk_patience_again(&patience, disk, r->error));
     if (r->error < 0)
         return r->error;
     enum journal_use use = last > 0 ? JOURNAL_RETIRED : JOURNAL_SPARE;
@@ -401,12 +394,12 @@ static int replay_one(replay *r, size_t number) {
 /* Finds the journal files. Returns 0 or an error with its sentence. */
 static int replay_list(replay *r, char *error, size_t error_bytes) {
     const disk_calls *disk = r->options->disk;
-    unsigned pause_ms = 0;
+    disk_patience patience = {0};
     int status;
     do {
         r->count = 0;
         status = disk->list(disk->ctx, r->options->directory_fd, replay_name, r);
-    } while (status < 0 && disk_again(disk, status, r->options->deadline_ns, &pause_ms));
+    } while (disk_patience_again(&patience, disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "the journal directory cannot be read: %s", strerror(-status));
     if (r->count > 0)
@@ -416,7 +409,7 @@ static int replay_list(replay *r, char *error, size_t error_bytes) {
 
 /* Compares what was found with what should be there. Returns 0 or an error with its sentence. */
 static int replay_compare(replay *r, char *error, size_t error_bytes) {
-    manifest *listed = &r->options->files->manifest;
+    journal_manifest *listed = &r->options->files->manifest;
     for (size_t i = listed->count; i > 0; i--) {
         found_file wanted = {.id = listed->ids[i - 1]};
         if (r->count > 0 &&
@@ -432,7 +425,7 @@ static int replay_compare(replay *r, char *error, size_t error_bytes) {
         events_add(r->options->events, EVENT_ERROR,
                    "journal file %016" PRIx64 ".journal is missing: acknowledged messages that "
                    "were not in an entry log yet may be lost, which was accepted", wanted.id);
-        manifest_remove(listed, wanted.id);
+        journal_manifest_remove(listed, wanted.id);
     }
     return 0;
 }
@@ -469,8 +462,8 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
                    char *error, size_t error_bytes) {
     replay r = {.options = options, .sink = sink, .result = result, .last = options->checkpoint};
     *result = (replay_result){.intact = 1};
-    int status = manifest_read(&options->files->manifest, options->events, "journal",
-                               options->deadline_ns, error, error_bytes);
+    int status = journal_manifest_read(&options->files->manifest, options->events, error,
+                               error_bytes);
     if (status >= 0)
         status = replay_list(&r, error, error_bytes);
     if (status == 0)

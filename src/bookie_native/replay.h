@@ -13,10 +13,11 @@
  *     that names the file, the offset and the entry where it can; all other records are salvaged,
  *     also those of a group whose header is unreadable, by looking on at every multiple of 8.
  *
- * A disk that cannot read is neither. Each call that fails is tried again until the deadline, and
- * then the replay fails with a sentence: to go on would make an older state the newest. The same
- * goes for a file that the manifest lists and that is not there. Only who accepts the loss gets
- * unreadable blocks as damage and a missing file as none. Replay changes nothing on the disk.
+ * A disk that cannot read is neither. Each call that fails is tried again for a while
+ * (disk_patience.h), and then the replay fails with a sentence: to go on would make an older state
+ * the newest. The same goes for a file that the manifest lists and that is not there. Only who
+ * accepts the loss gets unreadable blocks as damage and a missing file as none. Replay changes
+ * nothing on the disk.
  */
 #ifndef PYXBROKER_REPLAY_H
 #define PYXBROKER_REPLAY_H
@@ -42,7 +43,6 @@ typedef struct replay_options {
     uint64_t checkpoint;
     int unsure;           /* the checkpoint may be too low: do not report groups before the first */
     int accept_loss;      /* go on where a file is missing or cannot be read */
-    uint64_t deadline_ns; /* until then what fails is tried again */
 } replay_options;
 
 typedef struct replay_result {

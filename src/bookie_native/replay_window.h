@@ -21,14 +21,13 @@ typedef struct replay_window {
     segment *segment;
     uint64_t start; /* in the file, of the segment's first byte */
     size_t filled;
-    uint64_t deadline_ns; /* until then a failed read is tried again */
     int accept_loss;      /* unreadable blocks are reported and read as zeros */
     int error;            /* of a read, or -ENOMEM; stays */
     uint64_t error_at;    /* where in the file */
 } replay_window;
 
-/* Starts at the beginning of a file. disk, events, pool, fd, file_id, file_bytes, deadline_ns and
- * accept_loss are set, all else is zero. */
+/* Starts at the beginning of a file. disk, events, pool, fd, file_id, file_bytes and accept_loss
+ * are set, all else is zero. */
 void replay_window_close(replay_window *w);
 
 /* The bytes at..at+bytes of the file (at a multiple of 4096, all inside the file), valid until the

@@ -3,9 +3,8 @@
  *
  * A segment is page-aligned memory that the owner fills once with journal groups; it is written to
  * the journal and read by readers where it lies. Nothing in it changes after a record was appended.
- * A pin is a counted hold on a segment or on a mapped entry log; the cache holds one on each of its
- * segments, every entry_ref another. The last unpin puts a segment back into the pool, on any
- * thread.
+ * A pin is a counted hold on a segment; the cache holds one on each of its segments, every
+ * entry_ref another. The last unpin puts a segment back into the pool, on any thread.
  */
 #ifndef PYXBROKER_SEGMENT_H
 #define PYXBROKER_SEGMENT_H

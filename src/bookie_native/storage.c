@@ -9,6 +9,7 @@
 #include <sys/eventfd.h>
 
 #include "bytes.h"
+#include "disk_patience.h"
 #include "replay.h"
 #include "storage_parts.h"
 
@@ -18,8 +19,6 @@ enum {
     SEGMENTS_MIN = 4, /* one active, one being flushed, and some to go on with */
     ENTRY_BYTES_MIN = 64
 };
-
-#define START_PATIENCE_NS 2000000000u
 
 /* How large segments are: a few in each generation, each with room for the largest entry in a group
  * of its own, and none larger than a journal file. 0 when that is impossible. */
@@ -166,11 +165,11 @@ static int storage_directory_once(const disk_calls *disk, const char *path, int 
 /* The same, tried again while the disk fails and there is time. */
 static int storage_directory(storage *s, const char *path, int *fd, char *error,
                              size_t error_bytes) {
-    unsigned pause_ms = 0;
+    disk_patience patience = {0};
     int status;
     do
         status = storage_directory_once(s->disk, path, fd);
-    while (status < 0 && disk_again(s->disk, status, s->deadline_ns, &pause_ms));
+    while (disk_patience_again(&patience, s->disk, status));
     if (status < 0)
         snprintf(error, error_bytes, "directory %s cannot be used: %s", path, strerror(-status));
     return status < 0 ? status : 0;
@@ -207,8 +206,7 @@ static int storage_recover(storage *s, replay_result *found, char *error, size_t
                               .files = &s->files,
                               .checkpoint = s->logs.checkpoint,
                               .unsure = s->logs.unsure,
-                              .accept_loss = s->accept_loss,
-                              .deadline_ns = s->deadline_ns};
+                              .accept_loss = s->accept_loss};
     replay_sink sink = {.arg = s, .pool = s->pool, .record = storage_on_record};
     return replay_journal(&options, &sink, found, error, error_bytes);
 }
@@ -304,7 +302,6 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     s->dirty_bytes_max = options->dirty_bytes_max;
     s->entry_bytes_max = options->entry_bytes_max;
     s->accept_loss = options->accept_loss;
-    s->deadline_ns = s->disk->clock_ns(s->disk->ctx) + START_PATIENCE_NS;
     s->journal_fd = s->ledger_fd = -1;
     s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     uint64_t segment_bytes = storage_segment_bytes(options);
@@ -314,6 +311,7 @@ int storage_open(const storage_options *options, storage **out, char *error, siz
     s->oldest = s->active = generation_open(1);
     events_open(&s->events, s->event_fd);
     log_list_prepare(&s->logs);
+    s->logs.accept_loss = options->accept_loss;
     replay_result found = {0};
     if (s->event_fd < 0 || s->pool == NULL || s->active == NULL)
         status = -ENOMEM;

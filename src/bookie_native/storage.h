@@ -149,8 +149,8 @@ int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t la
  *   STORAGE_NO_LEDGER, STORAGE_NO_ENTRY: it is not here, or its ledger was deleted meanwhile
  *   STORAGE_DAMAGED: its checksum is wrong, also when it was read anew past every cache; or its log
  *     has become shorter and ends before it
- *   any other, -EIO (which is STORAGE_FAILED's number) among them: the disk, or the want of memory
- *     or descriptors, says nothing about the entry. The caller tries again, later and less often. */
+ *   any other, -EIO (which is STORAGE_FAILED's number) among them: a failing disk, or the want of
+ *     memory or descriptors, says nothing about the entry. Try again, later and less often. */
 int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out, uint64_t tag);
 

@@ -29,7 +29,6 @@ struct storage {
     uint64_t dirty_bytes_max;
     uint32_t entry_bytes_max;
     int accept_loss;
-    uint64_t deadline_ns; /* of the start: until then what a disk cannot do is tried again */
     int event_fd, journal_fd, ledger_fd;
     events events;
     log_list logs;

@@ -85,7 +85,9 @@ static int windows_file(windows *w, uint64_t log_id) {
     return fd;
 }
 
-static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, uint64_t offset) {
+/* Returns how many of the bytes there were before the end of the file, or an error. */
+static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t bytes,
+                            uint64_t offset) {
     size_t done = 0;
     int direct = 1;
     while (done < bytes) {
@@ -103,14 +105,15 @@ static int windows_read(const windows *w, int fd, uint8_t *base, size_t bytes, u
         }
         if (got < 0)
             return entry_log_error((int)got);
-        /* A direct read goes on at an aligned place only; what was read beyond it comes again. */
+        /* A direct read goes on at an aligned place only; what was read beyond it comes again. Less
+         * than one block is what the file ends with. */
         size_t kept = done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
                                                  : (size_t)got;
         if (kept == 0)
-            return STORAGE_DAMAGED; /* the end of the file: what should follow is gone */
+            return (int64_t)(done + (size_t)got);
         done += kept;
     }
-    return 0;
+    return (int64_t)done;
 }
 
 /* The held stretch that leads up to begin: somebody reads along the log. NULL: none. */
@@ -138,20 +141,22 @@ static window *windows_place(windows *w, uint64_t log_id, uint64_t begin) {
     return oldest;
 }
 
-/* Reads bytes begin..end of a log into memory of its own. */
-static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, window *out) {
+/* Reads bytes begin..end of a log, of which those up to the byte to are needed. */
+static int windows_bring(windows *w, uint64_t log_id, uint64_t begin, uint64_t end, uint64_t to,
+                         window *out) {
     int fd = windows_file(w, log_id);
     if (fd < 0)
         return fd;
     segment *memory = segment_take(w->pool, end - begin, 1);
     if (memory == NULL)
         return -ENOMEM;
-    int error = windows_read(w, fd, memory->base, end - begin, begin);
-    if (error < 0) {
+    int64_t got = windows_read(w, fd, memory->base, end - begin, begin);
+    if (got < 0 || begin + (uint64_t)got < to) {
         pin_drop(&memory->pin);
-        return error;
+        return got < 0 ? (int)got : STORAGE_DAMAGED;
     }
-    *out = (window){.memory = memory, .log_id = log_id, .from = begin, .to = end};
+    *out = (window){
+        .memory = memory, .log_id = log_id, .from = begin, .to = begin + (uint64_t)got};
     return 0;
 }
 
@@ -175,7 +180,7 @@ int windows_get(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t from, 
     uint64_t end = windows_end(log_bytes, to < begin + reach ? begin + reach : to);
     if (to > end)
         return STORAGE_DAMAGED;
-    int error = windows_bring(w, log_id, begin, end, out);
+    int error = windows_bring(w, log_id, begin, end, to, out);
     if (error < 0 || !ahead)
         return error;
     window *place = windows_place(w, log_id, begin);
@@ -191,7 +196,7 @@ int windows_get_fresh(windows *w, uint64_t log_id, uint64_t log_bytes, uint64_t 
     uint64_t end = windows_end(log_bytes, to);
     if (to > end)
         return STORAGE_DAMAGED;
-    return windows_bring(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, out);
+    return windows_bring(w, log_id, round_down(from, WINDOW_ALIGNMENT), end, to, out);
 }
 
 void windows_drop(windows *w, uint64_t log_id, uint64_t from, uint64_t to) {

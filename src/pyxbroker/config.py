@@ -100,6 +100,21 @@ class Config:
         minimum=1,
     )
 
+    metadataCopyIntervalSeconds: int = setting(
+        3600,
+        "Longest time between two copies of the embedded metadata store, if anything changed; 0"
+        " makes them only by the length of the change log. Pulsar has no such setting.",
+        unit="s",
+    )
+    metadataCopiesKept: int = setting(
+        3,
+        "Copies of the embedded metadata store that are kept, with all changes since the oldest.",
+        minimum=2,
+    )
+    metadataCopiesKeptHours: int = setting(
+        0, "Age below which copies are kept in addition, whatever their number.", unit="h"
+    )
+
     # Limits
 
     maxMessagePublishBufferSizeInMB: int = setting(

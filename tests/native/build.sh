@@ -59,7 +59,7 @@ for source in "$here"/test_*.c; do
     compile "$source"
     program="$out/$(basename "$source" .c)"
     $compiler $flags $shared $objects -o "$program" $wrap -lpthread
-    if [ -n "$filter" ] && ! grep -q "\"[a-z0-9_]*$filter" "$source"; then
+    if [ -n "$filter" ] && ! grep -q "{\"[a-z0-9_]*$filter" "$source"; then
         continue
     fi
     # A sanitizer ends the program without a line of its own; that is a failure too.

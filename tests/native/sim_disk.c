@@ -257,36 +257,6 @@ static int sim_drop_direct(void *ctx, int fd) {
     return leave(disk, 0);
 }
 
-static int sim_map(void *ctx, int fd, size_t bytes, void **out) {
-    sim_disk *disk = ctx;
-    enter(disk);
-    const sim_file *file = descriptor(disk, fd)->file;
-    if (bytes > file->visible_bytes)
-        abort();
-    *out = sim_need(malloc(bytes));
-    memcpy(*out, file->visible, bytes);
-    return leave(disk, 0);
-}
-
-static void sim_unmap(void *ctx, void *address, size_t bytes) {
-    (void)ctx;
-    (void)bytes;
-    free(address);
-}
-
-static int sim_populate(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    (void)address;
-    (void)bytes;
-    return 0;
-}
-
-static void sim_read_ahead(void *ctx, const void *address, size_t bytes) {
-    (void)ctx;
-    (void)address;
-    (void)bytes;
-}
-
 /* --- for tests --- */
 
 sim_disk *sim_disk_new(void) {
@@ -308,10 +278,6 @@ sim_disk *sim_disk_new(void) {
                                .fdatasync = sim_fdatasync,
                                .fallocate = sim_fallocate,
                                .drop_direct = sim_drop_direct,
-                               .map = sim_map,
-                               .unmap = sim_unmap,
-                               .populate = sim_populate,
-                               .read_ahead = sim_read_ahead,
                                .clock_ns = disk_system()->clock_ns,
                                .entropy = disk_system()->entropy};
     return disk;

@@ -24,42 +24,6 @@ storage_options small_options(const disk_calls *disk) {
                              .disk = disk};
 }
 
-void place_make(place *p) {
-    const char *base = getenv("TMPDIR");
-    snprintf(p->root, sizeof p->root, "%s/pyxbroker-faults-XXXXXX", base == NULL ? "/tmp" : base);
-    CHECK(mkdtemp(p->root) != NULL);
-    snprintf(p->journal, sizeof p->journal, "%s/journal", p->root);
-    snprintf(p->ledgers, sizeof p->ledgers, "%s/ledgers", p->root);
-}
-
-static int remove_name(void *arg, const char *name) {
-    char path[2 * PATH_BYTES + 64];
-    snprintf(path, sizeof path, "%s/%s", (const char *)arg, name);
-    return unlink(path) == 0 ? 0 : -errno;
-}
-
-static void remove_directory(char *path) {
-    int fd = disk_system()->open_directory(NULL, path);
-    if (fd < 0)
-        return;
-    disk_system()->list(NULL, fd, remove_name, path);
-    close(fd);
-    rmdir(path);
-}
-
-void place_remove(place *p) {
-    remove_directory(p->journal);
-    remove_directory(p->ledgers);
-    CHECK(rmdir(p->root) == 0);
-}
-
-storage_options options_at(const place *p, const disk_calls *disk) {
-    storage_options options = small_options(disk);
-    options.journal_directory = p->journal;
-    options.ledger_directory = p->ledgers;
-    return options;
-}
-
 storage *must_open(const storage_options *options) {
     storage *s = NULL;
     char error[512];

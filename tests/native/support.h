@@ -14,17 +14,6 @@ enum { ENTRY_HEADER_BYTES = 36, PLACE_PATH_BYTES = 256 };
 /* Small limits, so that a short test passes through every stage. */
 storage_options small_options(const disk_calls *disk);
 
-/* A directory of the real file system, for what the simulated disk cannot do. */
-enum { PATH_BYTES = 256 };
-
-typedef struct place {
-    char root[PATH_BYTES], journal[PATH_BYTES + 16], ledgers[PATH_BYTES + 16];
-} place;
-
-void place_make(place *p);
-void place_remove(place *p);
-storage_options options_at(const place *p, const disk_calls *disk);
-
 /* Opens with these options; fails the test when that fails. */
 storage *must_open(const storage_options *options);
 

@@ -8,7 +8,7 @@
 #include "crc32c.h"
 #include "bytes.h"
 #include "check.h"
-#include "entry_log.h"
+#include "entry_log_index.h"
 #include "support.h"
 
 enum { LEDGERS = 3, ENTRIES = 12 };
@@ -256,6 +256,44 @@ static void test_ledgers_rest_for_generations(void) {
     sim_disk_free(disk);
 }
 
+/* Indexes come and go within their limit; one that is larger than it is there while it is used. */
+static void test_indexes_take_no_more_than_their_limit(void) {
+    sim_disk *disk = flushed();
+    const disk_calls *calls = sim_disk_calls(disk);
+    char error[256];
+    events told;
+    events_open(&told, -1);
+    int fd = calls->open_directory(calls->ctx, LEDGER_DIRECTORY);
+    entry_log *log = NULL;
+    CHECK(entry_log_open(calls, &told, fd, 1, &log, error, sizeof error) == 0);
+    CHECK(log->row_count == LEDGERS);
+    const size_t one = ENTRIES * LOG_ENTRY_BYTES, limits[] = {0, one - 1, one, 2 * one, 3 * one};
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        log_indexes indexes;
+        log_indexes_open(&indexes, calls, &told, fd, limits[i]);
+        uint64_t random = i;
+        for (int step = 0; step < 200; step++) {
+            log_row *row = &log->rows[sim_random(&random) % LEDGERS];
+            CHECK(log_indexes_need(&indexes, row) == 0);
+            int64_t entry = (int64_t)(sim_random(&random) % ENTRIES);
+            log_place place;
+            CHECK(log_row_entry(row, log_row_position(row, entry), &place) == entry);
+            size_t there = 0;
+            for (int ledger = 0; ledger < LEDGERS; ledger++)
+                there += log->rows[ledger].index != NULL ? one : 0;
+            CHECK(there == indexes.bytes && (there <= limits[i] || there == one));
+            CHECK(step < 20 || there + one > limits[i]); /* and the room is used */
+        }
+        log_indexes_forget(&indexes, log);
+        CHECK(indexes.bytes == 0 && indexes.latest == NULL && indexes.oldest == NULL);
+    }
+    entry_log_free(log);
+    calls->close(calls->ctx, fd);
+    events_close(&told);
+    CHECK(sim_disk_clean(disk));
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
     {"cache_ledgers_rest_for_generations", test_ledgers_rest_for_generations},
     {"entry_log_intact", test_intact},
@@ -265,6 +303,7 @@ static const check_test tests[] = {
     {"entry_log_punch_leaves_readers_alone",
      test_punch_leaves_readers_alone_and_survives_a_restart},
     {"entry_log_empty_logs_are_removed", test_empty_logs_are_removed},
+    {"entry_log_indexes_keep_their_limit", test_indexes_take_no_more_than_their_limit},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
 };
 

@@ -72,7 +72,8 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
         durable = fill(s);
         for (int64_t entry = 0; entry < durable; entry++) {
             int read = read_entry(s, 1, entry);
-            CHECK(read == 1 || (call == FAULT_POPULATE && read == STORAGE_DAMAGED));
+            CHECK(read == 1 || (call == FAULT_PREAD && read == error) ||
+                  (call == FAULT_OPEN && read == -EIO));
         }
         storage_close(s, after % 2 == 0);
     } else {

@@ -115,12 +115,39 @@ static void test_who_waits_for_the_file_gets_it_soon(void) {
     stop(&t, second);
 }
 
+/* A file that is no longer needed goes at a close, whatever the thread was about. */
+static void test_a_close_during_a_preparation_removes_what_is_not_needed(void) {
+    setting t;
+    start(&t);
+    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    CHECK(first != NULL);
+    while (small_steps == 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    CHECK(spares(&t) == 0);
+    char name[JOURNAL_NAME_BYTES];
+    size_t bytes;
+    journal_file_name(name, first->id);
+    CHECK(sim_disk_file(t.disk, JOURNAL_DIRECTORY, name, &bytes) != NULL);
+    first->last_group = 5;
+    journal_files_retire(&t.files, first);
+    journal_files_checkpoint(&t.files, 5);
+    journal_files_close(&t.files);
+    CHECK(sim_disk_file(t.disk, JOURNAL_DIRECTORY, name, &bytes) == NULL);
+    events_close(&t.events);
+    counting.close(counting.ctx, t.directory_fd);
+    close(t.event_fd);
+    CHECK(sim_disk_clean(t.disk));
+    sim_disk_free(t.disk);
+}
+
 static const check_test tests[] = {
     {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
     {"journal_files_steps_are_large_when_half_of_the_file_is_used",
      test_steps_are_large_when_half_of_the_file_is_used},
     {"journal_files_who_waits_for_the_file_gets_it_soon",
      test_who_waits_for_the_file_gets_it_soon},
+    {"journal_files_a_close_during_a_preparation_removes_what_is_not_needed",
+     test_a_close_during_a_preparation_removes_what_is_not_needed},
 };
 
 int main(int argc, char **argv) {

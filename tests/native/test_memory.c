@@ -64,7 +64,7 @@ static uint64_t dirty_bytes(storage *s) {
 static void test_an_add_without_memory_is_taken_later(void) {
     place p;
     place_make(&p);
-    storage_options options = options_at(&p, NULL);
+    storage_options options = place_options(&p, NULL);
     storage *s = must_open(&options);
     must_be_durable(s, must_add(s, 1, 0));
     memory_fail(0, UINT64_MAX);
@@ -86,7 +86,7 @@ static void test_an_add_without_memory_is_taken_later(void) {
 static void test_trouble_ends_when_nobody_tries_again(void) {
     place p;
     place_make(&p);
-    storage_options options = options_at(&p, NULL);
+    storage_options options = place_options(&p, NULL);
     storage *s = must_open(&options);
     memory_fail(0, 1);
     CHECK(try_entry(s, 2, 0) == STORAGE_FULL);
@@ -101,7 +101,7 @@ static void test_trouble_ends_when_nobody_tries_again(void) {
 static void flush_without_memory(uint64_t after) {
     place p;
     place_make(&p);
-    storage_options options = options_at(&p, NULL);
+    storage_options options = place_options(&p, NULL);
     storage *s = must_open(&options);
     int64_t sequence = 0;
     for (int64_t entry = 0; entry < 20; entry++)
@@ -136,7 +136,7 @@ static void test_a_flush_without_memory_heals(void) {
 
 /* Adds to many ledgers with flushes between, reads all; returns how many allocations failed. */
 static uint64_t work(const place *p, uint64_t after, uint64_t times) {
-    storage_options options = options_at(p, NULL);
+    storage_options options = place_options(p, NULL);
     storage *s = must_open(&options);
     memory_fail(after, times);
     int64_t sequence = 0;

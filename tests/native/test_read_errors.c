@@ -6,6 +6,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,14 +24,30 @@ typedef struct bad_read {
     _Atomic int flips;         /* reads whose memory gets a wrong bit, at flip_at of the file */
     _Atomic uint64_t flip_at;
     _Atomic uint64_t bad_from, bad_to; /* bytes of the file that cannot be read */
-    _Atomic int held;          /* 1: the next read waits until this is 0 again; -1: it does */
+    _Atomic int held; /* 1: the next read of a log waits until this is 0 again; -1: it does */
+    _Atomic int held_open; /* the same for opening a log */
 } bad_read;
 
 static bad_read bad;
 static disk_faults faults;
 
+/* Waits where the test wants it to, until it lets go. */
+static void bad_wait(_Atomic int *held) {
+    int armed = 1;
+    if (atomic_compare_exchange_strong(held, &armed, -1))
+        while (*held != 0)
+            usleep(200);
+}
+
+static int bad_open(void *ctx, int directory_fd, const char *name, int flags) {
+    if (strstr(name, ".log") != NULL && (flags & O_ACCMODE) == O_RDONLY)
+        bad_wait(&bad.held_open);
+    return faults.calls.open(ctx, directory_fd, name, flags);
+}
+
 static ssize_t bad_pread(void *ctx, int fd, void *buffer, size_t bytes, int64_t offset) {
     uint64_t from = (uint64_t)offset, to = from + bytes;
+    bad_wait(&bad.held);
     if (from < bad.bad_to && bad.bad_from < to)
         return -EIO;
     ssize_t got = faults.calls.pread(ctx, fd, buffer, bytes, offset);
@@ -56,7 +73,11 @@ static void scene_open(scene *c) {
     disk_faults_open(&faults);
     c->calls = faults.calls;
     c->calls.pread = bad_pread;
+    c->calls.open = bad_open;
     c->options = place_options(&c->p, &c->calls);
+    c->options.dirty_bytes_max = 1 << 20;
+    c->options.cache_bytes_max = 4 << 20;
+    c->options.journal_file_bytes = 2 << 20;
     c->s = must_open(&c->options);
     for (int entry = 0; entry < ENTRIES; entry++)
         CHECK(add_entry(c->s, LEDGER, entry) > 0 && add_entry(c->s, OTHER, entry) > 0);
@@ -213,6 +234,7 @@ static void test_damage_is_what_the_disk_says_twice(void) {
     /* An error at the second look leaves the question open. */
     CHECK(storage_close(c.s, 0) == 0);
     c.s = must_open(&c.options);
+    CHECK(read_entry(c.s, LEDGER, 29) == 1);
     fault_rule rule = {
         .call = FAULT_PREAD, .match = ".log", .after = 1, .times = 1, .error = -EIO,
         .short_bytes = -1};
@@ -234,6 +256,183 @@ static void test_short_reads_are_continued(void) {
     scene_close(&c);
 }
 
+/* A log that somebody cut while it was open: what it lost is lost, and the rest is served. */
+static void test_a_log_that_became_shorter_is_damage(void) {
+    scene c;
+    scene_open(&c);
+    CHECK(read_entry(c.s, LEDGER, 0) == 1);
+    int fd = open_log(&c, O_RDWR);
+    CHECK(ftruncate(fd, (off_t)entry_place(&c, OTHER, 20)) == 0);
+    close(fd);
+    for (int entry = 0; entry < ENTRIES; entry++) {
+        CHECK(read_entry(c.s, LEDGER, entry) == 1);
+        CHECK(read_entry(c.s, OTHER, entry) == (entry < 20 ? 1 : STORAGE_DAMAGED));
+    }
+    scene_close(&c);
+}
+
+/* Asks for an entry, and when the read has come as far as held, deletes its ledger. */
+static void read_and_delete(scene *c, _Atomic int *held, entry_ref *ref) {
+    *held = 1;
+    CHECK(storage_read_submit(c->s, LEDGER, 30, 30, 1, 1 << 20, ref, 3) == 0);
+    while (*held == 1)
+        usleep(200);
+    CHECK(storage_delete_ledger(c->s, LEDGER) == 0);
+}
+
+static int64_t wait_read(storage *s) {
+    read_completion done;
+    while (storage_read_completions(s, &done, 1) == 0)
+        wait_event(s);
+    return done.count;
+}
+
+static void test_what_was_punched_under_a_reader_is_no_damage(void) {
+    scene c;
+    scene_open(&c);
+    uint64_t at = entry_place(&c, LEDGER, 30);
+    CHECK(read_entry(c.s, LEDGER, 0) == 1); /* so that the index is there */
+    entry_ref ref;
+    read_and_delete(&c, &bad.held, &ref);
+    int fd = open_log(&c, O_RDONLY);
+    uint64_t word = 1;
+    for (int i = 0; i < 5000 && word != 0; i++) {
+        usleep(1000);
+        CHECK(pread(fd, &word, sizeof word, (off_t)at) == sizeof word);
+    }
+    close(fd);
+    CHECK(word == 0);
+    bad.held = 0;
+    CHECK(wait_read(c.s) == STORAGE_NO_ENTRY);
+    CHECK(damaged(c.s) == 0 && take_events(c.s, "") == 0);
+    CHECK(read_run(c.s, OTHER, 0, ENTRIES) == ENTRIES);
+    scene_close(&c);
+}
+
+static void test_a_log_that_went_under_a_reader_is_no_error(void) {
+    scene c;
+    scene_open(&c);
+    CHECK(wait_durable(c.s, add_entry(c.s, 3, 0)) == 0);
+    must_flush(c.s);
+    CHECK(storage_delete_ledger(c.s, OTHER) == 0);
+    entry_ref ref;
+    read_and_delete(&c, &bad.held_open, &ref);
+    char path[2 * PLACE_PATH_BYTES];
+    snprintf(path, sizeof path, "%s/0000000000000001.log", c.p.ledgers);
+    for (int i = 0; i < 5000 && access(path, F_OK) == 0; i++)
+        usleep(1000);
+    CHECK(access(path, F_OK) != 0);
+    bad.held_open = 0;
+    CHECK(wait_read(c.s) == STORAGE_NO_ENTRY);
+    CHECK(damaged(c.s) == 0 && take_events(c.s, "") == 0);
+    scene_close(&c);
+}
+
+/* The index of OTHER, the last bytes before the table: its entries' offsets. */
+static uint64_t index_place(const scene *c) {
+    uint8_t footer[128];
+    int fd = open_log(c, O_RDONLY);
+    off_t end = lseek(fd, 0, SEEK_END);
+    CHECK(pread(fd, footer, sizeof footer, end - 128) == 128);
+    close(fd);
+    return load_le64(footer + 40) - 16;
+}
+
+static void test_an_index_that_cannot_be_read_is_not_made_anew(void) {
+    scene c;
+    scene_open(&c);
+    bad.bad_from = index_place(&c);
+    bad.bad_to = bad.bad_from + 16;
+    for (int i = 0; i < 3; i++)
+        CHECK(read_entry(c.s, OTHER, 5) == -EIO);
+    bad.bad_to = 0;
+    CHECK(read_run(c.s, OTHER, 0, ENTRIES) == ENTRIES);
+    CHECK(take_events(c.s, "could not be read") == 1 && take_events(c.s, "anew") == 0);
+    scene_close(&c);
+}
+
+static void test_an_index_is_made_anew_when_it_is_wrong_twice(void) {
+    for (int flips = 1; flips <= 2; flips++) {
+        scene c;
+        scene_open(&c);
+        bad.flip_at = index_place(&c);
+        bad.flips = flips;
+        if (flips == 2) {
+            /* While its records cannot be read either, there is no answer. */
+            bad.bad_from = entry_place(&c, OTHER, 40);
+            bad.bad_to = bad.bad_from + 1;
+            bad.flips = 1000;
+            CHECK(read_entry(c.s, OTHER, 5) == -EIO);
+            bad.bad_to = 0;
+            bad.flips = 2;
+        }
+        CHECK(read_run(c.s, OTHER, 0, ENTRIES) == ENTRIES);
+        CHECK(bad.flips == 0);
+        CHECK(take_events(c.s, "made anew") == (flips == 2));
+        CHECK(damaged(c.s) == 0);
+        scene_close(&c);
+    }
+}
+
+/* Reads a storage that was opened after the disk was unwell; nothing was made anew. */
+static void check_opened(scene *c) {
+    disk_faults_clear(&faults);
+    CHECK(take_events(c->s, "") == 0);
+    CHECK(read_run(c->s, LEDGER, 0, ENTRIES) == ENTRIES);
+    CHECK(read_run(c->s, OTHER, 0, ENTRIES) == ENTRIES);
+}
+
+static void test_an_error_at_open_is_waited_for(void) {
+    const enum fault_call calls[] = {FAULT_OPEN, FAULT_FILE_BYTES, FAULT_PREAD};
+    scene c;
+    scene_open(&c);
+    for (size_t i = 0; i < 3; i++)
+        for (uint64_t times = 1; times <= 4; times += 3) {
+            CHECK(storage_close(c.s, 0) == 0);
+            break_call(calls[i], ".log", times, -EIO);
+            c.s = must_open(&c.options);
+            check_opened(&c);
+        }
+    scene_close(&c);
+}
+
+static void test_an_error_at_open_that_stays_refuses_the_start(void) {
+    const enum fault_call calls[] = {FAULT_OPEN, FAULT_PREAD};
+    scene c;
+    scene_open(&c);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK(storage_close(c.s, 0) == 0);
+        break_call(calls[i], ".log", UINT64_MAX, -EIO);
+        char error[512];
+        uint64_t start = disk_system()->clock_ns(NULL);
+        CHECK(storage_open(&c.options, &c.s, error, sizeof error) == -EIO);
+        uint64_t took = disk_system()->clock_ns(NULL) - start;
+        CHECK(took > 1900000000u && took < 3000000000u);
+        CHECK(strcmp(error, "entry log 0000000000000001.log cannot be read: Input/output error") ==
+              0);
+        disk_faults_clear(&faults);
+        c.s = must_open(&c.options);
+        check_opened(&c);
+    }
+    scene_close(&c);
+}
+
+/* Of header and footer only what the disk says twice counts. */
+static void test_a_footer_that_was_wrong_once_is_not_made_anew(void) {
+    scene c;
+    scene_open(&c);
+    uint64_t table = index_place(&c) + 16;
+    for (uint64_t at = 16; at <= table + 8; at += table - 8) {
+        CHECK(storage_close(c.s, 0) == 0);
+        bad.flip_at = at;
+        bad.flips = 1;
+        c.s = must_open(&c.options);
+        CHECK(bad.flips == 0);
+        check_opened(&c);
+    }
+    scene_close(&c);
+}
+
 static const check_test tests[] = {
     {"read_error_of_a_moment_costs_nothing", test_an_error_of_a_moment_costs_nothing},
     {"read_error_for_a_while_is_no_damage", test_while_the_disk_cannot_be_read_nothing_is_damaged},
@@ -243,6 +442,17 @@ static const check_test tests[] = {
     {"read_error_in_memory_is_no_damage", test_a_bit_that_flipped_in_memory_is_no_damage},
     {"read_error_damage_is_what_the_disk_says_twice", test_damage_is_what_the_disk_says_twice},
     {"read_error_short_reads_are_continued", test_short_reads_are_continued},
+    {"read_error_shorter_log_is_damage", test_a_log_that_became_shorter_is_damage},
+    {"read_error_punched_under_a_reader", test_what_was_punched_under_a_reader_is_no_damage},
+    {"read_error_removed_under_a_reader", test_a_log_that_went_under_a_reader_is_no_error},
+    {"read_error_of_an_index_makes_nothing_anew",
+     test_an_index_that_cannot_be_read_is_not_made_anew},
+    {"read_error_index_wrong_twice_is_made_anew",
+     test_an_index_is_made_anew_when_it_is_wrong_twice},
+    {"read_error_at_open_is_waited_for", test_an_error_at_open_is_waited_for},
+    {"read_error_at_open_refuses_the_start", test_an_error_at_open_that_stays_refuses_the_start},
+    {"read_error_footer_wrong_once_is_not_made_anew",
+     test_a_footer_that_was_wrong_once_is_not_made_anew},
 };
 
 int main(int argc, char **argv) {

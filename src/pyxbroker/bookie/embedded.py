@@ -302,7 +302,8 @@ class EmbeddedBookie:
         code = self._writer.failure()
         if code and not self.failure:
             self._fail(code)
-        self._check_trouble()
+        if self.storage.trouble() != self.trouble:
+            self._change_trouble()
         if self._reads:
             for tag, result in self._reader.completions():
                 self._answer_read(self._reads.pop(tag), result)
@@ -312,12 +313,10 @@ class EmbeddedBookie:
             self.fence(*self._waiting_fences.popleft())
         self._log_events()
 
-    def _check_trouble(self) -> None:
-        trouble = self.storage.trouble()
-        if trouble != self.trouble:
-            self.trouble = trouble
-            if self._on_trouble is not None:
-                self._on_trouble()
+    def _change_trouble(self) -> None:
+        self.trouble = self.storage.trouble()
+        if self._on_trouble is not None:
+            self._on_trouble()
 
     def _answer_read(self, callback: ReadCallback, result: EntryBatch | int) -> None:
         """One reader's mistake must not keep the answers from the others."""

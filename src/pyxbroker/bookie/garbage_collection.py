@@ -49,6 +49,7 @@ class GarbageCollector:
         self.unknown_ledgers: list[int] = []
         self._storage = storage
         self._store = store
+        self._deleted: set[int] = set()  # a crash of this process may bring them back
 
     async def collect(self) -> int:
         """One pass; returns how many ledgers were deleted. Raises MetadataError."""
@@ -63,6 +64,7 @@ class GarbageCollector:
                     unknown.add(ledger_id)
                     continue
                 # Its owner may have deleted it here as well by now.
+                self._deleted.add(ledger_id)
                 with suppress(FileNotFoundError):
                     self._storage.delete_ledger(ledger_id)
                     deleted += 1
@@ -108,7 +110,9 @@ class GarbageCollector:
         gone = []
         for path in old:
             ledger_id = paths.ledger_id(path)
-            if ledger_id is not None and ledger_id not in stored and self._is_gone(ledger_id):
+            if ledger_id is None or ledger_id in stored or ledger_id in self._deleted:
+                continue
+            if self._is_gone(ledger_id):
                 gone.append(path)
         if gone:
             await self._store.forget_deletions(gone)

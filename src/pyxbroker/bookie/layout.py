@@ -55,8 +55,11 @@ class Layout(NamedTuple):
         return self.metadata.with_name(f"{self.metadata.name}.copies")
 
     def is_new(self) -> bool:
-        """Whether nothing was ever made here. Raises OSError."""
-        return not self._has_any(self.bookie / FILE, self.database) and not self.has_entries()
+        """Whether nothing was ever made here, and no metadata elsewhere may know of anything that
+        was. Raises OSError.
+        """
+        is_known = self._has_any(self.bookie / FILE) or self._has_database()
+        return not is_known and not self.has_entries()
 
     def has_entries(self) -> bool:
         """Whether an entry was ever stored here: an entry log, or a group in a journal file."""
@@ -105,12 +108,12 @@ class Layout(NamedTuple):
 
     def _is_used(self) -> bool:
         """Whether a directory without a cookie had one: it has entries, or only its copies."""
-        has_only_copies = self._has_any(self.copies) and not self._has_any(self.database)
+        has_only_copies = self._has_any(self.copies) and not self._has_database()
         return has_only_copies or self.has_entries()
 
     def _missing(self) -> Iterator[DataError]:
         """What is not there of a data directory that was used."""
-        if self.database is not None and not self._has_any(self.database):
+        if self.database is not None and not self._has_database():
             copies = self.copies if self._has_any(self.copies) else None
             yield MetadataMissing(self.database, self.bookie, copies)
         if not self._has_any(self.ledgers):
@@ -118,6 +121,13 @@ class Layout(NamedTuple):
         if not self._has_any(self.journal):
             loses = "the newest messages, those that were in no entry log yet"
             yield DirectoryMissing("journal", self.journal, loses)
+
+    def _has_database(self) -> bool:
+        """Whether the metadata is there, or a new database on its way there: a kill may have kept
+        it from its place, and a start puts it there.
+        """
+        path = self.database
+        return path is None or self._has_any(path, path.with_name(f"{path.name}.new"))
 
     def _has_any(self, *files: Path | None) -> bool:
         return any(each is not None and is_there(each) for each in files)

@@ -176,7 +176,6 @@ class StorageState:
         """The refusal is for good, until a restart."""
         self.trouble: Callable[[], int] = lambda: 0
         self.failure: Callable[[], str | None] = lambda: None
-        self.metadata_trouble: Callable[[], str | None] = lambda: None
         self._used_part_max = used_part_max
         self._callbacks: list[Callable[[], None]] = []
 
@@ -220,7 +219,7 @@ class StorageState:
                 f"The storage cannot write ({os.strerror(trouble)}); it tries again by itself.",
                 False,
             )
-        return self.metadata_trouble(), False
+        return None, False
 
     def _tell(self, refusal: str | None, has_failed: bool) -> None:
         before, self.refusal = self.refusal, refusal

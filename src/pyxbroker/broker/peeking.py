@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.dispatch import Peeked, peek_entry
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
@@ -42,6 +43,11 @@ class Peeking:
             self._error = error
             return None
         return peek_entry(batch, 0)
+
+    @property
+    def has_lost_too_many(self) -> bool:
+        """More than subscriptions pass over."""
+        return len(self.lost) > LOST_IN_A_ROW_MAX
 
     def report(self) -> None:
         """One line for what was lost."""

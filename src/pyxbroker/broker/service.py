@@ -42,6 +42,7 @@ from pyxbroker.listening import listen
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.store import MetadataError, MetadataStore, open_store
 from pyxbroker.topic_name import TopicName
 
@@ -51,6 +52,7 @@ BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LISTEN_BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
 AGE_CHECK_INTERVAL_S = 30.0
+METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
@@ -139,6 +141,7 @@ class Service:
             data_directory=self.data_directory,
             session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
             operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+            copies=_copy_settings(config),
         )
         layout = self._layout()
         cookie = examine(layout, self.accept_loss)
@@ -306,7 +309,13 @@ class Service:
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""
-        return self.storage_state.refusal
+        return self.storage_state.refusal or self._metadata_refusal()
+
+    def _metadata_refusal(self) -> str | None:
+        refused = self.metadata.refused
+        if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
+            return None
+        return f"The metadata store refused a request lately: {refused[1]}"
 
     def journal_failure(self) -> str | None:
         """Why nothing can be written any more until a restart, or None."""
@@ -321,6 +330,10 @@ class Service:
 
     def storage_stats(self) -> dict[str, int]:
         return cast(dict[str, int], self._bookie.storage.stats())
+
+    def unknown_ledgers(self) -> list[int]:
+        """Ledgers that are stored, that metadata does not know, and that are kept for that."""
+        return self._garbage.unknown_ledgers
 
     def disk_usage(self) -> dict[str, tuple[int, int]]:
         """(free, total) bytes of each file system, by the first directory that is on it."""
@@ -436,6 +449,14 @@ def _directory(setting: str, default: Path) -> Path:
     """The directory that a setting names (the first of a list), or the default."""
     first = setting.split(",")[0].strip()
     return Path(first).absolute() if first else default
+
+
+def _copy_settings(config: Config) -> CopySettings:
+    return CopySettings(
+        interval_s=config.metadataCopyIntervalSeconds,
+        kept=config.metadataCopiesKept,
+        kept_s=config.metadataCopiesKeptHours * 3600,
+    )
 
 
 async def start_standalone(

@@ -6,11 +6,10 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyxbroker.broker import replies
-from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.peeking import Peeking
 from pyxbroker.broker.policies import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 from pyxbroker.broker.producer import Producer
 from pyxbroker.broker.subscription import REPLICATED_SUBSCRIPTION, Subscription
@@ -34,6 +33,9 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.topic_name import TopicName
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
 
@@ -277,7 +279,7 @@ class Topic:
         Markers are no messages. (-1, -1) when there is no message.
         """
         managed_ledger = self.managed_ledger
-        peeking = Peeking(managed_ledger, self.name, "the last message")
+        peeking = self._peeking("the last message")
         index = managed_ledger.entries
         while index > 0:
             position = managed_ledger.position_of(index - 1)
@@ -287,7 +289,7 @@ class Topic:
                     return position, -1
                 if peeked.marker_type < 0:
                     return position, peeked.num_messages - 1
-            elif len(peeking.lost) > LOST_IN_A_ROW_MAX:
+            elif peeking.has_lost_too_many:
                 peeking.report()
                 raise PersistenceError(
                     f"The last {len(peeking.lost)} entries of {self.name} cannot be read; the"
@@ -302,7 +304,7 @@ class Topic:
         """The last position whose entry was published before a time, by bisection."""
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
-        peeking = Peeking(managed_ledger, self.name, "the first message of a time")
+        peeking = self._peeking("the first message of a time")
 
         def place(index: int) -> Position | None:
             # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
@@ -323,6 +325,11 @@ class Topic:
         peeking.report()
         before = place(low - 1) if low else None
         return before or managed_ledger.first_position()
+
+    def _peeking(self, what: str) -> Peeking:
+        from pyxbroker.broker.peeking import Peeking
+
+        return Peeking(self.managed_ledger, self.name, what)
 
     # --- the end ------------------------------------------------------------------------------
 

@@ -265,7 +265,7 @@ class Topics:
             )
         except (LedgerError, Unavailable) as error:
             if not may_pass(error):
-                raise
+                raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
             # Nothing of it is kept, so that whoever asks again begins anew.
             log.error("a topic cannot be opened now", topic=name, error=error)
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error

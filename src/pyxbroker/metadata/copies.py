@@ -42,25 +42,15 @@ from pyxbroker.metadata.change_log import (
     read_file,
     write_fully,
 )
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.store import CorruptStore
 
-COPY_INTERVAL_S = 3600
-COPIES_KEPT = 3
 SYNC_BYTES = 1 << 20
 
 GONE = (DELETED, ABSENT)
 
 _NAME = re.compile(r"(\d{10})\.(copy|changes)")
-
-
-@dataclass(frozen=True, slots=True)
-class CopySettings:
-    """When copies are made, and how many are kept (metadataCopy... in the settings)."""
-
-    interval_s: float = COPY_INTERVAL_S
-    kept: int = COPIES_KEPT
-    kept_s: float = 0  # younger ones are kept whatever their number
 
 
 class State:
@@ -188,13 +178,17 @@ class Copies:
         return None
 
     def prune(self, settings: CopySettings) -> None:
-        """Removes copies that need not be kept, and the change logs that only those want."""
+        """Removes copies that need not be kept, and the change logs that only those want.
+
+        Two copies, or one and all changes since the beginning, are left in any case: one damaged
+        copy must not cost anything.
+        """
         copies, logs = self.numbers()
-        oldest_s = time.time() - settings.kept_s
-        kept = copies[-max(settings.kept, 1) :]
-        kept += [n for n in copies if self.copy_path(n).stat().st_mtime > oldest_s]
-        if not kept:
+        if len(copies) < 2:
             return
+        oldest_s = time.time() - settings.kept_s
+        kept = copies[-max(settings.kept, 2) :]
+        kept += [n for n in copies if self.copy_path(n).stat().st_mtime > oldest_s]
         for number in copies:
             if number not in kept:
                 self.copy_path(number).unlink()
@@ -231,7 +225,11 @@ class CopyWriter:
         self._end = 0
         self._synced = 0
         self._nodes = 0
-        self._write(encode_head(self.head))
+        try:
+            self._write(encode_head(self.head))
+        except BaseException:
+            self.abandon()
+            raise
 
     @property
     def size_bytes(self) -> int:

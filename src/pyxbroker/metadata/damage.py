@@ -9,6 +9,7 @@ anything else is not as it should be.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import struct
 import zlib
@@ -263,21 +264,27 @@ def rejected_commits(log: Path, accepted: int) -> tuple[int, int]:
     transaction can be behind that point. More is damage. OSError.
     """
     try:
-        data = log.read_bytes()
+        file = log.open("rb", buffering=0)
     except FileNotFoundError:
         return 0, 0
-    if len(data) <= _LOG_HEADER.size:
-        return 0, 0
-    _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack_from(data)
-    if not 512 <= page_size <= 65536 or not any(salts):
-        return 0, 0
-    frame_size = _FRAME_HEADER.size + page_size
-    commits = frames = 0
-    for offset in range(_LOG_HEADER.size + accepted * frame_size, len(data) - 23, frame_size):
-        _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack_from(data, offset)
-        frames += frame_salts == salts
-        commits += bool(pages_after_commit) and frame_salts == salts
-    return commits, frames
+    with file:
+        header = file.read(_LOG_HEADER.size)
+        if len(header) < _LOG_HEADER.size:
+            return 0, 0
+        _, _, page_size, _, *salts, _, _ = _LOG_HEADER.unpack(header)
+        if not 512 <= page_size <= 65536 or not any(salts):
+            return 0, 0
+        frame_size = _FRAME_HEADER.size + page_size
+        commits = frames = 0
+        size = os.fstat(file.fileno()).st_size
+        first = _LOG_HEADER.size + accepted * frame_size
+        for offset in range(first, size - _FRAME_HEADER.size + 1, frame_size):
+            # Of each page only the header in front of it is read.
+            frame = os.pread(file.fileno(), _FRAME_HEADER.size, offset)
+            _, pages_after_commit, *frame_salts, _, _ = _FRAME_HEADER.unpack(frame)
+            frames += frame_salts == salts
+            commits += bool(pages_after_commit) and frame_salts == salts
+        return commits, frames
 
 
 def _log_header_checksum(header: bytes, magic: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sqlite3
@@ -182,6 +183,18 @@ def allocate_log(path: Path) -> None:
         os.close(descriptor)
 
 
+def read_everything(path: Path) -> None:
+    """Reads the database and its log from end to end. Raises OSError when the disk refuses.
+
+    SQLite says of a read that failed with EIO that the database is malformed.
+    """
+    for file in (path, log_of(path)):
+        if file.exists():
+            with file.open("rb") as opened:
+                while opened.read(1 << 20):
+                    continue
+
+
 def explain(path: Path, error: Exception) -> MetadataError:
     """The error to give to callers, in a sentence that names the file.
 
@@ -189,6 +202,8 @@ def explain(path: Path, error: Exception) -> MetadataError:
     """
     if isinstance(error, MetadataError):
         return error
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return NoSpace(f"the disk of the metadata in {path.parent} is full: {error}")
     if isinstance(error, OSError):
         return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")
     is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))

@@ -31,12 +31,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pyxbroker.metadata.copies import CopySettings, export
+from pyxbroker.metadata.copies import export
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
 from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.findings import Finding
@@ -51,6 +53,7 @@ from pyxbroker.metadata.store import (
     Put,
     PutResult,
     StoreClosed,
+    Unavailable,
     check_path,
     check_puts,
     resolve,
@@ -140,7 +143,7 @@ class EmbeddedStore(MetadataStore):
         return self._issue(_no_check, self._tree.forget_deletions_of, tuple(paths))
 
     def unknown(self) -> asyncio.Future[list[str]]:
-        return self._issue(_no_check, self._tree.unknown, None)
+        return self._issue(_no_check, lambda _: self._tree.unknown(), None)
 
     def set_unknown(self, paths: Sequence[str]) -> asyncio.Future[None]:
         return self._issue(_no_check, self._tree.set_unknown, tuple(paths))
@@ -217,7 +220,10 @@ class EmbeddedStore(MetadataStore):
                 results, notifications = self._tree.transact(batch)
                 if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
                     results, notifications = self._tree.transact(batch)
-                self._upkeep.on_commit()
+                if isinstance(results[0], Unavailable):
+                    self.refused = (time.monotonic(), str(results[0]))
+                if self._tree.has_changed:
+                    self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
@@ -242,9 +248,10 @@ class EmbeddedStore(MetadataStore):
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
             self._tree.checkpoint()
         while True:
-            delay_s = self._upkeep.delay_s()
-            if delay_s is None:
+            due = self._upkeep.due
+            if due is None:
                 return self._queue.get()
+            delay_s = due - time.monotonic()
             if delay_s < -OVERDUE_S:
                 self._upkeep.run()
             try:

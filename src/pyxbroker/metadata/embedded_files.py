@@ -28,7 +28,7 @@ from pyxbroker.metadata.copies import Copies, CopyWriter
 from pyxbroker.metadata.damage import KNOWN_DAMAGE, BadRow, row_checksum
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.findings import Finding, Severity
-from pyxbroker.metadata.opening import Opening
+from pyxbroker.metadata.opening import Doubtful, Opening
 from pyxbroker.metadata.salvage import newest_of
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 
@@ -74,11 +74,13 @@ class Files:
         """
         self.failure = None
         self.findings = []
+        self._take(self._open_patiently(None, False, keep_rest))
+
+    def _open_patiently(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
         end = time.monotonic() + OPEN_RETRY_S
         while True:
             try:
-                self._take(self._open_files(keep_rest=keep_rest))
-                return
+                return self._open_files(reason, is_log_behind, keep_rest)
             except Exception as error:
                 explained = explain(self.path, error)
                 is_passing = type(explained) is Unavailable and _may_pass(error)
@@ -86,10 +88,15 @@ class Files:
                     raise explained from error
             time.sleep(OPEN_RETRY_INTERVAL_S)
 
-    def _open_files(
-        self, reason: str | None = None, is_log_behind: bool = False, keep_rest: bool = False
-    ) -> Opening:
+    def _open_files(self, reason: str | None, is_log_behind: bool, keep_rest: bool) -> Opening:
         opening = Opening(self.path, self.copies, reason, is_log_behind)
+        if reason is None:
+            try:
+                opening.open(keep_rest, is_certain=False)
+                return opening
+            except Doubtful:
+                # The disk may not have been able to read; if it can now, there is no damage.
+                opening = Opening(self.path, self.copies)
         opening.open(keep_rest)
         return opening
 
@@ -156,6 +163,8 @@ class Files:
     def checkpoint(self) -> None:
         """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
         self.commits_in_log = 0
+        if self._database is None:
+            return  # It could not be opened again after damage; `failure` says why.
         try:
             self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except Exception as error:
@@ -175,6 +184,14 @@ class Files:
             return True
         return False
 
+    def read_error(self) -> OSError | None:
+        """The error of a disk that cannot read the database, None when it can."""
+        try:
+            database.read_everything(self.path)
+        except OSError as error:
+            return error
+        return None
+
     def heal(self, reason: str) -> bool:
         """Builds the database anew, as a start does that finds it damaged."""
         assert self._database is not None
@@ -191,7 +208,7 @@ class Files:
             opened.close()
         start = self.session_start
         try:
-            self._take(self._open_files(reason, is_log_behind))
+            self._take(self._open_patiently(reason, is_log_behind, False))
         except Exception as error:
             self.failure = explain(self.path, error)
             return False
@@ -257,7 +274,7 @@ class Files:
         if pages <= pages_max:
             error = damage.structure_error(self._opened())
             if error is not None:
-                self.heal(error)
+                raise sqlite3.DatabaseError(f"malformed: {error}")
 
     def keep_free_pages(self, low: int, count: int) -> None:
         """Has some pages in the database that have blocks and are not used.
@@ -268,7 +285,8 @@ class Files:
         if free < low:
             self._execute("INSERT OR REPLACE INTO unknown VALUES (zeroblob(?))", count * 4096)
             self.checkpoint()
-        self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
+            self._execute("DELETE FROM unknown WHERE typeof(path)='blob'")
+            self._execute("PRAGMA shrink_memory")  # It has these pages in memory as well.
 
     def forget_deletions(self) -> None:
         """Deletions that no change log can be compared with any more, but for those of ledgers."""

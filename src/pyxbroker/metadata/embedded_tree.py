@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyxbroker.metadata import database
+from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
 from pyxbroker.metadata.damage import counter_checksum, deletion_checksum, row_checksum
 from pyxbroker.metadata.database import explain, split
@@ -58,6 +58,11 @@ class Tree(Files):
         self._changes: list[Change] = []
         self._notifications: list[Notification] = []
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the last transaction changed what is in files."""
+        return bool(self._changes)
+
     def close(self) -> None:
         self._ephemerals.clear()
         self._known_parents.clear()
@@ -73,6 +78,9 @@ class Tree(Files):
         if self.failure is not None:
             return [_copy_of(self.failure) for _ in batch], []
         results = self._try(batch)
+        if isinstance(results, Exception) and damage.is_damage(results):
+            # Also what SQLite says of a disk that could not read; then that is the error.
+            results = self.read_error() or self._try(batch)
         if isinstance(results, Exception) and self.failure is None and self._help(results):
             results = self._try(batch)
         if isinstance(results, Exception):

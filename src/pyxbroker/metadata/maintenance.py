@@ -31,7 +31,6 @@ from pyxbroker.metadata.change_log import (
 )
 from pyxbroker.metadata.copies import (
     Copies,
-    CopySettings,
     CopyWriter,
     Recorded,
     State,
@@ -39,6 +38,7 @@ from pyxbroker.metadata.copies import (
     read_copy,
     write_copy,
 )
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain, finish_swap
 from pyxbroker.metadata.embedded import DATABASE_NAME
 from pyxbroker.metadata.embedded_tree import Operation, Tree

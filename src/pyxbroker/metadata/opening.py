@@ -54,6 +54,10 @@ FIRST_TRANSACTION = 1
 _log = logging.getLogger(__name__)
 
 
+class Doubtful(Exception):
+    """The database seems to be damaged; SQLite says so also when the disk could not read."""
+
+
 class Opening:
     """One attempt to open a store; its attributes are the result.
 
@@ -83,14 +87,22 @@ class Opening:
         self.reason = reason  # why the database cannot be used as it is
         self._is_log_behind = is_log_behind
         self._is_behind = False
-        self._content: Content | None = None  # of the newest change log
+        self._newest: Path | None = None  # the newest change log
+        self._closed: tuple[Head, int, int] | None = None  # what it says of a clean stop
+        self._content: Content | None = None  # what it says otherwise
         self._format = FORMAT_VERSION
         self._log_aside: Path | None = None  # a damaged log of SQLite, which would delete it
 
-    def open(self, keep_rest: bool = False) -> None:
-        """`keep_rest`: what can be read is kept where otherwise the store is refused."""
+    def open(self, keep_rest: bool = False, is_certain: bool = True) -> None:
+        """`keep_rest`: what can be read is kept where otherwise the store is refused.
+
+        Without `is_certain` it raises Doubtful where it would build the database anew.
+        """
         try:
             self.look()
+            if self.reason is not None and not is_certain:
+                database.read_everything(self.path)
+                raise Doubtful(self.reason)
             if self.reason is not None:
                 self._rebuild(keep_rest)
             elif self._format < FORMAT_VERSION:
@@ -113,6 +125,7 @@ class Opening:
         make_directory(self.path.parent)
         finish_swap(self.path)
         self._check_presence()
+        self._read_newest()
         database.use_reserve(self.path)
         self._look(is_thorough)
 
@@ -144,6 +157,16 @@ class Opening:
                 f"the metadata database {self.path} is missing, but its log {log_of(self.path)} is"
                 " there; restore both from a backup"
             )
+
+    def _read_newest(self) -> None:
+        """Reads the newest change log, before anything is changed: the disk may refuse."""
+        _, logs = self.copies.numbers()
+        if not logs:
+            return
+        self._newest = self.copies.log_path(logs[-1])
+        self._closed = closed_at(self._newest)
+        if self._closed is None:
+            self._content = self._read_log(self._newest)
 
     def _look(self, is_thorough: bool) -> None:
         """Opens the database and finds out whether it is what it should be."""
@@ -182,10 +205,10 @@ class Opening:
         (version,) = self.database.execute("PRAGMA user_version").fetchone()
         schema = database.schema_of(self.database)
         if not schema and version == 0:
-            if any(self.copies.numbers()):
-                self.reason = self.reason or "it is empty"
-            else:
+            if self.reason is None and not any(self.copies.numbers()):
                 self._make()
+            else:
+                self.reason = self.reason or "it is empty"
             return None
         if schema == database.SCHEMA and version != FORMAT_VERSION and self._is_flip(version):
             self.reason = self.reason or f"its format number is damaged: it says {version}"
@@ -259,25 +282,41 @@ class Opening:
 
     def _compare(self, stored: dict[str, str], had_log: bool) -> bool:
         """Compares the database with the newest change log; whether both were closed cleanly."""
-        _, logs = self.copies.numbers()
-        if not logs:
-            self._tell(self.copies.folder, "the copies and change logs are missing")
+        path, closed = self._newest, self._closed
+        if path is None:
+            self._begin_again()
             return False
-        path = self.copies.log_path(logs[-1])
-        closed = closed_at(path)
         if closed is not None and not had_log and stored.get("closed") == str(closed[1]):
             self._check_owner(closed[0])
             self.log = ChangeLog.append_to(path, closed[0], closed[2])
             self.transaction = closed[1]
             self.is_closed_mark_set = True
             return True
-        self._content = self._read_log(path)
+        if closed is not None:
+            self._content = self._read_log(path)
         if self._content is not None:
             self._check_owner(self._content.head)
             if not self._has_last(self._content):
                 self.reason = self.reason or "it lost transactions that were answered"
                 self._is_behind = True
         return False
+
+    def _begin_again(self) -> None:
+        """There is no change log: a first start ended before it made one, or it was deleted."""
+        assert self.database is not None
+        (count,) = self.database.execute(
+            "SELECT count(*) FROM (SELECT 1 FROM node LIMIT 2)"
+        ).fetchone()
+        if count > 1:
+            folder = self.copies.folder
+            self._tell(
+                folder,
+                f"the copies and change logs of the metadata in {folder} are missing; a new copy"
+                " is made",
+            )
+        elif self.reason is None and not any(self.copies.numbers()):
+            self.transaction = FIRST_TRANSACTION
+            self._begin_log(1, BEGINS, [self._root()])
 
     def _check_owner(self, head: Head) -> None:
         if head.store_id != self.store_id and self.reason is None:
@@ -403,7 +442,7 @@ class Opening:
         if self.log is not None:
             return
         path = self.copies.log_path(content.head.number)
-        self.log = ChangeLog.append_to(path, content.head, content.end)
+        self.log = ChangeLog.append_to(path, content.head, content.end, content.is_torn)
         newest = max([change.transaction for change in newer], default=0)
         last = max(content.records[-1].transaction, newest, self.transaction)
         if newer:

@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyxbroker.metadata.copy_settings import CopySettings
+
 ANY_VERSION = None
 MUST_NOT_EXIST = -1
 
@@ -153,6 +155,8 @@ class MetadataStore(ABC):
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""
+    refused: tuple[float, str] | None = None
+    """When (time.monotonic) and why the disk refused something last."""
 
     def __init__(self) -> None:
         self._watchers: dict[object, tuple[str, NotificationCallback]] = {}
@@ -371,20 +375,22 @@ def open_store(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     operation_timeout_ms: int = OPERATION_TIMEOUT_MS,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    copies: CopySettings | None = None,
 ) -> MetadataStore:
     """Makes the store that a metadata URL in one of Pulsar's forms names; `open()` is still to do.
 
     `embedded:PATH` and `rocksdb:PATH` are the embedded store (a path that is not absolute is below
     `data_directory`, an empty one means `metadata`), `zk:HOST:PORT[,HOST:PORT][/CHROOT]` and the
     older form without a scheme are ZooKeeper, `memory:NAME` lives in this process and is shared by
-    all who open the same name. Raises MetadataError for any other form.
+    all who open the same name. `copies` is for the embedded store alone. Raises MetadataError for
+    any other form.
     """
     scheme, colon, rest = url.partition(":")
     if colon and scheme in ("embedded", "rocksdb"):
         from pyxbroker.metadata.embedded import EmbeddedStore
 
         relative = rest.removeprefix("//") or "metadata"
-        return EmbeddedStore(Path(data_directory) / relative)
+        return EmbeddedStore(Path(data_directory) / relative, copies)
     if colon and scheme == "memory":
         from pyxbroker.metadata.memory import MemoryStore
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import Change, read_file
-from pyxbroker.metadata.copies import CopySettings, CopyWriter, is_whole, size_of
+from pyxbroker.metadata.copies import CopyWriter, is_whole, size_of
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import Files
 from pyxbroker.metadata.findings import Finding, Severity
@@ -30,6 +31,7 @@ FIRST_COPY_S = 1.0
 RESERVE_S = 2.0
 LOOK_S = 3.0
 RETRY_S = 60.0
+DOUBT_S = 1.0
 LOG_BYTES_PER_COPY_MIN = 1 << 20
 FREE_PAGES_MIN = 32
 FREE_PAGES = 64
@@ -50,6 +52,7 @@ class Upkeep:
         self._begin(0.0)
 
     def _begin(self, now: float) -> None:
+        self.due: float | None = now  # when `run` is to be called, or earlier; None: never
         self._last_commit = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
@@ -60,12 +63,14 @@ class Upkeep:
         self._looking: Iterator[None] | None = None
         self._look_due: float | None = now + LOOK_S
         self._is_copy_failure_told = False
+        self._is_doubted = False
 
     def start(self) -> None:
         """After each open."""
         now = time.monotonic()
         self._begin(now)
         self._plan_copy(now)
+        self.due, _ = self._next()
 
     def stop(self) -> None:
         """Before the files are closed: who waits for a copy gets none."""
@@ -74,11 +79,13 @@ class Upkeep:
     def on_commit(self) -> None:
         """After each transaction that changed something."""
         self._last_commit = time.monotonic()
+        if self.due is None or self.due > self._last_commit + SYNC_IDLE_S:
+            self.due = self._last_commit + SYNC_IDLE_S
 
     def request_copy(self, made: CopyMade) -> None:
         """Makes a copy as soon as possible; `made` is told its path, or why there is none."""
         self._waiting.append(made)
-        self._not_before = 0.0
+        self._not_before = self.due = 0.0
         if self._slices is None:
             self._files.wants_copy = True
 
@@ -90,24 +97,22 @@ class Upkeep:
         while self._slices is not None:
             self._write_slice()
 
-    def delay_s(self) -> float | None:
-        """Seconds until something is to be done, negative when it is late; None: nothing is."""
-        due, _ = self._next()
-        return None if due is None else due - time.monotonic()
-
     def run(self) -> None:
-        """Does what is due first. Raises nothing."""
+        """Does what is due first, if anything is by now. Raises nothing."""
         due, step = self._next()
-        if due is None or due > time.monotonic():
-            return
-        try:
-            step()
-        except Exception as error:
-            self._on_error(error)
+        if due is not None and due <= time.monotonic():
+            try:
+                step()
+            except Exception as error:
+                self._on_error(error)
+            due, _ = self._next()
+        self.due = due
 
     def _next(self) -> tuple[float | None, Callable[[], None]]:
         files = self._files
         log = files.log
+        if files.failure is not None:
+            return None, _nothing
         candidates: list[tuple[float, Callable[[], None]]] = []
         if log is not None and not log.is_synced:
             candidates.append((self._last_commit + SYNC_IDLE_S, files.sync_log))
@@ -254,10 +259,16 @@ class Upkeep:
         self._files.wants_copy = True
 
     def _on_error(self, error: Exception) -> None:
-        if damage.is_damage(error) and self._files.heal(str(error)):
+        if damage.is_damage(error):
+            error = self._files.read_error() or error
+        if damage.is_damage(error) and self._is_doubted:
+            self._is_doubted = False
             self._fail_copy(explain(self._files.path, error))
             self._looking = None
+            self._files.heal(str(error))
             return
+        # The disk may not have been able to read; the next time it is certain.
+        self._is_doubted = damage.is_damage(error)
         explained = explain(self._files.path, error)
         if isinstance(error, (OSError, sqlite3.Error)) and self._is_copy_failure_told:
             _log.debug("no copy of the metadata could be made: %s", explained)
@@ -266,11 +277,12 @@ class Upkeep:
         self._is_copy_failure_told = True
         is_copying = self._slices is not None
         self._fail_copy(explained)
-        self._not_before = time.monotonic() + RETRY_S
+        self._not_before = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
         if is_copying:
             self._files.wants_copy = True
         if self._look_due is not None:
-            self._look_due = time.monotonic() + RETRY_S
+            self._looking = None
+            self._look_due = time.monotonic() + (DOUBT_S if self._is_doubted else RETRY_S)
 
 
 def _due_of(candidate: tuple[float, Callable[[], None]]) -> float:

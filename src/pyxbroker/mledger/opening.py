@@ -16,7 +16,7 @@ from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import GetResult, MetadataStore, NotFound
+from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor import Cursor, place_cursor, recover_cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -145,7 +145,8 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
     path = paths.managed_ledger(managed_ledger.name)
     names = await patience.ask(partial(store.children, path))
     found = await asyncio.gather(
-        *(patience.ask(partial(store.get, f"{path}/{name}")) for name in names)
+        *(patience.ask(partial(store.get, f"{path}/{name}")) for name in names),
+        return_exceptions=True,
     )
     cursors = []
     for encoded, node in zip(names, found, strict=True):
@@ -153,8 +154,10 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
             continue
         name = paths.decode(encoded)
         try:
+            if isinstance(node, BaseException):
+                raise node
             cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
-        except (MalformedRecord, MalformedLedgerMetadata) as error:
+        except (MalformedRecord, MalformedLedgerMetadata, CorruptStore) as error:
             # The topic serves everybody else; who asks for this subscription is refused.
             managed_ledger.unreadable.add(name)
             log.error(

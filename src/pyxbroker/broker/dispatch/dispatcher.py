@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
 from pyxbroker.dispatch import UnackedCount
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
@@ -18,6 +17,7 @@ from pyxbroker.ledger.handle import LedgerError, is_lost
 if TYPE_CHECKING:
     from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+    from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
     from pyxbroker.broker.subscription import Subscription
     from pyxbroker.delayed import DelayedIndex
 
@@ -147,7 +147,7 @@ class Dispatcher:
                     use(result)
             else:
                 if trouble is None:
-                    trouble = self.trouble = ReadTrouble(self)
+                    trouble = self.trouble = self._make_trouble()
                 if not is_lost(result):
                     # Nothing else is read until then, however often the dispatcher is woken.
                     trouble.try_again(position, result)
@@ -159,6 +159,12 @@ class Dispatcher:
             self.wake()
 
         self.managed_ledger.read(position, count, size, on_read, last)
+
+    def _make_trouble(self) -> ReadTrouble:
+        # Most brokers never need it, and a start shall not wait for it.
+        from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
+
+        return ReadTrouble(self)
 
     def retry_read(self) -> None:
         """The time has come to try a read again."""
@@ -178,7 +184,7 @@ class Dispatcher:
             # It was trimmed meanwhile: whoever reads on finds what is kept.
             return
         if self.subscription.cursor.acks.is_acknowledged(*position):
-            # Nobody wants it any more.
+            trouble.is_acknowledged(position)
             pass_over(position, position.entry_id)
         elif self.topic.limits.skips_lost_data:
             pass_over(position, trouble.skip(position, error, again))

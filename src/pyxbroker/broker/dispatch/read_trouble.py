@@ -134,8 +134,8 @@ class ReadTrouble:
     def pass_over(self, position: Position, error: LedgerError, again: bool) -> bool:
         """Counts a lost entry; False: there are too many in a row, and the subscription stops."""
         stopped = self._stopped_run
-        if stopped is not None and stopped.again is again and position == stopped.positions[0]:
-            # It looked again, and the first of them is still lost.
+        if stopped is not None and stopped.again is again and position >= stopped.positions[0]:
+            # It looked again, and they are still lost: not one more is passed over.
             self._wait_to_look_again()
             return False
         run = self._again if again else self._new
@@ -173,13 +173,21 @@ class ReadTrouble:
         if run.count:
             self._end(again)
         stopped = self._stopped_run
-        if (
-            stopped is not None
-            and stopped.again is again
-            and (ledger_id, entry_id) >= stopped.positions[0]
-        ):
+        if stopped is None or stopped.again is not again:
+            return
+        first = stopped.positions[0]
+        # What is sent again is not read in the order of positions.
+        if (ledger_id, entry_id) == first or (not again and (ledger_id, entry_id) > first):
             log.info("a subscription that had stopped goes on", **self._where)
             self._go_on()
+
+    def is_acknowledged(self, position: Position) -> None:
+        """A lost entry is missed by nobody any more."""
+        stopped = self._stopped_run
+        if stopped is not None and position == stopped.positions[0]:
+            del stopped.positions[0]
+            if not stopped.positions:
+                self._go_on()
 
     def rewound(self) -> None:
         """Everything is read again from the mark on, so that it is met anew."""
@@ -223,6 +231,8 @@ class ReadTrouble:
         self._wait_to_look_again()
 
     def _wait_to_look_again(self) -> None:
+        if self._looks_again is not None:
+            return
         self._looks_again = self._loop.call_later(LOOK_AGAIN_S, self._turn.run, self._look_again)
 
     def _look_again(self) -> None:

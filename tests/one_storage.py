@@ -1,4 +1,4 @@
-"""A C storage in a directory, for tests: entries whose content follows from their ids, waits."""
+"""One C storage in a directory, opened and closed as a test goes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import os
 import random
 import select
-import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from one_bookie import copy_as_killed
 from pyxbroker import _native
 
 MIB = 1 << 20
@@ -118,15 +118,7 @@ def bookie(tmp_path: Path) -> Iterator[Bookie]:
 
 
 def copy_of(bookie: Bookie, name: str) -> Path:
-    """The directory as a kill -9 would leave it now.
-
-    The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A
-    file that a background thread renames under the copy was not needed any more.
-    """
+    """The directory as a kill -9 would leave it now."""
     target = bookie.directory.parent / name
-    for folder in ("journal", "ledgers"):
-        (target / folder).mkdir(parents=True)
-        for file in sorted((bookie.directory / folder).iterdir()):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copy(file, target / folder)
+    copy_as_killed(bookie.directory, target)
     return target

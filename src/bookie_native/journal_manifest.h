@@ -1,8 +1,8 @@
 /*
- * manifest.h - the list of the files that must be in a directory, so that a missing one is noticed.
+ * journal_manifest.h - the list of the journal files, so that a missing one is noticed.
  *
- * A directory of journal files or of entry logs has a file MANIFEST with the ids of its files. The
- * owner of the files keeps this order, which no crash can turn into a false alarm:
+ * The file journal.manifest has the ids of the files that must be there. The owner of the files
+ * keeps this order, which no crash can turn into a false alarm:
  *
  *   - a file is listed after it is durable under its name, and before anything relies on it;
  *   - a file is taken off the list, durably, before it is renamed or removed.
@@ -14,8 +14,8 @@
  * bytes. The first two have one state, the last two another; the state with the higher sequence
  * counts. A change is written over the older state, both copies at once, and synced: a torn write
  * leaves the state before it, and a full disk has room for it. There are two copies so that damage
- * to one costs nothing. When they are too small, a larger file is written as MANIFEST.tmp, synced,
- * and takes the name.
+ * to one costs nothing. When they are too small, a larger file is written under another name,
+ * synced, and takes the name.
  *
  * One copy, little-endian:
  *
@@ -23,57 +23,53 @@
  *        0    8  magic "PYXMNFST"
  *        8    4  CRC32C of bytes 12..63 and of the ids
  *       12    4  format version, 1
- *       16    4  kind (manifest_kind)
+ *       16    4  zero
  *       20    4  number of ids
  *       24    8  sequence; grows with each write
  *       32   32  zero
  *       64       ids of the files, 8 bytes each, ascending; then zeros
  */
-#ifndef PYXBROKER_MANIFEST_H
-#define PYXBROKER_MANIFEST_H
+#ifndef PYXBROKER_JOURNAL_MANIFEST_H
+#define PYXBROKER_JOURNAL_MANIFEST_H
 
 #include "disk.h"
 #include "events.h"
 
-enum { MANIFEST_VERSION = 1 };
+enum { JOURNAL_MANIFEST_VERSION = 1 };
 
-#define MANIFEST_NAME "MANIFEST"
+#define JOURNAL_MANIFEST_NAME "journal.manifest"
 
-enum manifest_kind { MANIFEST_JOURNAL = 1, MANIFEST_ENTRY_LOGS = 2 };
-
-typedef struct manifest {
+typedef struct journal_manifest {
     const disk_calls *disk;
     int directory_fd;
-    enum manifest_kind kind;
     uint64_t *ids; /* ascending */
     size_t count, capacity;
     uint64_t sequence;   /* of the last write, successful or not */
     uint64_t copy_bytes; /* of the file's copies; 0: there is no file yet */
     int state;           /* 0 or 1: which two copies have what was last synced */
     int changed;         /* the list is not, or not for certain, what the file has */
-} manifest;
+} journal_manifest;
 
 /* Makes an empty list, not stored anywhere. */
-void manifest_open(manifest *m, const disk_calls *disk, int directory_fd, enum manifest_kind kind);
-void manifest_close(manifest *m);
+void journal_manifest_open(journal_manifest *m, const disk_calls *disk, int directory_fd);
+void journal_manifest_close(journal_manifest *m);
 
-/* Reads the file, until deadline_ns again and again where the disk fails. Returns 1, or 0 when
- * there is none (in a directory of an older version, or a new one) or when nothing in it is intact,
- * which is told to the operator; or an error, for which error holds a sentence. directory is the
- * word for it in sentences: "journal" or "ledger". */
-int manifest_read(manifest *m, events *events, const char *directory, uint64_t deadline_ns,
-                  char *error, size_t error_bytes);
+/* Reads the file, patiently. Returns 1, or 0 when there is none (the directory is new, or of an
+ * older version) or when nothing in it is intact, which is told to the operator; or an error, for
+ * which error holds a sentence. */
+int journal_manifest_read(journal_manifest *m, events *events, char *error, size_t error_bytes);
 
 /* 1 when the id is listed. */
-int manifest_has(const manifest *m, uint64_t id);
+int journal_manifest_has(const journal_manifest *m, uint64_t id);
 
-/* Change the list in memory; manifest_store makes it durable. manifest_add returns 0 or -ENOMEM. */
-int manifest_add(manifest *m, uint64_t id);
-void manifest_remove(manifest *m, uint64_t id);
+/* Change the list in memory, which journal_manifest_store makes durable. The first returns 0 or
+ * -ENOMEM. */
+int journal_manifest_add(journal_manifest *m, uint64_t id);
+void journal_manifest_remove(journal_manifest *m, uint64_t id);
 
 /* Makes the list durable, if it has changed or was never stored. Returns 0 or an error. After an
  * error the disk may have either state, so nothing that was taken off the list may be removed, also
  * no file that was just added: call it again. */
-int manifest_store(manifest *m);
+int journal_manifest_store(journal_manifest *m);
 
 #endif

@@ -1,5 +1,5 @@
-/* manifest.c - reading and writing the list of files. */
-#include "manifest.h"
+/* journal_manifest.c - reading and writing the list of files. */
+#include "journal_manifest.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 
 #include "bytes.h"
 #include "crc32c.h"
+#include "disk_patience.h"
 
 enum {
     COPIES = 4,
@@ -19,23 +20,23 @@ enum {
     ID_BYTES = 8
 };
 
-#define MANIFEST_BYTES_MAX (1u << 30)
+#define JOURNAL_MANIFEST_BYTES_MAX (1u << 30)
 
-static const char TEMPORARY_NAME[] = MANIFEST_NAME ".tmp";
-static const char MANIFEST_MAGIC[8] = {'P', 'Y', 'X', 'M', 'N', 'F', 'S', 'T'};
+static const char TEMPORARY_NAME[] = JOURNAL_MANIFEST_NAME ".tmp";
+static const char JOURNAL_MANIFEST_MAGIC[8] = {'P', 'Y', 'X', 'M', 'N', 'F', 'S', 'T'};
 
-void manifest_open(manifest *m, const disk_calls *disk, int directory_fd, enum manifest_kind kind) {
-    *m = (manifest){.disk = disk, .directory_fd = directory_fd, .kind = kind, .changed = 1};
+void journal_manifest_open(journal_manifest *m, const disk_calls *disk, int directory_fd) {
+    *m = (journal_manifest){.disk = disk, .directory_fd = directory_fd, .changed = 1};
 }
 
-void manifest_close(manifest *m) {
+void journal_manifest_close(journal_manifest *m) {
     free(m->ids);
     m->ids = NULL;
     m->count = m->capacity = 0;
 }
 
 /* The place in the list of the id, or of the first one after it. */
-static size_t manifest_place(const manifest *m, uint64_t id) {
+static size_t journal_manifest_place(const journal_manifest *m, uint64_t id) {
     size_t low = 0, high = m->count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
@@ -47,13 +48,13 @@ static size_t manifest_place(const manifest *m, uint64_t id) {
     return low;
 }
 
-int manifest_has(const manifest *m, uint64_t id) {
-    size_t place = manifest_place(m, id);
+int journal_manifest_has(const journal_manifest *m, uint64_t id) {
+    size_t place = journal_manifest_place(m, id);
     return place < m->count && m->ids[place] == id;
 }
 
 /* Makes room for so many ids. Returns 0 or -ENOMEM. */
-static int manifest_reserve(manifest *m, size_t count) {
+static int journal_manifest_reserve(journal_manifest *m, size_t count) {
     if (count <= m->capacity)
         return 0;
     size_t capacity = m->capacity == 0 ? 64 : m->capacity * 2;
@@ -67,11 +68,11 @@ static int manifest_reserve(manifest *m, size_t count) {
     return 0;
 }
 
-int manifest_add(manifest *m, uint64_t id) {
-    size_t place = manifest_place(m, id);
+int journal_manifest_add(journal_manifest *m, uint64_t id) {
+    size_t place = journal_manifest_place(m, id);
     if (place < m->count && m->ids[place] == id)
         return 0;
-    if (manifest_reserve(m, m->count + 1) < 0)
+    if (journal_manifest_reserve(m, m->count + 1) < 0)
         return -ENOMEM;
     memmove(m->ids + place + 1, m->ids + place, (m->count - place) * sizeof *m->ids);
     m->ids[place] = id;
@@ -80,8 +81,8 @@ int manifest_add(manifest *m, uint64_t id) {
     return 0;
 }
 
-void manifest_remove(manifest *m, uint64_t id) {
-    size_t place = manifest_place(m, id);
+void journal_manifest_remove(journal_manifest *m, uint64_t id) {
+    size_t place = journal_manifest_place(m, id);
     if (place == m->count || m->ids[place] != id)
         return;
     m->count--;
@@ -93,36 +94,36 @@ static uint32_t copy_crc(const uint8_t *copy, uint64_t count) {
     return crc32c(0, copy + COPY_CRC_START, COPY_HEADER_BYTES - COPY_CRC_START + count * ID_BYTES);
 }
 
-/* 1 when the copy is one of this kind of list, whatever its version says. */
-static int copy_intact(const uint8_t *copy, uint64_t bytes, enum manifest_kind kind) {
+/* 1 when the copy is intact, whatever its version says. */
+static int copy_intact(const uint8_t *copy, uint64_t bytes) {
     uint64_t count = load_le32(copy + 20);
-    return memcmp(copy, MANIFEST_MAGIC, sizeof MANIFEST_MAGIC) == 0 &&
-           load_le32(copy + 16) == kind && count <= (bytes - COPY_HEADER_BYTES) / ID_BYTES &&
+    return memcmp(copy, JOURNAL_MANIFEST_MAGIC, sizeof JOURNAL_MANIFEST_MAGIC) == 0 &&
+           count <= (bytes - COPY_HEADER_BYTES) / ID_BYTES &&
            copy_crc(copy, count) == load_le32(copy + 8);
 }
 
 /* Takes over what a copy lists. Returns 0 or -ENOMEM. */
-static int manifest_take(manifest *m, const uint8_t *copy) {
+static int journal_manifest_take(journal_manifest *m, const uint8_t *copy) {
     size_t count = load_le32(copy + 20);
     m->count = 0;
     m->sequence = load_le64(copy + 24);
     for (size_t i = 0; i < count; i++)
-        if (manifest_add(m, load_le64(copy + COPY_HEADER_BYTES + i * ID_BYTES)) < 0)
+        if (journal_manifest_add(m, load_le64(copy + COPY_HEADER_BYTES + i * ID_BYTES)) < 0)
             return -ENOMEM;
     return 0;
 }
 
 /* Makes the best of the four copies. Returns 1, 0 when none is intact, -ENOMEM, or -EPROTO with the
  * version when a newer one has written it. */
-static int manifest_decode(manifest *m, const uint8_t *copies, uint32_t *version) {
+static int journal_manifest_decode(journal_manifest *m, const uint8_t *copies, uint32_t *version) {
     const uint8_t *best = NULL;
     int intact[COPIES];
     for (int i = 0; i < COPIES; i++) {
         const uint8_t *copy = copies + (uint64_t)i * m->copy_bytes;
-        intact[i] = copy_intact(copy, m->copy_bytes, m->kind);
+        intact[i] = copy_intact(copy, m->copy_bytes);
         if (!intact[i])
             continue;
-        if ((*version = load_le32(copy + 12)) > MANIFEST_VERSION)
+        if ((*version = load_le32(copy + 12)) > JOURNAL_MANIFEST_VERSION)
             return -EPROTO;
         if (best == NULL || load_le64(copy + 24) > load_le64(best + 24)) {
             best = copy;
@@ -131,72 +132,70 @@ static int manifest_decode(manifest *m, const uint8_t *copies, uint32_t *version
     }
     if (best == NULL)
         return 0;
-    int error = manifest_take(m, best);
+    int error = journal_manifest_take(m, best);
     /* Torn or damaged, one copy is left of the two: both are written anew. */
     m->changed = !intact[m->state * STATE_COPIES] || !intact[m->state * STATE_COPIES + 1];
     return error < 0 ? error : 1;
 }
 
 /* Reads the whole file into fresh memory. Returns its bytes or an error. */
-static int64_t manifest_load(manifest *m, uint64_t deadline_ns, uint8_t **out) {
+static int64_t journal_manifest_load(journal_manifest *m, uint8_t **out) {
     const disk_calls *disk = m->disk;
-    int fd = disk_open_patiently(disk, m->directory_fd, MANIFEST_NAME, O_RDONLY, deadline_ns);
+    int fd = disk_open_patiently(disk, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDONLY);
     if (fd < 0)
         return fd;
-    int64_t bytes = disk->file_bytes(disk->ctx, fd);
-    if (bytes > MANIFEST_BYTES_MAX)
-        bytes = MANIFEST_BYTES_MAX;
+    int64_t bytes = disk_file_bytes_patiently(disk, fd);
+    if (bytes > JOURNAL_MANIFEST_BYTES_MAX)
+        bytes = JOURNAL_MANIFEST_BYTES_MAX;
     *out = NULL;
     if (bytes >= 0 && (*out = malloc((size_t)bytes + 1)) == NULL)
         bytes = -ENOMEM;
     if (bytes > 0)
-        bytes = disk_read_patiently(disk, fd, *out, (size_t)bytes, 0, deadline_ns);
+        bytes = disk_read_patiently(disk, fd, *out, (size_t)bytes, 0);
     disk->close(disk->ctx, fd);
     if (bytes < 0)
         free(*out);
     return bytes;
 }
 
-int manifest_read(manifest *m, events *events, const char *directory, uint64_t deadline_ns,
-                  char *error, size_t error_bytes) {
+int journal_manifest_read(journal_manifest *m, events *events, char *error, size_t error_bytes) {
     uint8_t *copies;
-    int64_t bytes = manifest_load(m, deadline_ns, &copies);
+    int64_t bytes = journal_manifest_load(m, &copies);
     if (bytes == -ENOENT)
         return 0;
     if (bytes < 0) {
-        snprintf(error, error_bytes, "%s in the %s directory cannot be read: %s", MANIFEST_NAME,
-                 directory, strerror((int)-bytes));
+        snprintf(error, error_bytes, "%s cannot be read: %s", JOURNAL_MANIFEST_NAME,
+                 strerror((int)-bytes));
         return (int)bytes;
     }
     uint32_t version = 0;
     int found = 0;
     m->copy_bytes = (uint64_t)bytes / COPIES;
     if (m->copy_bytes > 0 && m->copy_bytes % BLOCK_BYTES == 0)
-        found = manifest_decode(m, copies, &version);
+        found = journal_manifest_decode(m, copies, &version);
     free(copies);
     if (found == -EPROTO)
         snprintf(error, error_bytes,
-                 "%s in the %s directory was written by a newer pyxbroker (format %" PRIu32
+                 "%s was written by a newer pyxbroker (format %" PRIu32
                  "; this one reads up to %d)",
-                 MANIFEST_NAME, directory, version, MANIFEST_VERSION);
+                 JOURNAL_MANIFEST_NAME, version, JOURNAL_MANIFEST_VERSION);
     else if (found < 0)
         snprintf(error, error_bytes, "out of memory");
     if (found == 0) {
         events_add(events, EVENT_ERROR,
-                   "%s in the %s directory is damaged, so a missing file cannot be noticed; it is "
-                   "made anew from the files that are there",
-                   MANIFEST_NAME, directory);
+                   "%s is damaged, so a missing journal file cannot be noticed; it is made anew "
+                   "from the files that are there",
+                   JOURNAL_MANIFEST_NAME);
         m->copy_bytes = 0;
         m->changed = 1;
     }
     return found;
 }
 
-static void copy_encode(const manifest *m, uint8_t *copy, uint64_t copy_bytes) {
+static void copy_encode(const journal_manifest *m, uint8_t *copy, uint64_t copy_bytes) {
     memset(copy, 0, copy_bytes);
-    memcpy(copy, MANIFEST_MAGIC, sizeof MANIFEST_MAGIC);
-    store_le32(copy + 12, MANIFEST_VERSION);
-    store_le32(copy + 16, m->kind);
+    memcpy(copy, JOURNAL_MANIFEST_MAGIC, sizeof JOURNAL_MANIFEST_MAGIC);
+    store_le32(copy + 12, JOURNAL_MANIFEST_VERSION);
     store_le32(copy + 20, (uint32_t)m->count);
     store_le64(copy + 24, m->sequence);
     for (size_t i = 0; i < m->count; i++)
@@ -205,7 +204,7 @@ static void copy_encode(const manifest *m, uint8_t *copy, uint64_t copy_bytes) {
 }
 
 /* Writes the list count times, side by side, and syncs it. */
-static int manifest_write(const manifest *m, int fd, uint64_t copy_bytes, int count,
+static int journal_manifest_write(const journal_manifest *m, int fd, uint64_t copy_bytes, int count,
                           uint64_t offset) {
     uint8_t *copies = malloc((size_t)count * copy_bytes);
     if (copies == NULL)
@@ -219,16 +218,16 @@ static int manifest_write(const manifest *m, int fd, uint64_t copy_bytes, int co
 }
 
 /* Makes a file with room for twice as many ids, all four copies alike. */
-static int manifest_create(manifest *m) {
+static int journal_manifest_create(journal_manifest *m) {
     const disk_calls *disk = m->disk;
     uint64_t copy_bytes = round_up(COPY_HEADER_BYTES + m->count * 2 * ID_BYTES, BLOCK_BYTES);
     int fd = disk->open(disk->ctx, m->directory_fd, TEMPORARY_NAME, O_RDWR | O_CREAT | O_TRUNC);
     if (fd < 0)
         return fd;
-    int error = manifest_write(m, fd, copy_bytes, COPIES, 0);
+    int error = journal_manifest_write(m, fd, copy_bytes, COPIES, 0);
     disk->close(disk->ctx, fd);
     if (error == 0)
-        error = disk->rename(disk->ctx, m->directory_fd, TEMPORARY_NAME, MANIFEST_NAME);
+        error = disk->rename(disk->ctx, m->directory_fd, TEMPORARY_NAME, JOURNAL_MANIFEST_NAME);
     if (error == 0) {
         /* From here on the name is that of the new file, durable or not. */
         m->copy_bytes = copy_bytes;
@@ -242,13 +241,13 @@ static int manifest_create(manifest *m) {
 }
 
 /* Writes over the older of the two states. */
-static int manifest_update(manifest *m) {
+static int journal_manifest_update(journal_manifest *m) {
     const disk_calls *disk = m->disk;
-    int fd = disk->open(disk->ctx, m->directory_fd, MANIFEST_NAME, O_RDWR);
+    int fd = disk->open(disk->ctx, m->directory_fd, JOURNAL_MANIFEST_NAME, O_RDWR);
     if (fd < 0)
         return fd;
     int state = !m->state;
-    int error = manifest_write(m, fd, m->copy_bytes, STATE_COPIES,
+    int error = journal_manifest_write(m, fd, m->copy_bytes, STATE_COPIES,
                                (uint64_t)state * STATE_COPIES * m->copy_bytes);
     disk->close(disk->ctx, fd);
     if (error == 0)
@@ -256,15 +255,15 @@ static int manifest_update(manifest *m) {
     return error;
 }
 
-int manifest_store(manifest *m) {
+int journal_manifest_store(journal_manifest *m) {
     if (!m->changed)
         return 0;
     m->sequence++;
     int fits = COPY_HEADER_BYTES + m->count * ID_BYTES <= m->copy_bytes;
-    int error = fits ? manifest_update(m) : manifest_create(m);
+    int error = fits ? journal_manifest_update(m) : journal_manifest_create(m);
     /* Somebody took the list itself away while it was in use. */
     if (error == -ENOENT && fits)
-        error = manifest_create(m);
+        error = journal_manifest_create(m);
     m->changed = error < 0;
     return error;
 }
