@@ -81,5 +81,8 @@ class FakeService:
     def refused_sends(self) -> int:
         return 3
 
+    def unknown_ledgers(self) -> list[int]:
+        return [7, 8]
+
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -305,6 +306,21 @@ def test_one_process_locks_a_directory_once(tmp_path: Path) -> None:
     second = DataDirectory(first.path)
     second.close()
     assert (first.path / "pyxbroker.lock").read_text() == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+def test_a_lock_file_that_cannot_be_written_keeps_nobody_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def refuse(*arguments: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    monkeypatch.setattr(os, "pread", refuse)
+    first = DataDirectory(tmp_path)
+    with pytest.raises(DataDirectoryError, match="in use by another process"):
+        DataDirectory(tmp_path)
+    first.close()
 
 
 def test_every_new_directory_is_synced_into_its_parent(

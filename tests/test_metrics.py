@@ -128,6 +128,7 @@ def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:
     assert value(sample, "bookie_ledger_dir__data_bookie_1_usage") == 25
     assert value(sample, "bookie_ledger_writable_dirs") == 1
     assert value(sample, "bookie_ADD_ENTRY_REJECTED_total") == 3
+    assert value(sample, "pyxbroker_bookie_unknown_ledgers") == 2
 
 
 def test_a_sick_storage_is_read_only(service: FakeService) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,13 @@ import pytest
 
 from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
 from one_broker import TOPIC, Broker, data_of, section
+from pyxbroker.ackset import AckSet
 from pyxbroker.entry import EntryRun
 from pyxbroker.errors import PersistenceError
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.cursor_ledger import CursorLedger
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerWriteFailed
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
@@ -229,6 +233,24 @@ def test_one_that_is_not_there_is_not_made(tmp_path: Path) -> None:
         with pytest.raises(Exception, match="journal"):
             await node.open()
         assert not await node.store.exists(paths.managed_ledger(NAME))
+
+    run(tmp_path, scenario)
+
+
+def test_a_cursor_that_is_refused_at_once_leaves_no_error_behind(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        told: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        ledger = await CursorLedger.create(node.client, NAME, "c", 100, 100)
+        await break_journal(node)
+        with pytest.raises(LedgerError, match="journal"):
+            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+        with pytest.raises(LedgerError, match="journal"):
+            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+        del ledger
+        gc.collect()
+        await asyncio.sleep(0)
+        assert told == []
 
     run(tmp_path, scenario)
 

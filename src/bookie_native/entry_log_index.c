@@ -9,6 +9,8 @@
 #include "crc32c.h"
 #include "entry_log_scan.h"
 
+enum { LARGE_INDEX_BYTES = 1 << 20 };
+
 static size_t log_row_index_bytes(const log_row *row) {
     return (size_t)row->entry_count * LOG_ENTRY_BYTES;
 }
@@ -60,7 +62,9 @@ static int log_index_read(const log_indexes *indexes, log_row *row, unsigned how
 
 /* Reads an index that is not in memory, or makes it. */
 static int log_index_load(log_indexes *indexes, log_row *row) {
-    int intact = log_index_read(indexes, row, LOG_READ_ONCE);
+    /* A large one passes the page cache by: copying it from there costs more than it saves. */
+    int large = log_row_index_bytes(row) > LARGE_INDEX_BYTES;
+    int intact = log_index_read(indexes, row, large ? LOG_READ_DIRECT : LOG_READ_ONCE);
     if (intact == 0)
         intact = log_index_read(indexes, row, LOG_READ_DIRECT);
     if (intact < 0)

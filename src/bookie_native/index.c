@@ -76,6 +76,7 @@ void log_list_close(log_list *list) {
     log_list_free(list->newest);
     log_list_free(list->removed);
     log_list_free(list->pending);
+    free(list->unread);
     pthread_mutex_destroy(&list->lock);
 }
 
@@ -103,23 +104,32 @@ static void log_list_tell(log_list *list, enum log_list_step step, uint64_t id, 
         events_add(list->events, EVENT_INFO, "%s", log_list_texts[step].again);
 }
 
+static int by_row_id(const void *a, const void *b) {
+    uint64_t first = ((const manifest_row *)a)->id, second = ((const manifest_row *)b)->id;
+    return first < second ? -1 : first > second;
+}
+
 /* Writes the manifest, with a log that is not in the list yet, or NULL. Returns 0 or an error. */
 static int log_list_write_manifest(log_list *list, const entry_log *more) {
-    size_t count = more != NULL;
+    size_t count = list->unread_count + (more != NULL);
     for (const entry_log *log = list->newest; log != NULL; log = log->next)
         count += !log->unlisted;
-    manifest_row *rows = malloc((count + 1) * sizeof *rows), *at = rows + count;
+    manifest_row *rows = malloc((count + 1) * sizeof *rows);
     if (rows == NULL)
         return -ENOMEM;
+    size_t at = 0;
+    for (; at < list->unread_count; at++)
+        rows[at] = list->unread[at];
     pthread_mutex_lock(&list->lock);
     for (const entry_log *log = more != NULL ? more : list->newest; log != NULL;
          log = log == more ? list->newest : log->next)
-        if (!log->unlisted) /* from the newest to the oldest */
-            *--at = (manifest_row){.id = log->id,
-                                   .bytes = log->bytes,
-                                   .ledgers = log->live_rows,
-                                   .entries = log->entries};
+        if (!log->unlisted)
+            rows[at++] = (manifest_row){.id = log->id,
+                                        .bytes = log->bytes,
+                                        .ledgers = log->live_rows,
+                                        .entries = log->entries};
     pthread_mutex_unlock(&list->lock);
+    qsort(rows, count, sizeof *rows, by_row_id);
     int error = log_manifest_write(list->disk, list->directory_fd, rows, count);
     free(rows);
     list->manifest_stale = error < 0;

@@ -40,6 +40,8 @@ typedef struct log_list {
     uint64_t checkpoint; /* highest of all logs */
     int unsure; /* a log was damaged or is missing, so the checkpoint may be too low */
     int accept_loss; /* set before the open: missing logs are reported, and gone without */
+    manifest_row *unread; /* ascending: logs that are gone without, but stay in the manifest */
+    size_t unread_count;
     int manifest_stale; /* it is to be written; flush thread */
     int troubles[STEP_COUNT]; /* the last error of each step; flush thread */
 } log_list;

@@ -40,15 +40,37 @@ static int by_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
+/* Goes on without a log that cannot be read, when that was accepted. Its file stays, and its name
+ * in the manifest; the next start without that tries again. Returns 0 or the error. */
+static int log_list_do_without(log_list *list, uint64_t id, const manifest_row *known, int error,
+                               char *sentence) {
+    if (error != -EIO || !list->accept_loss)
+        return error;
+    events_add(list->events, EVENT_ERROR, "%s; it is gone without, which was accepted", sentence);
+    sentence[0] = '\0';
+    list->unsure = 1;
+    if (id >= list->next_id)
+        list->next_id = id + 1;
+    if (known == NULL)
+        return 0;
+    manifest_row *unread =
+        realloc(list->unread, (list->unread_count + 1) * sizeof *list->unread);
+    if (unread == NULL)
+        return -ENOMEM;
+    list->unread = unread;
+    unread[list->unread_count++] = *known;
+    return 0;
+}
+
 /* Opens one log found in the directory and tells about its rows. */
 static int log_list_adopt(log_list *list, const log_manifest *manifest, uint64_t id,
                           log_row_fn found, void *arg, char *sentence, size_t sentence_bytes) {
     entry_log *log;
     int error = entry_log_open(list->disk, list->events, list->directory_fd, id, &log, sentence,
                                sentence_bytes);
-    if (error < 0)
-        return error;
     const manifest_row *known = log_manifest_find(manifest, id);
+    if (error < 0)
+        return log_list_do_without(list, id, known, error, sentence);
     list->manifest_stale |= known == NULL;
     if (known != NULL && log->entries < known->entries)
         events_add(list->events, EVENT_ERROR,

@@ -7,7 +7,7 @@ do not mind, and we do the same. prometheus_client is imported when the first sa
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker import __version__
@@ -101,6 +101,8 @@ class MetricsSource(Protocol):
 
     def refused_sends(self) -> int: ...
 
+    def unknown_ledgers(self) -> Sequence[int]: ...
+
 
 class SubscriptionSample(NamedTuple):
     """Numbers of a subscription at one time; rates are per second."""
@@ -154,7 +156,12 @@ class Collector:
             config.clusterName,
             topics,
             dict(source.storage_stats()),
-            Disks(source.failure() is None, dict(source.disk_usage()), source.refused_sends()),
+            Disks(
+                source.failure() is None,
+                dict(source.disk_usage()),
+                source.refused_sends(),
+                len(source.unknown_ledgers()),
+            ),
             config.exposeTopicLevelMetricsInPrometheus,
         )
 
@@ -218,6 +225,7 @@ class Disks(NamedTuple):
     is_healthy: bool
     usage: Mapping[str, tuple[int, int]]  # free and total bytes by directory
     refused_sends: int
+    unknown_ledgers: int  # stored, unknown to the metadata, and kept for that
 
 
 class Sample:
@@ -397,6 +405,7 @@ class Sample:
             yield self._family(f"bookie_ledger_dir_{name}_usage", [({}, used)])
         name = "bookie_ADD_ENTRY_REJECTED_total"
         yield self._family(name, [({}, disks.refused_sends)], "counter")
+        yield self._family("pyxbroker_bookie_unknown_ledgers", [({}, disks.unknown_ledgers)])
 
 
 def _sum_namespaces(topics: Iterable[TopicSample]) -> list[TopicSample]:

@@ -60,6 +60,18 @@ static void come_and_go(storage *s, int64_t ledger_id, unsigned choice) {
     }
 }
 
+/* A fence, or a master key, waiting while the cache is full. Returns what storage.h says. */
+static int64_t add_state(storage *s, int64_t ledger_id, const uint8_t *key) {
+    for (;;) {
+        int64_t stored = key == NULL ? storage_fence(s, ledger_id)
+                                     : storage_master_key(s, ledger_id, key);
+        if (stored != STORAGE_FULL)
+            return stored;
+        storage_commit(s);
+        wait_event(s);
+    }
+}
+
 /* One life: a few hundred adds in runs of random sizes, with flushes, fences and keys between. */
 static void live(life *l, world *w, uint64_t *random) {
     for (int step = 0; step < STEPS && !l->cut; step++) {
@@ -78,9 +90,9 @@ static void live(life *l, world *w, uint64_t *random) {
         if (choice == 0)
             storage_flush(l->s);
         else if (choice == 1 && ledger == LEDGERS - 1)
-            remember(l, storage_fence(l->s, ledger), ledger, -2);
+            remember(l, add_state(l->s, ledger, NULL), ledger, -2);
         else if (choice < 6) {
-            int64_t stored = storage_master_key(l->s, ledger, key);
+            int64_t stored = add_state(l->s, ledger, key);
             CHECK(stored >= 0);
             if (stored > 0)
                 remember(l, stored, ledger, -3);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pyxbroker.config import Config
@@ -89,6 +89,9 @@ class BrokerService(Protocol):
 
     def refused_sends(self) -> int:
         """SENDs that were refused because nothing could be stored."""
+
+    def unknown_ledgers(self) -> Sequence[int]:
+        """Ledgers that are stored, that metadata does not know, and that are kept for that."""
 
     def topic_stats(self) -> Iterable[TopicStats]:
         """The topics that are loaded."""

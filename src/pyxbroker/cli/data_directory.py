@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 
 from pyxbroker.directories import make_directory
+from pyxbroker.log import get_logger
+
+log = get_logger("pyxbroker.standalone")
 
 DEFAULT_DATA = "data/standalone"
 LOCK_NAME = "pyxbroker.lock"
@@ -36,16 +39,32 @@ class DataDirectory:
             ) from None
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+        except BlockingIOError:
+            owner = self._owner()
             os.close(self._fd)
             by = f"the process {owner}" if owner.isdigit() else "another process"
             raise DataDirectoryError(
                 f"The data directory {self.path} is in use by {by}."
                 " Stop that one, or choose another directory with --data."
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(self._fd)
+            raise DataDirectoryError(
+                f"The data directory {self.path} cannot be locked: {error.strerror}."
+            ) from None
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            # The lock holds without it, and a full disk must not keep a broker from starting.
+            log.warning("the lock file does not name this process", path=LOCK_NAME, error=error)
+
+    def _owner(self) -> str:
+        """The number of the process that holds the lock; empty when that cannot be read."""
+        try:
+            return os.pread(self._fd, 32, 0).decode(errors="replace").strip()
+        except OSError:
+            return ""
 
     def close(self) -> None:
         """Gives the lock back. The lock file stays: to delete it would let two processes in."""

@@ -196,16 +196,27 @@ class LedgerClient:
 
     async def close(self, handle: LedgerHandle) -> None:
         """Writes a drained ledger's end into its metadata. LedgerError when it has another
-        owner.
+        owner; after Unavailable it may be tried again.
         """
-        metadata, version = self._versions.pop(handle.ledger_id)
+        metadata, version = self._versions[handle.ledger_id]
         closed = metadata.closed(handle.last_add_confirmed, handle.length)
         try:
             await self._metadata.update(handle.ledger_id, closed, version)
         except (BadVersion, NotFound) as error:
-            raise LedgerError(
-                f"ledger {handle.ledger_id} was taken over while it was written: {error}"
-            ) from error
+            if not await self._is_closed_at(handle):
+                raise LedgerError(
+                    f"ledger {handle.ledger_id} was taken over while it was written: {error}"
+                ) from error
+        del self._versions[handle.ledger_id]
+
+    async def _is_closed_at(self, handle: LedgerHandle) -> bool:
+        """Whether a ledger has the end that its writer knows: an attempt before went through."""
+        try:
+            found = (await self._read(handle.ledger_id)).metadata
+        except NoSuchLedger:
+            return False
+        end = (handle.last_add_confirmed, handle.length)
+        return found.is_closed and (found.last_entry_id, found.length) == end
 
     async def open_read(self, ledger_id: int) -> ReadHandle:
         """Opens a closed ledger for reading.

@@ -36,11 +36,13 @@ def may_pass(error: Exception) -> bool:
 class Patience:
     """What one undertaking waits for in all, however many things it asks for.
 
-    The first failure is one line of the log, and so is the end of the trouble.
+    The first failure is one line of the log, and so is the end of the trouble. `lasts` names the
+    errors that are waited for beyond that time, as long as it says so.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, lasts: Callable[[Exception], bool] = lambda _: False) -> None:
         self._what = what
+        self._lasts = lasts
         self._until = time.monotonic() + PATIENCE_S
         self._is_told = False
 
@@ -53,7 +55,8 @@ class Patience:
             try:
                 answer = await question()
             except (LedgerError, Unavailable) as error:
-                if not may_pass(error) or time.monotonic() + delay > self._until:
+                is_late = time.monotonic() + delay > self._until
+                if not may_pass(error) or (is_late and not self._lasts(error)):
                     raise
                 if not self._is_told:
                     self._is_told = True

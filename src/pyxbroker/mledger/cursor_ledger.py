@@ -178,11 +178,11 @@ class CursorLedger:
 
     async def _append(self, data: bytes) -> int:
         """Appends an entry and waits until it is durable; its id."""
-        entry_id: int = self.handle.pending.next
-        self._confirmed = asyncio.get_running_loop().create_future()
-        self.handle.append(EntryRun.of(data, self))
         if self.handle.failure is not None:
             raise self.handle.failure
+        entry_id: int = self.handle.pending.next
+        self._confirmed = asyncio.get_running_loop().create_future()
+        self.handle.append(EntryRun.of(data, self))  # a failure within it is told as any other
         await self._confirmed
         return entry_id
 

@@ -25,6 +25,7 @@ from pyxbroker.ledger.handle import (
     NoSuchEntry,
     ReadHandle,
 )
+from pyxbroker.ledger.patience import Patience
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -32,6 +33,7 @@ from pyxbroker.metadata.store import (
     BadVersion,
     MetadataError,
     MetadataStore,
+    NoSpace,
     Put,
     resolve,
 )
@@ -100,6 +102,7 @@ class ManagedLedger:
         self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
+        self._closing = False
         self._info_lock = asyncio.Lock()
 
     # --- the list -----------------------------------------------------------------------------
@@ -331,9 +334,7 @@ class ManagedLedger:
             self.spawn(self._roll_over())
 
     def roll_over_if_consumed(self) -> None:
-        """Space is short: the current ledger goes too, if every cursor has acknowledged all of it
-        and retention does not keep it.
-        """
+        """Space is short: the current ledger goes too, if no cursor and no retention needs it."""
         if self.state is State.OPEN and trimming.is_consumed(self):
             self.roll_over()
         else:
@@ -355,15 +356,20 @@ class ManagedLedger:
     async def _roll_over(self) -> None:
         old = self.current
         assert old is not None
+        # Who reads goes on meanwhile; who publishes waits, or is refused for want of space.
+        patience = Patience(f"the next ledger of {self.name}", self._waits_for_space)
         try:
-            await self._close_ledger(old)
-            await self.begin_ledger()
+            await patience.ask(partial(self._close_ledger, old))
+            await patience.ask(self.begin_ledger)
         except (LedgerError, MetadataError) as error:
             self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {error}"))
             return
         except ManagedLedgerError:
             return
         self.trim()
+
+    def _waits_for_space(self, error: Exception) -> bool:
+        return isinstance(error, NoSpace) and not self._closing
 
     async def _close_ledger(self, handle: LedgerHandle) -> LedgerInfo:
         """Waits for its last entry, then writes its end; the list knows of it in memory only."""
@@ -555,6 +561,7 @@ class ManagedLedger:
 
         What fails keeps nothing else from being closed; the first error is raised in the end.
         """
+        self._closing = True
         await self.finish_tasks()
         cursors = [cursor.close() for cursor in self.cursors.values()]
         outcomes = await asyncio.gather(*cursors, return_exceptions=True)
