@@ -8,7 +8,6 @@ import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +34,7 @@ _trees = itertools.count()
 
 # Acknowledgements are written when a test asks for it, ledgers are as short as it says.
 LIMITS = ManagedLedgerLimits(rollover_min_s=0.0, mark_delete_per_s=0.001)
-SHORT = replace(LIMITS, entries_per_ledger_max=10)
+SHORT = LIMITS._replace(entries_per_ledger_max=10)
 
 
 class Node:
@@ -276,7 +275,7 @@ def check_positions(managed_ledger: ManagedLedger) -> None:
 
 async def filled(node: Node, limits: ManagedLedgerLimits) -> ManagedLedger:
     """Five closed ledgers of ten entries and the empty one that is being written."""
-    managed_ledger = await node.open(replace(limits, retention_s=-1, retention_bytes=-1))
+    managed_ledger = await node.open(limits._replace(retention_s=-1, retention_bytes=-1))
     for start in range(0, 50, 10):
         await append(managed_ledger, *entries(start, start + 10))
         await settled(managed_ledger)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -200,7 +199,7 @@ def test_messages_of_unknown_positions_are_ignored(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["close", "close to the ledger", "kill"])
 def test_single_messages_survive(tmp_path: Path, how: str) -> None:
     async def scenario() -> None:
-        limits = replace(LIMITS, ranges_as_list_max=1000 if how == "close" else 2)
+        limits = LIMITS._replace(ranges_as_list_max=1000 if how == "close" else 2)
         async with Node(tmp_path / "bookie") as node:
             managed_ledger = await node.open(limits)
             cursor = Cursor(managed_ledger, "c", managed_ledger.first_position())

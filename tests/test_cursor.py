@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +184,7 @@ def test_what_was_not_persisted_is_lost_by_a_kill_and_nothing_else(tmp_path: Pat
 
 def test_acks_are_written_without_being_asked(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = replace(LIMITS, mark_delete_per_s=100.0)
+        limits = LIMITS._replace(mark_delete_per_s=100.0)
         async with Node(tmp_path / "bookie") as node:
             managed_ledger, cursor = await made(node, 10, limits)
             ledger = managed_ledger.last_confirmed.ledger_id
@@ -205,7 +204,7 @@ def test_acks_are_written_without_being_asked(tmp_path: Path) -> None:
 
 def test_acks_that_go_on_are_written_at_the_rate_that_was_set(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger, cursor = await made(node, 2000, replace(LIMITS, mark_delete_per_s=20.0))
+        managed_ledger, cursor = await made(node, 2000, LIMITS._replace(mark_delete_per_s=20.0))
         ledger = managed_ledger.last_confirmed.ledger_id
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -283,7 +282,7 @@ def test_a_million_holes_survive_a_kill(tmp_path: Path) -> None:
 @pytest.mark.parametrize("how", ["close", "kill"])
 def test_more_holes_than_a_node_takes_stay_in_the_cursor_ledger(tmp_path: Path, how: str) -> None:
     async def scenario() -> None:
-        limits = replace(LIMITS, ranges_as_list_max=10)
+        limits = LIMITS._replace(ranges_as_list_max=10)
         async with Node(tmp_path / "bookie") as node:
             managed_ledger, cursor = await made(node, 100, limits)
             ledger = managed_ledger.last_confirmed.ledger_id
@@ -308,7 +307,7 @@ def test_more_holes_than_a_node_takes_stay_in_the_cursor_ledger(tmp_path: Path, 
 
 def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = replace(LIMITS, cursor_entries_per_ledger_max=3)
+        limits = LIMITS._replace(cursor_entries_per_ledger_max=3)
         async with Node(tmp_path / "bookie") as node:
             managed_ledger, cursor = await made(node, 20, limits)
             ledger = managed_ledger.last_confirmed.ledger_id
@@ -329,7 +328,7 @@ def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
 
 def test_a_cursor_ledger_that_is_left_over_refuses_no_acknowledgement(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        short = replace(LIMITS, cursor_entries_per_ledger_max=1)
+        short = LIMITS._replace(cursor_entries_per_ledger_max=1)
         managed_ledger, cursor = await made(node, 3, short)
         ledger = managed_ledger.last_confirmed.ledger_id
 
@@ -421,7 +420,7 @@ def test_a_deleted_cursor_is_gone(tmp_path: Path) -> None:
 
 def test_a_cursor_without_a_name_on_disk_writes_nothing(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LIMITS, mark_delete_per_s=1000.0))
+        managed_ledger = await node.open(LIMITS._replace(mark_delete_per_s=1000.0))
         cursor = Cursor(managed_ledger, "reader", managed_ledger.first_position(), durable=False)
         await append(managed_ledger, *[b"x"] * 5)
         cursor.acknowledge_positions([(managed_ledger.last_confirmed.ledger_id, 2)])
@@ -487,7 +486,7 @@ def test_a_store_that_was_away_is_written_when_it_is_back(tmp_path: Path) -> Non
 
     async def scenario() -> None:
         async with Node(tmp_path / "bookie") as node:
-            limits = replace(LIMITS, mark_delete_per_s=200.0)
+            limits = LIMITS._replace(mark_delete_per_s=200.0)
             managed_ledger, cursor = await made(node, 10, limits)
             ledger = managed_ledger.last_confirmed.ledger_id
             put = node.store.put

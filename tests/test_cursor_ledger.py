@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -258,7 +257,7 @@ async def opened(node: Node, entries: int, **limits: Any) -> tuple[ManagedLedger
 
     Only the ledger's counter knows of the entries: their bytes do not matter here.
     """
-    managed_ledger = await node.open(replace(LIMITS, **limits))
+    managed_ledger = await node.open(LIMITS._replace(**limits))
     cursor = Cursor(managed_ledger, "c", managed_ledger.first_position())
     managed_ledger.cursors["c"] = cursor
     await cursor.create_node()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -238,17 +237,17 @@ def test_runs_that_come_while_a_ledger_is_created_wait_and_keep_their_bytes(
 
 def test_a_ledger_rolls_over_by_size_and_by_age(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        by_size = await node.open(replace(LIMITS, bytes_per_ledger_max=1000), "t/p/persistent/a")
+        by_size = await node.open(LIMITS._replace(bytes_per_ledger_max=1000), "t/p/persistent/a")
         await append(by_size, *[b"x" * 100] * 9)
         assert by_size.state is State.OPEN
         by_size.append(Runs().run(b"x" * 100))
         assert by_size.state is State.CREATING_LEDGER
-        young = replace(LIMITS, entries_per_ledger_max=2, rollover_min_s=3600.0)
+        young = LIMITS._replace(entries_per_ledger_max=2, rollover_min_s=3600.0)
         by_age = await node.open(young, "t/p/persistent/b")
         await append(by_age, *entries(0, 5))
         by_age.check_age()
         assert by_age.state is State.OPEN, "it is too young, however full"
-        by_age.limits = replace(young, rollover_max_s=0.0)
+        by_age.limits = young._replace(rollover_max_s=0.0)
         by_age.check_age()
         assert by_age.state is State.CREATING_LEDGER
         await settled(by_age)
@@ -264,7 +263,7 @@ def test_a_ledger_rolls_over_by_size_and_by_age(tmp_path: Path) -> None:
 
 def test_entries_of_earlier_ledgers_are_read_from_disk(tmp_path: Path) -> None:
     async def scenario() -> None:
-        limits = replace(SHORT, retention_s=-1, retention_bytes=-1)
+        limits = SHORT._replace(retention_s=-1, retention_bytes=-1)
         async with Node(tmp_path / "bookie") as node:
             managed_ledger = await node.open(limits)
             for start in range(0, 50, 10):

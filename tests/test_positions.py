@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -46,7 +45,7 @@ def test_positions_over_any_mix_of_ledgers(closed: list[tuple[int, int]], writte
 
 def test_positions_hold_while_ledgers_change(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LIMITS, entries_per_ledger_max=3))
+        managed_ledger = await node.open(LIMITS._replace(entries_per_ledger_max=3))
         runs = Runs()
         for n, data in enumerate(entries(0, 120)):
             managed_ledger.append(runs.run(data))

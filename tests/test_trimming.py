@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import NoSuchEntry
 from pyxbroker.metadata.store import Unavailable
 
-LONG = replace(SHORT, entries_per_ledger_max=50_000, rollover_min_s=600.0)
+LONG = SHORT._replace(entries_per_ledger_max=50_000, rollover_min_s=600.0)
 
 
 def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
@@ -103,7 +102,7 @@ def test_retention_keeps_what_is_young_and_within_its_size(
     """The first of the ledgers has 70 bytes, the others have 80."""
 
     async def scenario(node: Node) -> None:
-        limits = replace(SHORT, retention_s=seconds, retention_bytes=size)
+        limits = SHORT._replace(retention_s=seconds, retention_bytes=size)
         managed_ledger = await filled(node, limits)
         managed_ledger.trim()
         await settled(managed_ledger)
@@ -182,7 +181,7 @@ def test_when_space_is_short_a_consumed_ledger_goes_at_once(tmp_path: Path) -> N
 
 def test_when_space_is_short_retention_is_kept_all_the_same(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LONG, retention_s=60.0, retention_bytes=1 << 30))
+        managed_ledger = await node.open(LONG._replace(retention_s=60.0, retention_bytes=1 << 30))
         await append(managed_ledger, b"kept")
         kept = list(managed_ledger.ledgers)
         managed_ledger.roll_over_if_consumed()

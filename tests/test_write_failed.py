@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +51,7 @@ async def break_journal(node: Node) -> None:
 
 def test_who_waits_for_a_cursor_is_told_and_nobody_else_later(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
-        managed_ledger = await node.open(replace(LIMITS, mark_delete_per_s=1000.0))
+        managed_ledger = await node.open(LIMITS._replace(mark_delete_per_s=1000.0))
         cursor = await cursor_at(managed_ledger, "c", managed_ledger.first_position())
         await append(managed_ledger, *entries(0, 10))
         ledger = managed_ledger.last_confirmed.ledger_id

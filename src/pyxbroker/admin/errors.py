@@ -10,7 +10,6 @@ from pyxbroker.metadata.store import MetadataError
 
 # The status for a ServerError of the binary protocol; others are 500.
 STATUS = {
-    2: 503,  # PersistenceError
     3: 401,  # AuthenticationError
     4: 403,  # AuthorizationError
     5: 409,  # ConsumerBusy

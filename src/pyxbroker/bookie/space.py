@@ -18,8 +18,8 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pyxbroker.directories import sync_directory
 from pyxbroker.log import get_logger
@@ -42,8 +42,7 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """What a file system has, in bytes."""
 
     free: int  # for a user without privileges
@@ -106,17 +105,24 @@ class Reserve:
         return True
 
 
-@dataclass(slots=True)
 class FileSystem:
     """One file system that something is stored on."""
 
-    device: int
-    directory: Path  # the first of those on it, which is named in sentences
-    needed: int = 0  # bytes, for what is in memory
-    reserve: Reserve | None = None
-    usage: Usage = Usage(0, 0)
-    wanted: float = 0.0  # bytes; the same by now, and what the reserve lacks
-    is_short: bool = False
+    def __init__(
+        self,
+        device: int,
+        directory: Path,
+        needed: int = 0,
+        reserve: Reserve | None = None,
+        usage: Usage | None = None,
+    ) -> None:
+        self.device = device
+        self.directory = directory  # the first of those on it, which is named in sentences
+        self.needed = needed  # bytes, for what is in memory
+        self.reserve = reserve
+        self.usage = usage or Usage(0, 0)
+        self.wanted = 0.0  # bytes; the same by now, and what the reserve lacks
+        self.is_short = False
 
     def look(self, used_part_max: float) -> None:
         """Asks for its free space and decides whether it is short. Raises OSError."""

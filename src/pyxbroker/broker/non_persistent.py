@@ -9,7 +9,6 @@ as for persistent topics: who is chosen is the same.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, cast
 
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
@@ -90,8 +89,7 @@ class NonPersistentTopic(Topic):
     def __init__(self, name: TopicName, turn: Turn, limits: TopicLimits) -> None:
         # What is not kept is not limited either, and nobody waits for what another has not
         # acknowledged.
-        of_its_own = replace(
-            limits,
+        of_its_own = limits._replace(
             unacked_per_consumer_max=0,
             unacked_per_subscription_max=0,
             unacked_in_broker=None,

@@ -7,8 +7,7 @@ fields below; what else is in it stays as it is.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyxbroker.config import Config
 from pyxbroker.errors import MetadataStoreError
@@ -18,16 +17,14 @@ DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
 INACTIVE_TOPIC_DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
 
 
-@dataclass(frozen=True, slots=True)
-class AutoTopicCreation:
+class AutoTopicCreation(NamedTuple):
     """What happens when a client names a topic that does not exist (autoTopicCreationOverride)."""
 
     allowed: bool
     partitions: int  # of the topic that is made; 0: it is not partitioned
 
 
-@dataclass(frozen=True, slots=True)
-class InactiveTopics:
+class InactiveTopics(NamedTuple):
     """When a topic that nobody uses is deleted (inactive_topic_policies)."""
 
     delete: bool
@@ -35,8 +32,7 @@ class InactiveTopics:
     max_inactive_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class NamespacePolicies:
+class NamespacePolicies(NamedTuple):
     """The policies of one namespace as they hold for its topics."""
 
     auto_topic_creation: AutoTopicCreation

@@ -8,10 +8,9 @@ import asyncio
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from pyxbroker import __version__, _native
 from pyxbroker.admin.app import Application
@@ -56,8 +55,7 @@ METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refu
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
-@dataclass(frozen=True, slots=True)
-class LookupResult:
+class LookupResult(NamedTuple):
     """Where a topic is served."""
 
     broker_url: str

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyxbroker.broker.subscription import Subscription
 from pyxbroker.broker.topic import Topic
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionStats:
+class SubscriptionStats(NamedTuple):
     """One subscription since its topic was opened."""
 
     name: str
@@ -22,8 +21,7 @@ class SubscriptionStats:
     stopped_by_damage: str | None = None  # why nothing more is read, where that is so
 
 
-@dataclass(frozen=True, slots=True)
-class TopicStats:
+class TopicStats(NamedTuple):
     """One topic since it was opened."""
 
     name: str

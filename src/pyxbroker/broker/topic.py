@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.broker import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
+class TopicLimits(NamedTuple):
     """What bounds a topic; 0 is no limit. The settings of the same names are Pulsar's."""
 
     producers_max: int = 0  # maxProducersPerTopic

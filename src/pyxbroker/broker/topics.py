@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -271,8 +270,7 @@ class Topics:
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
 
     def _limits(self, policies: NamespacePolicies) -> ManagedLedgerLimits:
-        return replace(
-            self._ledger_limits,
+        return self._ledger_limits._replace(
             retention_s=policies.retention_s,
             retention_bytes=policies.retention_bytes,
         )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import ResourceLock
@@ -26,8 +25,7 @@ TRANSACTION_COORDINATOR_TOPIC = "transaction_coordinator_assign"
 LAST_BUNDLE_BOUNDARY = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
-class ClusterSettings:
+class ClusterSettings(NamedTuple):
     """What describes a new cluster. The URLs are those that clients and other clusters use."""
 
     cluster: str
@@ -39,8 +37,7 @@ class ClusterSettings:
     transaction_coordinators: int = 16
 
 
-@dataclass(frozen=True)
-class ClusterIdentity:
+class ClusterIdentity(NamedTuple):
     """What `initialize` found or made."""
 
     instance_id: str

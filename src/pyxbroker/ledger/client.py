@@ -12,7 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.connection import Turn
@@ -49,8 +49,7 @@ class NoSuchLedger(NoSuchEntry):
     """The ledger has no metadata (any more)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerQuorums:
+class LedgerQuorums(NamedTuple):
     """Copies of each entry: ensemble, write quorum, ack quorum (managedLedgerDefault...)."""
 
     ensemble: int = 1

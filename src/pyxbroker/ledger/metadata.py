@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import random
+import os
 from collections.abc import AsyncIterator, Awaitable, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -62,8 +61,7 @@ class MalformedLedgerMetadata(MetadataError):
     """A stored value is not the metadata of a ledger."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerMetadata:
+class LedgerMetadata(NamedTuple):
     """A ledger as the metadata store knows it. Treat it as immutable; `with_...` make new ones.
 
     `ensembles` maps the first entry of each segment to its bookie ids, in ascending order.
@@ -79,7 +77,7 @@ class LedgerMetadata:
     length: int = 0
     digest_type: DigestType | None = DigestType.CRC32C
     password: bytes = b""
-    custom_metadata: Mapping[str, bytes] = field(default_factory=lambda: MappingProxyType({}))
+    custom_metadata: Mapping[str, bytes] = MappingProxyType({})
     ctime_ms: int | None = None
     c_token: int = 0
 
@@ -100,13 +98,13 @@ class LedgerMetadata:
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
         """A segment more, or other bookies for the segment that begins at `first_entry_id`."""
         ensembles = {**self.ensembles, first_entry_id: bookies}
-        return replace(self, ensembles=dict(sorted(ensembles.items())))
+        return self._replace(ensembles=dict(sorted(ensembles.items())))
 
     def in_recovery(self) -> LedgerMetadata:
-        return replace(self, state=LedgerState.IN_RECOVERY)
+        return self._replace(state=LedgerState.IN_RECOVERY)
 
     def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        return replace(self, state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
+        return self._replace(state=LedgerState.CLOSED, last_entry_id=last_entry_id, length=length)
 
 
 class VersionedLedgerMetadata(NamedTuple):
@@ -243,9 +241,8 @@ def _decode_varint(data: bytes) -> tuple[int, int]:
 class LedgerMetadataStore:
     """The ledgers of a metadata store. Each operation is issued when it is called, like theirs."""
 
-    def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._random = rng or random.Random()
 
     def new_token(self) -> int:
         """The c_token of a new ledger.
@@ -253,7 +250,7 @@ class LedgerMetadataStore:
         It makes the stored value unlike any other, which lets a store that had to repeat the write
         over a new connection see that its first attempt went through.
         """
-        return self._random.getrandbits(63)
+        return int.from_bytes(os.urandom(8), "little") >> 1
 
     def creation(self, ledger_id: int, metadata: LedgerMetadata) -> Put:
         """The write that stores a new ledger; refused with BadVersion when the id is taken."""

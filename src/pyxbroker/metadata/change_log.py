@@ -75,7 +75,6 @@ ALLOCATED_BYTES = 1 << 20
 room for some thousand changes when the disk is full."""
 
 _CHUNK_BYTES = 1 << 16
-_ZEROS = bytes(_CHUNK_BYTES)
 _HEAD = struct.Struct("<8sIIIIQQQ16s")
 _CLOSED_AT = 512
 _CLOSED = struct.Struct("<IIQQ")
@@ -249,10 +248,11 @@ def _read_used(path: Path) -> bytes:
     """A file without the blocks of zeros at its end, which are most of a change log."""
     chunks: list[bytes] = []
     used = 0
+    zeros = bytes(_CHUNK_BYTES)
     with path.open("rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
             chunks.append(chunk)
-            if chunk != _ZEROS:
+            if chunk != zeros:
                 used = len(chunks)
     return b"".join(chunks[:used])
 

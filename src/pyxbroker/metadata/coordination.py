@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable
 
@@ -161,9 +160,8 @@ class LedgerIdGenerator:
     ids only have to be unique.
     """
 
-    def __init__(self, store: MetadataStore, rng: random.Random | None = None) -> None:
+    def __init__(self, store: MetadataStore) -> None:
         self._store = store
-        self._random = rng or random.Random()
         self._ahead: deque[int] = deque()
         self._fetching: asyncio.Task[None] | None = None
         self._waiting = 0  # callers of next_id for whom there is none

@@ -18,7 +18,6 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyxbroker.directories import make_directory, sync_directory
@@ -87,17 +86,19 @@ class State:
         return sum(change.kind not in GONE for change in self.nodes.values())
 
 
-@dataclass
 class Recorded:
     """What copies and change logs say. `is_complete`: they lack nothing but, after a power cut,
     the last transactions.
     """
 
-    state: State = field(default_factory=State)
-    is_complete: bool = False
-    copy: Path | None = None
-    changes: int = 0  # records of change logs after the copy
-    findings: list[Finding] = field(default_factory=list)
+    def __init__(
+        self, state: State | None = None, is_complete: bool = False, copy: Path | None = None
+    ) -> None:
+        self.state = State() if state is None else state
+        self.is_complete = is_complete
+        self.copy = copy
+        self.changes = 0  # records of change logs after the copy
+        self.findings: list[Finding] = []
 
 
 class Copies:

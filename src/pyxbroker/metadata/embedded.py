@@ -37,7 +37,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from pyxbroker.metadata.copies import export
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
 from pyxbroker.metadata.embedded_tree import Operation, Tree
@@ -169,6 +168,8 @@ class EmbeddedStore(MetadataStore):
 
         Raises MetadataError and OSError.
         """
+        from pyxbroker.metadata.copies import export
+
         copy = await self.make_copy()
         return await asyncio.get_running_loop().run_in_executor(None, export, copy, to)
 

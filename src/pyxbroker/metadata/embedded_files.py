@@ -29,7 +29,6 @@ from pyxbroker.metadata.damage import KNOWN_DAMAGE, BadRow, row_checksum
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.opening import Doubtful, Opening
-from pyxbroker.metadata.salvage import newest_of
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 
 COMMITS_PER_CHECKPOINT_MAX = 256  # the log is folded in even if somebody waits
@@ -361,6 +360,8 @@ class Files:
         """
         if checksum == KNOWN_DAMAGE and isinstance(value, bytes):
             raise CorruptStore(f"the node {path} cannot be read: {value.decode(errors='replace')}")
+        from pyxbroker.metadata.salvage import newest_of
+
         recorded = self.copies.load()
         recorded.is_complete &= self.log is not None
         change = newest_of(BadRow(path, version, number), recorded)

@@ -20,9 +20,10 @@ import sqlite3
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pyxbroker.directories import make_directory, sync_directory
-from pyxbroker.metadata import damage, database, salvage
+from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import (
     BEGINS,
     CHANGES_MAGIC,
@@ -44,6 +45,9 @@ from pyxbroker.metadata.copies import Copies, Recorded, State, write_copy
 from pyxbroker.metadata.database import FORMAT_VERSION, finish_swap, log_of, split
 from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.store import CorruptStore, MetadataError
+
+if TYPE_CHECKING:
+    from pyxbroker.metadata import salvage
 
 SESSION_STEP = 1 << 32
 """Transactions are numbered on from here after an unclean stop: those that a power cut took from
@@ -131,6 +135,8 @@ class Opening:
 
     def plan(self, keep_rest: bool = False) -> tuple[salvage.Merged, Recorded]:
         """What a database that is built anew has. Raises CorruptStore when that is too little."""
+        from pyxbroker.metadata import salvage
+
         found = self._salvage()
         recorded = self.copies.load()
         recorded.is_complete &= not self._is_log_behind
@@ -415,6 +421,8 @@ class Opening:
 
     def _salvage(self) -> salvage.Found | None:
         """What can be read of the damaged database; None when that is nothing."""
+        from pyxbroker.metadata import salvage
+
         if self.database is None or self.reason is None:
             return None
         try:
@@ -485,6 +493,8 @@ class Opening:
 
     def _upgrade(self) -> None:
         """Format 1 to 2: a copy of what there is, then a new database."""
+        from pyxbroker.metadata import salvage
+
         assert self.database is not None
         found = salvage.read_rows(self.database, 1)
         merged = salvage.keep_what_is_left(found, Recorded())

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(slots=True)
-class ManagedLedgerLimits:
+class ManagedLedgerLimits(NamedTuple):
     """When a ledger is closed and the next one begun, and how much is kept."""
 
     entries_per_ledger_max: int = 50_000

@@ -12,7 +12,6 @@ acknowledged, whatever the bytes say.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
@@ -50,15 +49,24 @@ class LedgerRecord(NamedTuple):
     raw: bytes
 
 
-@dataclass(slots=True)
 class LedgerInfo:
     """One ledger of the list. entries and size count only once the ledger is closed."""
 
-    ledger_id: int
-    entries: int = 0
-    size: int = 0
-    timestamp_ms: int = 0  # when it was closed
-    raw: bytes = b""  # the stored record, which may have fields that are not ours
+    __slots__ = ("entries", "ledger_id", "raw", "size", "timestamp_ms")
+
+    def __init__(
+        self,
+        ledger_id: int,
+        entries: int = 0,
+        size: int = 0,
+        timestamp_ms: int = 0,
+        raw: bytes = b"",
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.entries = entries
+        self.size = size
+        self.timestamp_ms = timestamp_ms  # when it was closed
+        self.raw = raw  # the stored record, which may have fields that are not ours
 
 
 def encode_ledger_list(

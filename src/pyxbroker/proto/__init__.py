@@ -10,17 +10,60 @@ The pool is our own, so that another library with files of the same names cannot
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.internal import api_implementation
 from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
+from google.protobuf.message import Message
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor import FileDescriptor
+    from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 _DESCRIPTORS = Path(__file__).with_name("descriptors.bin")
-_pool: Any = descriptor_pool.DescriptorPool()
+
+
+def _native() -> Any:
+    """protobuf's implementation in C, None when another one is at work.
+
+    Its public modules for pools and message classes import the implementation in Python as well,
+    whether it is used or not: a twentieth of a start, and of the memory of an idle broker.
+    """
+    if api_implementation.Type() != "upb":
+        return None
+    module: Any = importlib.import_module("google._upb._message")
+    has_all = hasattr(module, "DescriptorPool") and hasattr(module, "MessageMeta")
+    return module if has_all else None
+
+
+def _new_pool() -> Any:
+    if _upb is not None:
+        return _upb.DescriptorPool()
+    from google.protobuf.descriptor_pool import DescriptorPool
+
+    return DescriptorPool()
+
+
+def _message_class(descriptor: Descriptor) -> Any:
+    """The class of a message, made with those of its fields when it is first asked for."""
+    if _upb is None:
+        from google.protobuf.message_factory import GetMessageClass
+
+        return GetMessageClass(descriptor)
+    made = getattr(descriptor, "_concrete_class", None)
+    if made is None:
+        # As GetMessageClass does it; our files have no extensions.
+        attributes = {"DESCRIPTOR": descriptor, "__module__": None}
+        made = _upb.MessageMeta(descriptor.name, (Message,), attributes)
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                _message_class(field.message_type)
+    return made
+
+
+_upb: Any = _native()
+_pool: Any = _new_pool()
 _files: dict[str, bytes] = {}
 
 
@@ -38,7 +81,7 @@ class ProtoFile:
     def _look_up(self, name: str) -> Any:
         file = self.DESCRIPTOR
         if name in file.message_types_by_name:
-            return message_factory.GetMessageClass(file.message_types_by_name[name])
+            return _message_class(file.message_types_by_name[name])
         if name in file.enum_types_by_name:
             return EnumTypeWrapper(file.enum_types_by_name[name])
         for enum in file.enum_types_by_name.values():

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.broker.dispatch.selectors import (
     ConsistentHashing,
@@ -40,8 +39,7 @@ class KeySharedMode(enum.IntEnum):
     STICKY = 1
 
 
-@dataclass(frozen=True, slots=True)
-class KeySharedPolicy:
+class KeySharedPolicy(NamedTuple):
     """What a Key_Shared consumer asks for (KeySharedMeta)."""
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
