@@ -46,6 +46,36 @@ int record_payload_intact(const record *r) {
     return crc32c(0, r->payload, r->length) == r->payload_crc;
 }
 
+int record_payload_has_one_wrong_bit(const record *r) {
+    static const uint8_t zero[1];
+    uint32_t wrong = crc32c(0, r->payload, r->length) ^ r->payload_crc;
+    uint32_t change[8]; /* of the checksum, by a wrong bit in the byte that is looked at */
+    for (int bit = 0; bit < 8; bit++)
+        change[bit] = 1u << bit;
+    /* From the last byte to the first: each byte behind the wrong one shifts its change once. The
+     * inversions take out those of crc32c. */
+    for (uint32_t at = 0; at < r->length; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            change[bit] = ~crc32c(~change[bit], zero, 1);
+            if (change[bit] == wrong)
+                return 1;
+        }
+    return 0;
+}
+
+int record_mend_header(uint8_t *data, size_t bytes, uint32_t seed) {
+    if (bytes < RECORD_HEADER_BYTES)
+        return 0;
+    for (int bit = 0; bit < RECORD_HEADER_BYTES * 8; bit++) {
+        record found;
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        if (record_decode(data, bytes, seed, &found))
+            return 1;
+        data[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+    return 0;
+}
+
 enum record_found record_scan_next(record_scan *scan, record *out) {
     size_t start = scan->at;
     while (scan->at + RECORD_HEADER_BYTES <= scan->bytes) {

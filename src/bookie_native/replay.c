@@ -79,9 +79,23 @@ static void replay_accept(replay *r, replay_window *w, const record *found) {
     r->result->records++;
 }
 
+/* Puts one wrong bit of the record header at `at` right: a write that was torn does not look so. */
+static int replay_mend(replay *r, const replay_window *w, record_scan *scan, uint8_t *data,
+                       size_t at, uint64_t offset) {
+    if (!record_mend_header(data + at, scan->bytes - at, scan->seed))
+        return 0;
+    events_add(r->options->events, EVENT_WARNING,
+               "journal file %016" PRIx64 ", offset %" PRIu64
+               ": one bit of a record's header is damaged and was put right",
+               w->file_id, offset + at);
+    r->result->intact = 0;
+    scan->at = at;
+    return 1;
+}
+
 /* Hands over the records of the bytes at data, which stand at offset in the file. When the bytes
  * are known to be records, what is none is suspect. Returns how many were good. */
-static uint64_t replay_records(replay *r, replay_window *w, const uint8_t *data, size_t bytes,
+static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_t bytes,
                                uint64_t offset, uint64_t sequence, uint64_t salt, int known) {
     record_scan scan = {.data = data, .bytes = bytes, .seed = record_seed(sequence, salt)};
     record found;
@@ -100,8 +114,11 @@ static uint64_t replay_records(replay *r, replay_window *w, const uint8_t *data,
             s.ledger_id = found.ledger_id;
             s.entry_id = found.entry_id;
             s.type = found.type;
+            /* Behind the last write there is nothing that tells whether it was synced. */
+            if (record_payload_has_one_wrong_bit(&found))
+                s.salt = 0;
             replay_suspect(r, &s);
-        } else if (known) {
+        } else if (known && !replay_mend(r, w, &scan, data, at, offset)) {
             s.lost_bytes = scan.skipped_bytes;
             replay_suspect(r, &s);
         }
@@ -116,7 +133,7 @@ static void replay_salvage(replay *r, replay_window *w, uint64_t from, uint64_t 
         first = last_sequence - SALVAGE_SEQUENCES_MAX + 1;
     if (to - from > SALVAGE_BYTES_MAX)
         to = from + SALVAGE_BYTES_MAX;
-    const uint8_t *data = replay_window_get(w, from, to - from);
+    uint8_t *data = replay_window_get(w, from, to - from);
     if (data == NULL)
         return;
     for (uint64_t sequence = first; sequence <= last_sequence; sequence++)
@@ -174,7 +191,7 @@ static int replay_is_damage(const replay *r, const suspect *s) {
 /* A group whose header is valid, at the offset at. */
 static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
     replay_evidence(r, h);
-    const uint8_t *group = replay_window_get(w, at, h->length);
+    uint8_t *group = replay_window_get(w, at, h->length);
     if (group != NULL)
         replay_records(r, w, group + GROUP_HEADER_BYTES, h->length - GROUP_HEADER_BYTES,
                        at + GROUP_HEADER_BYTES, h->sequence, h->salt, 1);

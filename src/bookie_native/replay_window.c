@@ -55,7 +55,7 @@ static void replay_window_fill(replay_window *w, size_t wanted) {
     }
 }
 
-const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes) {
+uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes) {
     bytes = round_up(bytes, BLOCK_BYTES);
     if (w->error < 0)
         return NULL;

@@ -32,6 +32,6 @@ void replay_window_close(replay_window *w);
 
 /* The bytes at..at+bytes of the file (at a multiple of 4096, all inside the file), valid until the
  * next call unless the segment is held; NULL after an error. */
-const uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes);
+uint8_t *replay_window_get(replay_window *w, uint64_t at, uint64_t bytes);
 
 #endif
