@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "bytes.h"
+#include "condition.h"
 #include "crc32c.h"
 
 enum {
@@ -89,8 +89,8 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
     files->next_id = 1;
     journal_manifest_open(&files->manifest, disk, directory_fd);
     pthread_mutex_init(&files->lock, NULL);
-    pthread_cond_init(&files->work, NULL);
-    pthread_cond_init(&files->ready, NULL);
+    condition_open(&files->work);
+    condition_open(&files->ready);
 }
 
 static void journal_files_append(journal_file **list, journal_file *file) {
@@ -140,18 +140,6 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
     return error;
 }
 
-static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += milliseconds / 1000;
-    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(condition, lock, &until);
-}
-
 /* Whether a file is wanted at once: the first one, or when the one in use is half full. */
 static int journal_files_urgent(const journal_files *files) {
     return !files->running || files->waiting || files->closing ||
@@ -170,7 +158,7 @@ static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
         pthread_mutex_lock(&files->lock);
         int urgent = journal_files_urgent(files);
         if (at > 0 && !urgent && !files->stopping)
-            wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
+            condition_wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
         if (files->stopping)
             error = -ECANCELED;
         pthread_mutex_unlock(&files->lock);
@@ -385,7 +373,7 @@ static void *journal_files_run(void *arg) {
         if (files->stopping && more <= 0)
             break;
         if (more < 0) {
-            wait_ms(&files->work, &files->lock, retry_ms);
+            condition_wait_ms(&files->work, &files->lock, retry_ms);
             retry_ms = retry_ms * 2 < RETRY_MS_MAX ? retry_ms * 2 : RETRY_MS_MAX;
         } else if (more == 0) {
             retry_ms = RETRY_MS_MIN;
