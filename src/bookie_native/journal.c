@@ -359,11 +359,11 @@ static int journal_next_file(journal *j, const journal_group *g) {
     }
     if (j->file != NULL)
         journal_files_retire(j->files, j->file);
-    j->file = journal_files_take(j->files, group_padded(g));
+    int error = journal_files_take(j->files, group_padded(g), &j->file);
     j->offset = BLOCK_BYTES;
-    if (j->file != NULL)
+    if (error == 0)
         atomic_store(&j->file_id, j->file->id);
-    return j->file == NULL ? -ENOSPC : 0;
+    return error;
 }
 
 /* Brings one batch to the disk. Returns 0, or an error after the journal failed. */

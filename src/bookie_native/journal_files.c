@@ -445,8 +445,9 @@ void journal_files_close(journal_files *files) {
     pthread_mutex_destroy(&files->lock);
 }
 
-journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
+int journal_files_take(journal_files *files, uint64_t group_bytes, journal_file **out) {
     journal_file *taken = NULL;
+    int error = 0;
     pthread_mutex_lock(&files->lock);
     files->waiting = 1;
     while (taken == NULL) {
@@ -460,6 +461,7 @@ journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
             else /* a small first file; it holds nothing, so the checkpoint has passed it */
                 journal_files_append(&files->retired, first);
         } else if (files->stopping || (files->closing && files->error < 0)) {
+            error = files->error < 0 ? files->error : -ECANCELED;
             break;
         } else {
             atomic_store(&files->starved, files->error < 0);
@@ -472,7 +474,8 @@ journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
     if (atomic_exchange(&files->starved, 0))
         event_ring(files->event_fd);
     pthread_mutex_unlock(&files->lock);
-    return taken;
+    *out = taken;
+    return error;
 }
 
 void journal_files_retire(journal_files *files, journal_file *file) {
