@@ -116,12 +116,16 @@ ROWS = [
     *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
     *_rows("journal_new", "start", "start", "unlink"),
     *_rows("entry_log", "read", "read again", "open read"),
-    *_rows("entry_log", "start", "start", "open mmap"),
+    *_rows("entry_log", "start", "start", "open read"),
     *_rows("entry_log", "delete", "freed later", "punch unlink"),
     *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
-    *_rows("manifest", "next_journal", "tried again", "open write sync"),
-    *_rows("manifest", "start", "start", "open read"),
-    *_rows("manifest", "first_start", "start", "open write sync rename"),
+    *_rows("journal_manifest", "next_journal", "tried again", "open write sync"),
+    *_rows("journal_manifest", "start", "start", "open read"),
+    *_rows("journal_manifest", "first_start", "tried again", "open write sync rename"),
+    *_rows("log_manifest", "flush", "tried again", "open write sync rename"),
+    *_rows("log_manifest", "flush", "reserved later", "allocate"),
+    *_rows("log_manifest", "start", "start", "open read"),
+    *_rows("log_manifest", "first_start", "start", "open"),
     *_rows("metadata_wal", "create", "refused", "write sync"),
     *_rows("metadata_wal", "fold", "folded later", "read"),
     *_rows("metadata_wal", "start", "start", "open read"),
@@ -153,7 +157,8 @@ FILES = {
     "metadata": "the metadata `metadata.db`",
     "metadata_copies": "copies and change log of the metadata `metadata.copies/*`",
     "metadata_other": "other files of the metadata",
-    "manifest": "list of files `MANIFEST`",
+    "journal_manifest": "the journal's manifest `journal.manifest`",
+    "log_manifest": "the manifest of entry logs `manifest`",
     "cookie": "cookie `VERSION`",
     "lock": "lock `pyxbroker.lock`",
     "reserve": "reserve of space",
@@ -176,15 +181,19 @@ BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
 CALLS = "read write sync open rename truncate punch allocate mmap unlink mkdir".split()
 
 
+def matches(patterns: str, name: str) -> bool:
+    """Whether the patterns of a kind take this path below the data directory; the last one wins."""
+    matched = False
+    for pattern in patterns.split("|"):
+        if fnmatchcase(name, pattern.removeprefix("!")):
+            matched = not pattern.startswith("!")
+    return matched
+
+
 def kind_of(name: str) -> str:
     """The kind of a file by its path below the data directory, or the path when it has none."""
     for kind, patterns in KINDS.items():
-        matched = False
-        for pattern in patterns.split("|"):
-            excludes = pattern.startswith("!")
-            if fnmatchcase(name, pattern.removeprefix("!")):
-                matched = not excludes
-        if matched and kind != "any":
+        if kind != "any" and matches(patterns, name):
             return kind
     return "directory" if name in _DIRECTORIES else name
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
 
 from torture import fault_table
-from torture.errors import build_errors
-from torture.fault_table import ROWS, Row
+from torture.errors import KINDS, build_errors
+from torture.fault_table import ROWS, Row, matches
 from torture.log_judge import Output
 from torture.stage import DELETED, OLD, REST, Stage, make_pristine
 
@@ -280,6 +283,48 @@ async def _see_all_calls(stage: Stage) -> set[tuple[str, str]]:
     stage.broker.stop()
     assert stage.errors.hits(seen)
     return {(fault_table.kind_of(place.path), place.call) for place in stage.errors.places()}
+
+
+def _list_until(root: Path, done: threading.Event, seen: set[str]) -> None:
+    """Add every path that is there at some time, directories with a slash at their end."""
+    seen.add("/")
+    while not done.is_set():
+        for folder, directories, files in os.walk(root):
+            below = Path(folder).relative_to(root)
+            seen.update(f"{below / name}/" for name in directories)
+            seen.update(str(below / name) for name in files)
+
+
+async def _live(stage: Stage) -> None:
+    """All that a broker does, from an empty directory on, a clean stop and an unclean one."""
+    await stage.must_start()
+    for action in ACTIONS.values():
+        await action(stage)
+    await asyncio.to_thread(stage.broker.stop)
+    await stage.must_start()
+    await publish(stage)
+    stage.broker.kill()
+
+
+def test_every_pattern_of_a_kind_matches_a_file_that_there_is(stage: Stage) -> None:
+    stage.again(empty=True)
+    done, seen = threading.Event(), set[str]()
+    lister = threading.Thread(target=_list_until, args=(stage.broker.data, done, seen))
+    lister.start()
+    try:
+        asyncio.run(_live(stage))
+    finally:
+        done.set()
+        lister.join()
+    of_none = {
+        (kind, pattern)
+        for kind, patterns in KINDS.items()
+        for pattern in patterns.split("|")
+        if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in seen)
+    }
+    assert of_none == set()
+    unseen = [kind for kind in KINDS if not any(matches(KINDS[kind], name) for name in seen)]
+    assert unseen == []
 
 
 @pytest.mark.parametrize("empty", [False, True])
