@@ -124,8 +124,8 @@ def copy_as_killed(source: Path, target: Path) -> None:
     """Copies the directories of an open storage as a kill -9 would leave them now.
 
     The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A
-    file that a background thread renames under the copy was not needed any more. When a manifest
-    changed meanwhile, the copy is made anew: a kill leaves it and the files of one moment.
+    file that a background thread renames under the copy was not needed any more. When the
+    journal's manifest or that of entry logs changed meanwhile, the copy is made anew: a kill leaves it and the files of one moment.
     """
 
     def manifest(directory: Path) -> list[bytes]:

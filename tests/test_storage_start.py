@@ -30,7 +30,7 @@ def killed(bookie: Bookie, name: str = "killed") -> Path:
 
 
 def listed(directory: Path) -> list[str]:
-    """The journal files that the manifest names, decoded anew from docs/formats.md."""
+    """The journal files that the journal's manifest names, decoded anew from docs/formats.md."""
     path = directory / "journal" / "journal.manifest"
     content = path.read_bytes() if path.exists() else b""
     best: tuple[int, list[str]] = (-1, [])

@@ -106,7 +106,7 @@ typedef struct entry_log {
     uint64_t trouble_ns;
     int troubled;
     uint32_t newer;      /* the version that wrote it, when that is why it is refused */
-    int unlisted; /* the manifest does not name it any more: it is to be removed; flush thread */
+    int unlisted; /* taken off the manifest of entry logs: it is to be removed; flush thread */
     int doubtful; /* its table is made from records and some may be missing: it is never removed */
     int damaged; /* neither footer nor header could tell the checkpoint */
     struct entry_log *next; /* the next older one */

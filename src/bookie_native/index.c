@@ -84,7 +84,7 @@ void log_list_close(log_list *list) {
 static const struct {
     const char *fails, *again;
 } log_list_texts[STEP_COUNT] = {
-    [STEP_MANIFEST] = {"the manifest that names it could not be written",
+    [STEP_MANIFEST] = {"the manifest of entry logs could not be written",
                        "the manifest of entry logs is written again"},
     [STEP_UNLINK] = {"it has no ledger any more and could not be removed",
                      "entry logs without ledgers are removed again"},
@@ -109,7 +109,8 @@ static int by_row_id(const void *a, const void *b) {
     return first < second ? -1 : first > second;
 }
 
-/* Writes the manifest, with a log that is not in the list yet, or NULL. Returns 0 or an error. */
+/* Writes the manifest of entry logs, with a log that is not in the list yet, or NULL. Returns 0 or
+ * an error. */
 static int log_list_write_manifest(log_list *list, const entry_log *more) {
     size_t count = list->unread_count + (more != NULL);
     for (const entry_log *log = list->newest; log != NULL; log = log->next)
@@ -148,7 +149,7 @@ entry_log *log_list_take_pending(log_list *list, const generation *g) {
 int log_list_publish(log_list *list, entry_log *log, const generation *g) {
     int error = log_list_write_manifest(list, log);
     if (error < 0) {
-        /* The file stays: the manifest may have come as far as naming it. */
+        /* The file stays: the manifest of entry logs may have come as far as naming it. */
         list->pending = log;
         list->pending_number = g->number;
         return error;
@@ -231,8 +232,8 @@ static int log_punch(log_list *list, entry_log *log) {
     return failure;
 }
 
-/* Takes a log that the manifest does not name off the disk and off the list. Returns 0, or an error
- * after which it is still there. */
+/* Takes a log that the manifest of entry logs does not name off the disk and off the list. Returns
+ * 0, or an error after which it is still there. */
 static int log_remove(log_list *list, entry_log **at) {
     entry_log *log = *at;
     char name[LOG_NAME_BYTES];
@@ -256,8 +257,8 @@ static int log_is_done(log_list *list, const entry_log *log) {
     return done;
 }
 
-/* Removes logs without live ledgers from the manifest, which then may be unlinked. Returns 0 or an
- * error. */
+/* Removes logs without live ledgers from the manifest of entry logs, which then may be unlinked.
+ * Returns 0 or an error. */
 static int log_list_sweep_manifest(log_list *list) {
     for (entry_log *log = list->newest; log != NULL; log = log->next)
         if (!log->unlisted && log_is_done(list, log))

@@ -40,7 +40,7 @@ typedef struct log_list {
     uint64_t checkpoint; /* highest of all logs */
     int unsure; /* a log was damaged or is missing, so the checkpoint may be too low */
     int accept_loss; /* set before the open: missing logs are reported, and gone without */
-    manifest_row *unread; /* ascending: logs that are gone without, but stay in the manifest */
+    manifest_row *unread; /* ascending; gone without, but named by the manifest of entry logs */
     size_t unread_count;
     int manifest_stale; /* it is to be written; flush thread */
     int troubles[STEP_COUNT]; /* the last error of each step; flush thread */
@@ -53,20 +53,21 @@ typedef int (*log_row_fn)(void *arg, const log_row *row);
 void log_list_prepare(log_list *list);
 
 /* index_open.c: opens every log of the directory and removes unfinished ones. Refuses to when a log
- * that the manifest names is missing. Returns 0 or an error, for which error holds a sentence. */
+ * that the manifest of entry logs names is missing. Returns 0 or an error, for which error holds a
+ * sentence. */
 int log_list_open(log_list *list, const disk_calls *disk, events *events, int directory_fd,
                   log_row_fn found, void *arg, char *error, size_t error_bytes);
 
 void log_list_close(log_list *list);
 
-/* Adds a log that was just written to the manifest, and to the list as the newest. Rows of ledgers
- * that were deleted since the generation was frozen are dead from the start. Takes the log over.
- * Returns 0, after which the journal files that it covers may go, or an error, after which the log
- * is pending. Flush thread. */
+/* Adds a log that was just written to the manifest of entry logs, and to the list as the newest.
+ * Rows of ledgers that were deleted since the generation was frozen are dead from the start. Takes
+ * the log over. Returns 0, after which the journal files that it covers may go, or an error, after
+ * which the log is pending. Flush thread. */
 int log_list_publish(log_list *list, entry_log *log, const generation *g);
 
-/* The log of this generation that is pending: it is written, and only the manifest was not. NULL
- * when there is none. Flush thread. */
+/* The log of this generation that is pending: it is written, and only the manifest of entry logs
+ * was not. NULL when there is none. Flush thread. */
 entry_log *log_list_take_pending(log_list *list, const generation *g);
 
 /* Forgets a ledger; its space is wanted back. Owner. Returns 1 when some log held it. */

@@ -41,7 +41,7 @@ static int by_id(const void *a, const void *b) {
 }
 
 /* Goes on without a log that cannot be read, when that was accepted. Its file stays, and its name
- * in the manifest; the next start without that tries again. Returns 0 or the error. */
+ * in the manifest of entry logs; the next start without that tries again. Returns 0 or an error. */
 static int log_list_do_without(log_list *list, uint64_t id, const manifest_row *known, int error,
                                char *sentence) {
     if (error != -EIO || !list->accept_loss)
@@ -109,8 +109,8 @@ static int found_list(found_ids *found, const disk_calls *disk, int directory_fd
     return result;
 }
 
-/* Compares the directory with the manifest. Returns 0, or -ENOENT with a sentence when a log is
- * missing and that was not accepted. */
+/* Compares the directory with the manifest of entry logs. Returns 0, or -ENOENT with a sentence
+ * when a log is missing and that was not accepted. */
 static int log_list_miss(log_list *list, const found_ids *found, const log_manifest *manifest,
                          char *error, size_t error_bytes) {
     manifest_row first = {0}, lost = {0};
@@ -149,7 +149,7 @@ static int log_list_miss(log_list *list, const found_ids *found, const log_manif
     return 0;
 }
 
-/* Reads the manifest and compares. Returns 0 or an error with a sentence. */
+/* Reads the manifest of entry logs and compares. Returns 0 or an error with a sentence. */
 static int log_list_compare(log_list *list, const found_ids *found, log_manifest *manifest,
                             char *error, size_t error_bytes) {
     int status = log_manifest_read(list->disk, list->directory_fd, manifest);

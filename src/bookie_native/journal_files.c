@@ -223,7 +223,7 @@ static int journal_file_recycle(journal_files *files, journal_file *file, uint64
     return disk->sync_directory(disk->ctx, files->directory_fd);
 }
 
-/* Removes a file that the manifest does not list. */
+/* Removes a file that the journal's manifest does not list. */
 static void journal_file_remove(journal_files *files, int fd, uint64_t id) {
     char name[JOURNAL_NAME_BYTES];
     journal_file_name(name, id);
@@ -269,8 +269,8 @@ static void journal_files_note(journal_files *files, int error) {
         pthread_cond_signal(&files->ready);
 }
 
-/* Makes the manifest what it should be; what it then lists may be used. Called with the lock, which
- * it gives up meanwhile. Returns 0 or an error. */
+/* Makes the journal's manifest what it should be; what it then lists may be used. Called with the
+ * lock, which it gives up meanwhile. Returns 0 or an error. */
 static int journal_files_list(journal_files *files) {
     pthread_mutex_unlock(&files->lock);
     int error = journal_manifest_store(&files->manifest);
@@ -314,8 +314,8 @@ static int journal_files_reuse(journal_files *files, journal_file *file) {
     return kept;
 }
 
-/* Adds a file that was just made to those that the manifest is to list. Under the lock, or before
- * the thread runs. Returns 0 or an error, after which there is no such file. */
+/* Adds a file that was just made to those that the journal's manifest is to list. Under the lock,
+ * or before the thread runs. Returns 0 or an error, after which there is no such file. */
 static int journal_files_made(journal_files *files, uint64_t id, uint64_t bytes, int fd) {
     int error = journal_manifest_add(&files->manifest, id);
     if (error == 0)

@@ -6,7 +6,7 @@
  * and its sync has no file system metadata to write. That is done in small steps with pauses while
  * the file in use is not half full, so that no commit waits long behind it. Ids grow and are used
  * in order. When the entry logs cover all its groups a file becomes a spare under a new id, or is
- * removed. The directory's manifest lists a file before the journal gets it, and lists it no more
+ * removed. The journal's manifest lists a file before the journal gets it, and lists it no more
  * before it is recycled or removed.
  *
  * First block of a file, little-endian:
@@ -54,7 +54,7 @@ typedef struct journal_files {
     pthread_mutex_t lock;
     pthread_cond_t work;  /* for the thread of this part */
     pthread_cond_t ready; /* for the journal thread: there is a spare, or an answer */
-    journal_file *fresh;  /* to become spares when the manifest lists them */
+    journal_file *fresh;  /* to become spares when the journal's manifest lists them */
     journal_file *spares; /* ascending ids */
     journal_file *retired;
     journal_manifest manifest;    /* of this part's thread, once that runs */

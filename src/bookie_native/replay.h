@@ -15,9 +15,9 @@
  *
  * A disk that cannot read is neither. Each call that fails is tried again for a while
  * (disk_patience.h), and then the replay fails with a sentence: to go on would make an older state
- * the newest. The same goes for a file that the manifest lists and that is not there. Only who
- * accepts the loss gets unreadable blocks as damage and a missing file as none. Replay changes
- * nothing on the disk.
+ * the newest. The same goes for a file that the journal's manifest lists and that is not there.
+ * Only who accepts the loss gets unreadable blocks as damage and a missing file as none. Replay
+ * changes nothing on the disk.
  */
 #ifndef PYXBROKER_REPLAY_H
 #define PYXBROKER_REPLAY_H
