@@ -125,7 +125,8 @@ def copy_as_killed(source: Path, target: Path) -> None:
 
     The journal is copied first: what a flush moves meanwhile is then found in the entry logs. A
     file that a background thread renames under the copy was not needed any more. When the
-    journal's manifest or that of entry logs changed meanwhile, the copy is made anew: a kill leaves it and the files of one moment.
+    journal's manifest or that of entry logs changed meanwhile, the copy is made anew: a kill
+    leaves it and the files of one moment.
     """
 
     def manifest(directory: Path) -> list[bytes]:
