@@ -57,7 +57,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.directories import sync_directory
+from pyxbroker.directories import sync_directory, write_fully
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 CHANGES_MAGIC = b"PYXMCHG1"
@@ -398,12 +398,3 @@ def allocate(descriptor: int, size: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-
-
-def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-    """A write that comes up short is gone on with; the error that stops it comes then."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        offset += written
-        view = view[written:]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import make_directory, sync_directory
+from pyxbroker.directories import make_directory, sync_directory, write_fully
 from pyxbroker.metadata.change_log import (
     ABSENT,
     BEGINS,
@@ -39,7 +39,6 @@ from pyxbroker.metadata.change_log import (
     encode_head,
     encode_record,
     read_file,
-    write_fully,
 )
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.findings import Finding, Severity
