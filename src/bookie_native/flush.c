@@ -4,7 +4,8 @@
 
 #include <errno.h>
 #include <string.h>
-#include <time.h>
+
+#include "condition.h"
 
 enum { FLUSH_RETRY_MS_MIN = 100, FLUSH_RETRY_MS_MAX = 5000, REMIND_MS = 100 };
 
@@ -19,7 +20,7 @@ void flusher_open(flusher *f, log_list *logs, journal *j, journal_files *files, 
     f->event_fd = event_fd;
     f->sweep_wanted = logs->manifest_stale;
     pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->work, NULL);
+    condition_open(&f->work);
 }
 
 int flusher_write(flusher *f, generation *g) {
@@ -73,11 +74,7 @@ static void flusher_wait(flusher *f, unsigned milliseconds) {
         pthread_cond_wait(&f->work, &f->lock);
         return;
     }
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    ns += (uint64_t)until.tv_nsec;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
+    struct timespec until = condition_after_ns(ns);
     pthread_cond_timedwait(&f->work, &f->lock, &until);
 }
 

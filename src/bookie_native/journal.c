@@ -5,9 +5,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "bytes.h"
+#include "condition.h"
 #include "crc32c.h"
 
 static const uint8_t GROUP_MAGIC[4] = {'P', 'B', 'J', 'G'};
@@ -259,11 +259,7 @@ static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
     *pause_ms = *pause_ms == 0 ? SPACE_RETRY_MS_MIN : *pause_ms * 2;
     if (*pause_ms > SPACE_RETRY_MS_MAX)
         *pause_ms = SPACE_RETRY_MS_MAX;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)*pause_ms * 1000000u;
-    until.tv_sec += (time_t)(ns / 1000000000u);
-    until.tv_nsec = (long)(ns % 1000000000u);
+    struct timespec until = condition_after_ns((uint64_t)*pause_ms * 1000000u);
     pthread_mutex_lock(&j->lock);
     int waited = 0;
     while (!j->stopping && waited == 0)
@@ -363,11 +359,11 @@ static int journal_next_file(journal *j, const journal_group *g) {
     }
     if (j->file != NULL)
         journal_files_retire(j->files, j->file);
-    j->file = journal_files_take(j->files, group_padded(g));
+    int error = journal_files_take(j->files, group_padded(g), &j->file);
     j->offset = BLOCK_BYTES;
-    if (j->file != NULL)
+    if (error == 0)
         atomic_store(&j->file_id, j->file->id);
-    return j->file == NULL ? -ENOSPC : 0;
+    return error;
 }
 
 /* Brings one batch to the disk. Returns 0, or an error after the journal failed. */
@@ -430,8 +426,8 @@ int journal_open(journal *j, const journal_options *options) {
     j->next_group = options->last_group + GROUP_SEQUENCE_STEP;
     j->durable_group = j->next_group - 1;
     pthread_mutex_init(&j->lock, NULL);
-    pthread_cond_init(&j->work, NULL);
-    pthread_cond_init(&j->done, NULL);
+    condition_open(&j->work);
+    condition_open(&j->done);
     j->batch = calloc(1, sizeof *j->batch);
     j->sealed = calloc(SEALED_GROUPS_MIN, sizeof *j->sealed);
     j->sealed_capacity = SEALED_GROUPS_MIN;

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "bytes.h"
+#include "condition.h"
 #include "crc32c.h"
 
 enum {
@@ -89,8 +89,8 @@ void journal_files_open(journal_files *files, const disk_calls *disk, events *lo
     files->next_id = 1;
     journal_manifest_open(&files->manifest, disk, directory_fd);
     pthread_mutex_init(&files->lock, NULL);
-    pthread_cond_init(&files->work, NULL);
-    pthread_cond_init(&files->ready, NULL);
+    condition_open(&files->work);
+    condition_open(&files->ready);
 }
 
 static void journal_files_append(journal_file **list, journal_file *file) {
@@ -140,18 +140,6 @@ int journal_files_adopt(journal_files *files, uint64_t id, uint64_t bytes, enum 
     return error;
 }
 
-static void wait_ms(pthread_cond_t *condition, pthread_mutex_t *lock, unsigned milliseconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += milliseconds / 1000;
-    until.tv_nsec += (long)(milliseconds % 1000) * 1000000;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_cond_timedwait(condition, lock, &until);
-}
-
 /* Whether a file is wanted at once: the first one, or when the one in use is half full. */
 static int journal_files_urgent(const journal_files *files) {
     return !files->running || files->waiting || files->closing ||
@@ -170,7 +158,7 @@ static int journal_file_fill(journal_files *files, int fd, uint64_t bytes) {
         pthread_mutex_lock(&files->lock);
         int urgent = journal_files_urgent(files);
         if (at > 0 && !urgent && !files->stopping)
-            wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
+            condition_wait_ms(&files->work, &files->lock, PREPARE_PAUSE_MS);
         if (files->stopping)
             error = -ECANCELED;
         pthread_mutex_unlock(&files->lock);
@@ -385,7 +373,7 @@ static void *journal_files_run(void *arg) {
         if (files->stopping && more <= 0)
             break;
         if (more < 0) {
-            wait_ms(&files->work, &files->lock, retry_ms);
+            condition_wait_ms(&files->work, &files->lock, retry_ms);
             retry_ms = retry_ms * 2 < RETRY_MS_MAX ? retry_ms * 2 : RETRY_MS_MAX;
         } else if (more == 0) {
             retry_ms = RETRY_MS_MIN;
@@ -457,8 +445,9 @@ void journal_files_close(journal_files *files) {
     pthread_mutex_destroy(&files->lock);
 }
 
-journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
+int journal_files_take(journal_files *files, uint64_t group_bytes, journal_file **out) {
     journal_file *taken = NULL;
+    int error = 0;
     pthread_mutex_lock(&files->lock);
     files->waiting = 1;
     while (taken == NULL) {
@@ -472,6 +461,7 @@ journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
             else /* a small first file; it holds nothing, so the checkpoint has passed it */
                 journal_files_append(&files->retired, first);
         } else if (files->stopping || (files->closing && files->error < 0)) {
+            error = files->error < 0 ? files->error : -ECANCELED;
             break;
         } else {
             atomic_store(&files->starved, files->error < 0);
@@ -484,7 +474,8 @@ journal_file *journal_files_take(journal_files *files, uint64_t group_bytes) {
     if (atomic_exchange(&files->starved, 0))
         event_ring(files->event_fd);
     pthread_mutex_unlock(&files->lock);
-    return taken;
+    *out = taken;
+    return error;
 }
 
 void journal_files_retire(journal_files *files, journal_file *file) {

@@ -109,8 +109,9 @@ void journal_files_hurry(journal_files *files);
 void journal_files_close(journal_files *files);
 
 /* Takes the next file of at least group_bytes of room for groups, waiting for its preparation.
- * NULL when the storage closes and none can be had. Called by the journal thread. */
-journal_file *journal_files_take(journal_files *files, uint64_t group_bytes);
+ * Returns 0 and *out, or, when the storage closes and none can be had, why not (-ECANCELED: nothing
+ * went wrong) and NULL. Called by the journal thread. */
+int journal_files_take(journal_files *files, uint64_t group_bytes, journal_file **out);
 
 /* So many bytes of the journal's file are written. Called by the journal thread. */
 static inline void journal_files_filled(journal_files *files, const journal_file *file,

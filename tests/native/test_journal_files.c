@@ -1,4 +1,5 @@
 /* test_journal_files.c - how the next journal file is prepared beside one that is in use. */
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
@@ -27,6 +28,15 @@ static ssize_t count_write(void *ctx, int fd, const struct iovec *parts, int cou
     return simulated->pwritev(ctx, fd, parts, count, offset);
 }
 
+static _Atomic int create_error; /* of the next files, or 0 */
+
+static int create(void *ctx, int directory_fd, const char *name, int flags) {
+    int error = atomic_load(&create_error);
+    if (error < 0 && strcmp(name, "prepare.tmp") == 0)
+        return error;
+    return simulated->open(ctx, directory_fd, name, flags);
+}
+
 typedef struct setting {
     sim_disk *disk;
     events events;
@@ -41,6 +51,7 @@ static void start(setting *t) {
     simulated = sim_disk_calls(t->disk);
     counting = *simulated;
     counting.pwritev = count_write;
+    counting.open = create;
     atomic_store(&small_steps, 0);
     atomic_store(&large_steps, 0);
     t->event_fd = eventfd(0, EFD_NONBLOCK);
@@ -59,6 +70,12 @@ static void stop(setting *t, journal_file *taken) {
     close(t->event_fd);
     CHECK(sim_disk_clean(t->disk));
     sim_disk_free(t->disk);
+}
+
+static journal_file *take(setting *t) {
+    journal_file *taken;
+    CHECK(journal_files_take(&t->files, BLOCK_BYTES, &taken) == 0);
+    return taken;
 }
 
 static int spares(setting *t) {
@@ -82,7 +99,7 @@ static void test_steps_are_small_while_there_is_time(void) {
     setting t;
     start(&t);
     CHECK(large_steps == JOURNAL_FIRST_FILE_BYTES / LARGE_STEP && small_steps == 0);
-    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    journal_file *first = take(&t);
     CHECK(first != NULL);
     journal_files_filled(&t.files, first, first->bytes / 4);
     wait_for_a_spare(&t);
@@ -94,7 +111,7 @@ static void test_steps_are_small_while_there_is_time(void) {
 static void test_steps_are_large_when_half_of_the_file_is_used(void) {
     setting t;
     start(&t);
-    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    journal_file *first = take(&t);
     CHECK(first != NULL);
     journal_files_filled(&t.files, first, first->bytes / 2 + BLOCK_BYTES);
     wait_for_a_spare(&t);
@@ -106,9 +123,9 @@ static void test_steps_are_large_when_half_of_the_file_is_used(void) {
 static void test_who_waits_for_the_file_gets_it_soon(void) {
     setting t;
     start(&t);
-    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    journal_file *first = take(&t);
     CHECK(first != NULL);
-    journal_file *second = journal_files_take(&t.files, BLOCK_BYTES);
+    journal_file *second = take(&t);
     CHECK(second != NULL && second->bytes == FILE_BYTES);
     CHECK(small_steps < FILE_BYTES / SMALL_STEP / 2);
     journal_files_retire(&t.files, first);
@@ -119,7 +136,7 @@ static void test_who_waits_for_the_file_gets_it_soon(void) {
 static void test_a_close_during_a_preparation_removes_what_is_not_needed(void) {
     setting t;
     start(&t);
-    journal_file *first = journal_files_take(&t.files, BLOCK_BYTES);
+    journal_file *first = take(&t);
     CHECK(first != NULL);
     while (small_steps == 0)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
@@ -140,6 +157,18 @@ static void test_a_close_during_a_preparation_removes_what_is_not_needed(void) {
     sim_disk_free(t.disk);
 }
 
+/* Once the storage closes nobody waits for a disk that cannot make the file, and is told why. */
+static void test_who_gets_no_file_is_told_why(void) {
+    setting t;
+    start(&t);
+    atomic_store(&create_error, -EIO);
+    journal_file *first = take(&t), *second;
+    journal_files_hurry(&t.files);
+    CHECK(journal_files_take(&t.files, FILE_BYTES, &second) == -EIO && second == NULL);
+    atomic_store(&create_error, 0);
+    stop(&t, first);
+}
+
 static const check_test tests[] = {
     {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
     {"journal_files_steps_are_large_when_half_of_the_file_is_used",
@@ -148,6 +177,7 @@ static const check_test tests[] = {
      test_who_waits_for_the_file_gets_it_soon},
     {"journal_files_a_close_during_a_preparation_removes_what_is_not_needed",
      test_a_close_during_a_preparation_removes_what_is_not_needed},
+    {"journal_files_who_gets_no_file_is_told_why", test_who_gets_no_file_is_told_why},
 };
 
 int main(int argc, char **argv) {
