@@ -14,6 +14,7 @@ metadata/change_log.py describes the files byte by byte.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -49,6 +50,8 @@ SYNC_BYTES = 1 << 20
 GONE = (DELETED, ABSENT)
 
 _NAME = re.compile(r"(\d{10})\.(copy|changes)")
+
+_log = logging.getLogger(__name__)
 
 
 class State:
@@ -263,9 +266,15 @@ class CopyWriter:
         sync_directory(self.path.parent)
 
     def abandon(self) -> None:
-        """Removes what was written."""
-        self._close()
-        self._temporary.unlink(missing_ok=True)
+        """Removes what was written, unless the disk refuses even that. Raises nothing."""
+        try:
+            self._close()
+        except OSError as error:
+            _log.warning("%s was not closed well: %s", self._temporary, error)
+        try:
+            self._temporary.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("what was written of a copy stays in %s: %s", self._temporary, error)
 
     def _close(self) -> None:
         descriptor, self._fd = self._fd, -1
