@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import sync_directory
+from pyxbroker.directories import sync_directory, write_fully
 from pyxbroker.metadata.change_log import (
     ABSENT,
     COUNTER,
@@ -20,7 +20,6 @@ from pyxbroker.metadata.change_log import (
     NODE,
     Change,
     allocate,
-    write_fully,
 )
 from pyxbroker.metadata.damage import (
     KNOWN_DAMAGE,
