@@ -27,9 +27,8 @@ from one_bookie import (
     turns,
     until,
 )
-from pyxbroker.ledger import patience
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import NoSpace, Unavailable
+from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerFenced
 from pyxbroker.mledger.managed_ledger import State
@@ -488,94 +487,5 @@ def test_deleting_leaves_nothing(tmp_path: Path) -> None:
         assert await node.store.children(f"{paths.LEDGERS}/00/0000") == []
         assert ledgers_of(node.storage) == []
         assert await read_all(await node.open()) == []
-
-    run(tmp_path, scenario)
-
-
-# --- a roll-over while metadata cannot be written -------------------------------------------------
-
-
-def refuse(node: Node, operation: str, error: Exception) -> list[str]:
-    """From now on the store refuses an operation; the list has the paths that were asked for."""
-    refused: list[str] = []
-
-    def away(*arguments: Any, **named: Any) -> asyncio.Future[Any]:
-        refused.append(str(arguments[0]))
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        answer.set_exception(error)
-        return answer
-
-    setattr(node.store, operation, away)
-    return refused
-
-
-@pytest.mark.parametrize("operation", ["put", "put_all"])
-def test_a_roll_over_waits_for_space_and_readers_do_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str
-) -> None:
-    """put closes the old ledger, put_all begins the next one."""
-    # Space is waited for longer than anything else.
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
-
-    async def scenario(node: Node) -> None:
-        managed_ledger = await node.open()
-        await cursor_at(managed_ledger, "c", managed_ledger.first_position())
-        await append(managed_ledger, *entries(0, 5))
-        real = getattr(node.store, operation)
-        refused = refuse(node, operation, NoSpace("the disk is full"))
-        managed_ledger.roll_over()
-        adding = asyncio.ensure_future(append(managed_ledger, b"later"))
-        await until(lambda: len(refused) >= 4)
-        assert managed_ledger.state is State.CREATING_LEDGER
-        assert await read_all(managed_ledger) == entries(0, 5)
-        assert not adding.done()
-        setattr(node.store, operation, real)
-        await adding
-        assert await read_all(managed_ledger) == [*entries(0, 5), b"later"]
-        assert len(managed_ledger.ledgers) == 2
-
-    run(tmp_path, scenario)
-
-
-def test_a_close_does_not_wait_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
-
-    async def scenario(node: Node) -> None:
-        managed_ledger = await node.open()
-        await cursor_at(managed_ledger, "c", managed_ledger.first_position())
-        await append(managed_ledger, *entries(0, 5))
-        real = node.store.put_all
-        refused = refuse(node, "put_all", NoSpace("the disk is full"))
-        managed_ledger.roll_over()
-        await until(lambda: len(refused) >= 2)
-        await asyncio.wait_for(managed_ledger.close(), 5)
-        node.store.put_all = real  # type: ignore[method-assign]
-        assert await read_all(await node.open()) == entries(0, 5)
-
-    run(tmp_path, scenario)
-
-
-def test_a_ledger_whose_closing_was_not_answered_is_closed_all_the_same(tmp_path: Path) -> None:
-    async def scenario(node: Node) -> None:
-        managed_ledger = await node.open()
-        await cursor_at(managed_ledger, "c", managed_ledger.first_position())
-        await append(managed_ledger, *entries(0, 5))
-        put = node.store.put
-        lost: list[str] = []
-
-        def lost_answer(*arguments: Any, **named: Any) -> asyncio.Future[Any]:
-            future = put(*arguments, **named)
-            if lost:
-                return future
-            lost.append(arguments[0])
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            answer.set_exception(Unavailable("the store is away"))
-            return answer
-
-        node.store.put = lost_answer  # type: ignore[method-assign]
-        managed_ledger.roll_over()
-        await append(managed_ledger, b"later")
-        assert lost == [paths.ledger(min(managed_ledger.ledgers))]
-        assert await read_all(managed_ledger) == [*entries(0, 5), b"later"]
 
     run(tmp_path, scenario)

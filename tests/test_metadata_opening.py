@@ -322,7 +322,7 @@ async def test_damage_of_both_sources_is_refused_again_and_again(tmp_path: Path)
     data[20] ^= 1
     wal(killed).write_bytes(data)
     for _ in range(3):
-        with pytest.raises(CorruptStore, match="damaged and cannot be read, and so are its copies"):
+        with pytest.raises(CorruptStore, match="is damaged or missing, and its copies"):
             await EmbeddedStore(killed / "metadata").open()
 
 
@@ -340,3 +340,30 @@ async def test_a_value_of_zeros_at_the_end_of_the_change_log_is_no_torn_end(
     wal(tmp_path / "killed").unlink()
     found = await read(tmp_path / "killed")
     assert found["/zeros"].value == bytes(300_000)
+
+
+@coroutine_test
+async def test_a_first_start_that_is_cut_short_leaves_no_database_or_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(embedded_files, "OPEN_RETRY_S", 0.0)
+    for name in ("write_fully", "connect"):
+        directory = tmp_path / name / "metadata"
+        with monkeypatch.context() as patch:
+            patch.setattr(database, name, failing)
+            with pytest.raises(Unavailable):
+                await EmbeddedStore(directory).open()
+        is_made = name == "connect"
+        assert [each.name for each in directory.iterdir()] == ["metadata.db"] * is_made
+        store = EmbeddedStore(directory)
+        await store.open()
+        await store.put("/n", b"1")
+        assert store.findings == []
+        await store.close()
+        checked = sqlite3.connect(directory / "metadata.db")
+        assert checked.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert checked.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        checked.close()

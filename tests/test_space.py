@@ -217,3 +217,23 @@ def test_a_start_and_a_stop_get_the_reserve_only_on_a_full_disk(tmp_path: Path, 
     disk.free_mib = 2
     state.make_room("a test")
     assert reserve.held == 0
+
+
+def test_a_disk_that_does_not_answer_ends_nothing(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = state_of(tmp_path, reserve_mib=10)
+    state.check()
+    assert state.missing_reserves()
+
+    def fails(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("pyxbroker.bookie.space.os.statvfs", fails)
+    monkeypatch.setattr(Path, "stat", fails)
+    monkeypatch.setattr(Path, "unlink", fails)
+    state.check()
+    assert state.missing_reserves() == []
+    state.make_room("test")
+    assert not state.give_back_reserves("test")
+    assert state.refusal is None

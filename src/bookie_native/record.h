@@ -74,8 +74,8 @@ int record_decode(const uint8_t *data, size_t bytes, uint32_t seed, record *out)
 int record_payload_intact(const record *r);
 
 /* For a record whose payload has not the stated checksum: 1 when it is one bit that is wrong. A
- * torn write, of which whole sectors are old, looks like that once in 2^32 divided by the payload's
- * bits. Takes eight steps for each byte. */
+ * torn write, of which whole sectors are old, looks like that once in 2^32 divided by the bits of
+ * the payload. Takes eight steps for each byte. */
 int record_payload_has_one_wrong_bit(const record *r);
 
 /* Where no header is valid at data: puts one wrong bit of its 32 bytes right, if that makes it

@@ -49,6 +49,15 @@ def is_there(path: Path) -> bool:
     return True
 
 
+def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """A write that comes up short is gone on with; the error that stops it comes then."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
 def make_directory(path: Path) -> None:
     """Makes a directory and those above it that are missing, durable when this returns.
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
-from pyxbroker.directories import make_directory, patiently, sync_directory
+from pyxbroker.directories import make_directory, patiently, sync_directory, write_fully
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
@@ -92,7 +92,7 @@ def write_cookie(directory: Path, text: str) -> None:
     temporary = file.with_suffix(".tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        os.write(fd, text.encode())
+        write_fully(fd, text.encode(), 0)
         os.fsync(fd)
     finally:
         os.close(fd)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,11 +74,13 @@ class Reserve:
 
     @property
     def held(self) -> int:
-        """Bytes that it has on the disk now."""
+        """Bytes that it has on the disk now; all of it where the disk does not tell."""
         try:
             return min(self.path.stat().st_blocks * 512, self.size)
         except FileNotFoundError:
             return 0
+        except OSError:
+            return self.size  # so that nobody makes it anew on a disk that fails
 
     def make(self) -> bool:
         """Allocates it. Blocks; False when there is not enough space after all. Raises OSError."""
@@ -176,6 +178,8 @@ class StorageState:
 
     def __init__(self, file_systems: list[FileSystem], used_part_max: float = 1.0) -> None:
         self.file_systems = file_systems
+        self.aside: Callable[..., object] = lambda call, *arguments: call(*arguments)
+        """Makes a call that waits for the disk; the loop has others for that."""
         self.refusal: str | None = None
         """Why nothing can be stored now; None: all is well."""
         self.has_failed = False
@@ -204,7 +208,8 @@ class StorageState:
                     "free space is not known", directory=each.directory, error=error.strerror
                 )
         if -self.trouble() in _NO_SPACE:
-            self.give_back_reserves("the storage could not write for want of space")
+            reason = "the storage could not write for want of space"
+            self.aside(self.give_back_reserves, reason)
         self._tell(*self._judge())
 
     def _judge(self) -> tuple[str | None, bool]:
@@ -244,7 +249,14 @@ class StorageState:
     def make_room(self, reason: str) -> None:
         """Gives the reserve back where a start, or a stop, would fail for want of space."""
         for each in self.file_systems:
-            if usage_of(each.directory).free < ROOM_BYTES:
+            try:
+                free = usage_of(each.directory).free
+            except OSError as error:
+                log.warning(
+                    "free space is not known", directory=each.directory, error=error.strerror
+                )
+                continue
+            if free < ROOM_BYTES:
                 self._give_back(each, reason)
 
     def give_back_reserves(self, reason: str) -> bool:
@@ -267,7 +279,8 @@ class StorageState:
         try:
             given = reserve is not None and reserve.give_back()
         except OSError as error:
-            log.error("the reserve cannot be given back", file=reserve, error=error.strerror)
+            path = None if reserve is None else reserve.path
+            log.error("the reserve cannot be given back", file=path, error=error.strerror)
             return False
         if given and reserve is not None:
             log.warning("the reserve is given back", file=reserve.path, reason=reason)
@@ -292,7 +305,3 @@ def make_reserves(reserves: Iterable[Reserve]) -> None:
         except OSError as error:
             log.warning("the reserve cannot be made", file=each.path, error=error.strerror)
 
-
-def space_stats(file_systems: Iterable[FileSystem]) -> Mapping[str, Usage]:
-    """The last known usage by directory."""
-    return {str(each.directory): each.usage for each in file_systems}

@@ -145,6 +145,7 @@ class Service:
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
         self.storage_state.make_room("the disk is full at the start")
+        self.storage_state.aside = partial(self.loop.run_in_executor, None)
         self.metadata.on_no_space = self._make_space_for_metadata
         storage, bookie_id = await DataOpening(
             layout=layout,
@@ -377,6 +378,7 @@ class Service:
         while True:
             await asyncio.sleep(AGE_CHECK_INTERVAL_S)
             await self.topics.check_ages()
+            await self._ledgers.delete_again()
 
     async def _delete_inactive_topics(self) -> None:
         while True:

@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import ResourceLock
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataError, MetadataStore
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataError,
+    MetadataStore,
+    PutResult,
+)
 from pyxbroker.topic_name import SYSTEM_NAMESPACE
 
 PUBLIC_TENANT = "public"
@@ -63,6 +69,9 @@ async def initialize(store: MetadataStore, settings: ClusterSettings) -> Cluster
         # BadVersion: another broker has made the same node meanwhile.
         if isinstance(outcome, BaseException) and not isinstance(outcome, BadVersion):
             raise outcome
+    outcome_of = dict(zip(missing, outcomes, strict=True))
+    if isinstance(outcome_of.get(paths.INSTANCE_ID), PutResult):
+        return ClusterIdentity(nodes[paths.INSTANCE_ID].decode(), created=True)
     identity = found[list(nodes).index(paths.INSTANCE_ID)] or await store.get(paths.INSTANCE_ID)
     if identity is None:
         raise MetadataError(f"{paths.INSTANCE_ID} was deleted while the cluster was initialized")

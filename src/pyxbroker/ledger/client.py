@@ -35,7 +35,15 @@ from pyxbroker.ledger.metadata import (
 )
 from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
-from pyxbroker.metadata.store import BadVersion, MetadataError, MetadataStore, NotFound, Put
+from pyxbroker.metadata.store import (
+    BadVersion,
+    CorruptStore,
+    MetadataError,
+    MetadataStore,
+    NotFound,
+    Put,
+    Unavailable,
+)
 
 log = get_logger("pyxbroker.ledger")
 
@@ -73,6 +81,7 @@ class LedgerClient:
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
         self._quorums = quorums
+        self._undeleted: set[int] = set()  # ledgers that nobody names, and metadata still has
         self._versions: dict[int, tuple[LedgerMetadata, int]] = {}  # of ledgers being written
         if quorums.ensemble > len(bookies):
             raise ValueError(
@@ -221,13 +230,16 @@ class LedgerClient:
     async def open_read(self, ledger_id: int) -> ReadHandle:
         """Opens a closed ledger for reading.
 
-        Metadata that is gone or cannot be decoded loses the ledger for good: NoSuchEntry. Any other
-        LedgerError is a store that is away, and it helps to try again.
+        Metadata that is gone or cannot be decoded loses the ledger for good: NoSuchEntry; so does a
+        damaged node of which there is no copy: EntryDamaged. Any other LedgerError is a store that
+        is away, and it helps to try again.
         """
         try:
             metadata = (await self._read(ledger_id)).metadata
         except MalformedLedgerMetadata as error:
             raise NoSuchEntry(str(error)) from error
+        except CorruptStore as error:
+            raise EntryDamaged(str(error)) from error
         except MetadataError as error:
             raise LedgerError(str(error)) from error
         return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id))
@@ -264,14 +276,29 @@ class LedgerClient:
         return 1 + max(bookie.last_entry(ledger_id) for bookie in self._bookies.values())
 
     async def delete(self, ledger_id: int) -> None:
-        """Deletes a ledger's metadata; its bookies free the space when they notice."""
+        """Deletes a ledger's metadata; its bookies free the space when they notice.
+
+        Where the store refuses it for now, `delete_again` does it: nobody names the ledger then.
+        """
         self._versions.pop(ledger_id, None)
         try:
             await self._metadata.delete(ledger_id)
         except NotFound:
             log.info("the ledger was deleted already", ledger=ledger_id)
+        except Unavailable as error:
+            log.warning("a ledger is not deleted yet", ledger=ledger_id, error=error)
+            self._undeleted.add(ledger_id)
+            return
+        self._undeleted.discard(ledger_id)
         for bookie in self._bookies.values():
             bookie.delete_ledger(ledger_id)
+
+    async def delete_again(self) -> None:
+        """Deletes the ledgers whose deletion was refused, as far as that goes well by now."""
+        for ledger_id in sorted(self._undeleted):
+            await self.delete(ledger_id)
+            if ledger_id in self._undeleted:
+                return
 
     async def stop(self) -> None:
         """Stops fetching ids."""

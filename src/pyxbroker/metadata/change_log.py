@@ -50,6 +50,7 @@ synced, or the file is a copy: then it is damage, and the records behind it coun
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import struct
 import zlib
@@ -57,8 +58,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.directories import sync_directory
+from pyxbroker.directories import sync_directory, write_fully
 from pyxbroker.metadata.store import CorruptStore, MetadataError
+
+_log = logging.getLogger(__name__)
 
 CHANGES_MAGIC = b"PYXMCHG1"
 COPY_MAGIC = b"PYXMCPY1"
@@ -310,7 +313,7 @@ def closed_at(path: Path) -> tuple[Head, int, int] | None:
 
 
 class ChangeLog:
-    """The change log that is being written. Every method blocks and raises OSError."""
+    """The change log that is being written. Every method blocks; all but close raise OSError."""
 
     def __init__(self, path: Path, head: Head, descriptor: int, end: int) -> None:
         self.path = path
@@ -388,7 +391,11 @@ class ChangeLog:
         os.fdatasync(self._fd)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Whoever needs its records on the disk has synced them before. Raises nothing."""
+        try:
+            os.close(self._fd)
+        except OSError as error:
+            _log.warning("the change log %s was not closed well: %s", self.path, error)
 
 
 def allocate(descriptor: int, size: int) -> None:
@@ -398,12 +405,3 @@ def allocate(descriptor: int, size: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
             raise
-
-
-def write_fully(descriptor: int, data: bytes | bytearray | memoryview, offset: int) -> None:
-    """A write that comes up short is gone on with; the error that stops it comes then."""
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        offset += written
-        view = view[written:]

@@ -14,13 +14,14 @@ metadata/change_log.py describes the files byte by byte.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import make_directory, sync_directory
+from pyxbroker.directories import make_directory, sync_directory, write_fully
 from pyxbroker.metadata.change_log import (
     ABSENT,
     BEGINS,
@@ -39,7 +40,6 @@ from pyxbroker.metadata.change_log import (
     encode_head,
     encode_record,
     read_file,
-    write_fully,
 )
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.findings import Finding, Severity
@@ -50,6 +50,8 @@ SYNC_BYTES = 1 << 20
 GONE = (DELETED, ABSENT)
 
 _NAME = re.compile(r"(\d{10})\.(copy|changes)")
+
+_log = logging.getLogger(__name__)
 
 
 class State:
@@ -264,9 +266,15 @@ class CopyWriter:
         sync_directory(self.path.parent)
 
     def abandon(self) -> None:
-        """Removes what was written."""
-        self._close()
-        self._temporary.unlink(missing_ok=True)
+        """Removes what was written, unless the disk refuses even that. Raises nothing."""
+        try:
+            self._close()
+        except OSError as error:
+            _log.warning("%s was not closed well: %s", self._temporary, error)
+        try:
+            self._temporary.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("what was written of a copy stays in %s: %s", self._temporary, error)
 
     def _close(self) -> None:
         descriptor, self._fd = self._fd, -1

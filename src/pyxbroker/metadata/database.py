@@ -11,8 +11,16 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import sync_directory
-from pyxbroker.metadata.change_log import ABSENT, COUNTER, DAMAGED, DELETED, NODE, Change, allocate
+from pyxbroker.directories import sync_directory, write_fully
+from pyxbroker.metadata.change_log import (
+    ABSENT,
+    COUNTER,
+    DAMAGED,
+    DELETED,
+    NODE,
+    Change,
+    allocate,
+)
 from pyxbroker.metadata.damage import (
     KNOWN_DAMAGE,
     counter_checksum,
@@ -27,6 +35,8 @@ FORMAT_VERSION = 2
 SET_ASIDE_MAX = 3
 LOG_BYTES = 4 << 20  # about four times what is in the log when it is folded in
 LOG_HEADER_BYTES = 32
+WITH_LOG_AT = 18  # in the head of a database: the formats to write and to read it with
+WITH_LOG = b"\x02\x02"
 
 _log = logging.getLogger(__name__)
 
@@ -231,6 +241,14 @@ def build(path: Path, changes: Iterable[Change], store_id: bytes) -> None:
 
     Raises sqlite3.Error and OSError, and leaves nothing then.
     """
+    make(path, path.with_name(path.name + ".new"), changes, store_id)
+
+
+def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> None:
+    """Makes a database for `path` under the name `to`: durable and whole when it has that name.
+
+    Raises sqlite3.Error and OSError, and leaves nothing then.
+    """
     building = path.with_name(path.name + ".building")
     building.unlink(missing_ok=True)
     try:
@@ -244,10 +262,12 @@ def build(path: Path, changes: Iterable[Change], store_id: bytes) -> None:
             database.close()
         descriptor = os.open(building, os.O_RDWR | os.O_CLOEXEC)
         try:
+            # Already one with a write-ahead log: to make it one, SQLite needs four syncs.
+            write_fully(descriptor, WITH_LOG, WITH_LOG_AT)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        building.replace(path.with_name(path.name + ".new"))
+        building.replace(to)
         sync_directory(path.parent)
     except BaseException:
         building.unlink(missing_ok=True)

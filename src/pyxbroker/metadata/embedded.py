@@ -30,6 +30,7 @@ acknowledged: metadata/opening.py tells them apart.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,8 +39,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from pyxbroker.metadata.copy_settings import CopySettings
+from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
-from pyxbroker.metadata.embedded_tree import Operation, Tree
+from pyxbroker.metadata.embedded_tree import Operation, Tree, copy_of
 from pyxbroker.metadata.findings import Finding
 from pyxbroker.metadata.store import (
     ANY_VERSION,
@@ -61,6 +63,8 @@ from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
+
+_log = logging.getLogger(__name__)
 
 
 class EmbeddedStore(MetadataStore):
@@ -200,35 +204,53 @@ class EmbeddedStore(MetadataStore):
         failure: MetadataError | None = None
         try:
             self._tree.open()
-            self._upkeep.start()
-            loop.call_soon_threadsafe(resolve, opened, None)
-            self._serve(loop)
-            self._upkeep.stop()
-            self._tree.close()
-        except MetadataError as error:
-            failure = error
+            try:
+                self._upkeep.start()
+                loop.call_soon_threadsafe(resolve, opened, None)
+                self._serve(loop)
+                self._upkeep.stop()
+            finally:
+                self._tree.close()
+        except Exception as error:
+            failure = explain(self._tree.path, error)
             loop.call_soon_threadsafe(resolve, opened, failure)
         finally:
             loop.call_soon_threadsafe(resolve, ended, failure)
 
     def _serve(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Applies what comes in, batch by batch, until close() puts None."""
+        """Applies what comes in, batch by batch, until close() puts None.
+
+        Whatever goes wrong, each operation is answered: after a defect with what it was.
+        """
         is_open = True
         is_failure_told = False
         while is_open:
-            batch, is_open = self._collect()
+            batch: list[Operation] = []
+            notifications: list[Notification] = []
+            try:
+                batch, is_open = self._collect()
+                results, notifications = self._apply(batch)
+            except Exception as error:
+                _log.error("the metadata store can do nothing any more", exc_info=error)
+                failure = self._tree.failure = explain(self._tree.path, error)
+                results = [copy_of(failure) for _ in batch]
             if batch:
-                results, notifications = self._tree.transact(batch)
-                if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
-                    results, notifications = self._tree.transact(batch)
-                if isinstance(results[0], Unavailable):
-                    self.refused = (time.monotonic(), str(results[0]))
-                if self._tree.has_changed:
-                    self._upkeep.on_commit()
                 loop.call_soon_threadsafe(self._deliver, batch, results, notifications)
             if self._tree.failure is not None and not is_failure_told:
                 is_failure_told = True
                 loop.call_soon_threadsafe(self._notify_failure, self._tree.failure)
+
+    def _apply(self, batch: list[Operation]) -> tuple[list[object], list[Notification]]:
+        if not batch:
+            return [], []
+        results, notifications = self._tree.transact(batch)
+        if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
+            results, notifications = self._tree.transact(batch)
+        if isinstance(results[0], Unavailable):
+            self.refused = (time.monotonic(), str(results[0]))
+        if self._tree.has_changed:
+            self._upkeep.on_commit()
+        return results, notifications
 
     def _collect(self) -> tuple[list[Operation], bool]:
         """Waits for an operation and takes all that are there; False when it was the last time."""
@@ -246,6 +268,8 @@ class EmbeddedStore(MetadataStore):
 
     def _next(self) -> Operation | None:
         """The next operation; what else is to do is done when none comes, or when it is late."""
+        if self._tree.failure is not None:
+            return self._queue.get()
         if self._tree.commits_in_log >= COMMITS_PER_CHECKPOINT_MAX:
             self._tree.checkpoint()
         while True:

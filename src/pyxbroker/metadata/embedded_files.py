@@ -157,7 +157,7 @@ class Files:
             if frames == moved and log.exists():
                 log.replace(reserve)
         except (sqlite3.Error, OSError) as error:
-            _log.warning("the log of the metadata stays: %s", explain(self.path, error))
+            _log.warning("the log of the metadata stays: %s", self._put_off(error))
 
     def checkpoint(self) -> None:
         """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
@@ -169,9 +169,13 @@ class Files:
         except Exception as error:
             # Every commit is safe in the log; the next checkpoint or open takes them all.
             self.commits_in_log = 1
-            _log.warning(
-                "the log of the metadata could not be folded in: %s", explain(self.path, error)
-            )
+            _log.warning("the log of the metadata could not be folded in: %s", self._put_off(error))
+
+    def _put_off(self, error: Exception) -> object:
+        """Why something waits. What SQLite calls damage may be a disk that cannot read at this
+        moment: whoever reads it next looks closer, and says so.
+        """
+        return f"SQLite says {error}" if damage.is_damage(error) else explain(self.path, error)
 
     def _help(self, error: Exception) -> bool:
         """Whether what an attempt failed of was put right: then it is worth another one."""

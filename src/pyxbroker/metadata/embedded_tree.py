@@ -76,7 +76,7 @@ class Tree(Files):
         even that cannot be had, all later ones fail as well (see `failure`). Raises nothing.
         """
         if self.failure is not None:
-            return [_copy_of(self.failure) for _ in batch], []
+            return [copy_of(self.failure) for _ in batch], []
         results = self._try(batch)
         if isinstance(results, Exception) and damage.is_damage(results):
             # Also what SQLite says of a disk that could not read; then that is the error.
@@ -85,7 +85,7 @@ class Tree(Files):
             results = self._try(batch)
         if isinstance(results, Exception):
             explained = explain(self.path, results)
-            return [_copy_of(explained) for _ in batch], []
+            return [copy_of(explained) for _ in batch], []
         if self._changes:
             self._record(self._changes)
         return results, self._notifications
@@ -364,7 +364,7 @@ def _attempt(operation: Operation) -> object:
         return error
 
 
-def _copy_of(error: MetadataError) -> MetadataError:
+def copy_of(error: MetadataError) -> MetadataError:
     """One for each caller, since an exception keeps where it was raised."""
     return type(error)(*error.args)
 

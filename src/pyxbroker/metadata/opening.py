@@ -186,6 +186,9 @@ class Opening:
         try:
             if self.path.exists():
                 self.reason = damage.header_error(self.path) or self.reason
+            elif self.reason is None:
+                self._make_file()
+                return
             self.database = database.connect(self.path)
             stored = self._read_schema()
             if stored is None:
@@ -253,8 +256,17 @@ class Opening:
             return decode_head(path, file.read(HEAD_BYTES))
         return None
 
+    def _make_file(self) -> None:
+        """A new store; a kill on the way leaves no database, or one that is gone on with."""
+        self.store_id = os.urandom(16)
+        first = database.root(FIRST_TRANSACTION)
+        database.make(self.path, self.path, [first], self.store_id)
+        self.database = database.connect(self.path)
+        self.transaction = FIRST_TRANSACTION
+        self._begin_log(1, BEGINS, [first])
+
     def _make(self) -> None:
-        """A new store."""
+        """A new store in an empty database, which another program made."""
         assert self.database is not None
         self.store_id = os.urandom(16)
         first = database.root(FIRST_TRANSACTION)
