@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from metadata_backends import coroutine_test
-from pyxbroker.metadata import copies
+from one_bookie import until
+from pyxbroker.metadata import copies, upkeep
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.store import MetadataError, Unavailable
@@ -76,10 +77,7 @@ async def test_a_defect_of_the_thread_answers_everything_and_is_told(
             batch = [store.put("/a", b"1"), store.get("/a")]
             outcomes = await asyncio.wait_for(asyncio.gather(*batch, return_exceptions=True), 10)
             assert all("broken" in str(each) for each in outcomes)
-        for _ in range(500):
-            if told:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(told))
     assert len(told) == 1 and "broken" in str(told[0])
     for later in (store.put("/a", b"2"), store.exists("/a")):
         with pytest.raises(MetadataError, match="broken"):
@@ -89,3 +87,35 @@ async def test_a_defect_of_the_thread_answers_everything_and_is_told(
     assert (await store.put("/a", b"1", 0)).version == 1
     await store.close()
     assert len(told) == 1
+
+
+@coroutine_test
+async def test_copies_that_cannot_be_planned_are_planned_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "RETRY_S", 0.1)
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep, "size_of", refuse)
+        await store.open()
+        copy = await store.make_copy()
+        await store.close()
+        await asyncio.wait_for(store.open(), 10)
+        assert store._upkeep._copy_size == 0
+    assert [each for each in caplog.records if "cannot be looked at" in each.getMessage()]
+    await until(lambda: store._upkeep._copy_size > 0)
+    assert store._upkeep._copy_size == copies.size_of(copy)
+    await store.close()
+
+
+@coroutine_test
+async def test_a_defect_behind_the_opening_is_told_to_whoever_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(Upkeep, "start", refuse)
+        with pytest.raises(Unavailable, match=r"Read-only file system"):
+            await asyncio.wait_for(store.open(), 10)
+    await asyncio.wait_for(store.open(), 10)  # Nothing holds its lock.
+    await store.close()

@@ -56,6 +56,7 @@ class Upkeep:
         self._last_commit = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
+        self._plan_due: float | None = None
         self._copy_size = 0
         self._slices: Iterator[list[Change]] | None = None
         self._slice_due = 0.0
@@ -69,7 +70,7 @@ class Upkeep:
         """After each open."""
         now = time.monotonic()
         self._begin(now)
-        self._plan_copy(now)
+        self._plan_copy()
         self.due, _ = self._next()
 
     def stop(self) -> None:
@@ -124,6 +125,8 @@ class Upkeep:
             candidates.append((self._not_before, self._begin_copy))
         elif log is not None and log.added_bytes and self._settings.interval_s:
             candidates.append((max(self._copy_due, self._not_before), self._begin_copy))
+        if self._plan_due is not None:
+            candidates.append((self._plan_due, self._plan_copy))
         if self._reserve_due is not None:
             candidates.append((self._reserve_due, self._reserve))
         if self._look_due is not None:
@@ -142,10 +145,18 @@ class Upkeep:
         """A copy is due when the change log is half as long as the last one was."""
         return max(LOG_BYTES_PER_COPY_MIN, self._copy_size // 2)
 
-    def _plan_copy(self, now: float) -> None:
+    def _plan_copy(self) -> None:
+        """When the next copy is to be begun, and for how many changes earlier than that."""
         files = self._files
-        copies, _ = files.copies.numbers()
-        self._copy_size = size_of(files.copies.copy_path(copies[-1])) if copies else 0
+        now = time.monotonic()
+        self._copy_due = now + self._settings.interval_s
+        try:
+            copies, _ = files.copies.numbers()
+            self._copy_size = size_of(files.copies.copy_path(copies[-1])) if copies else 0
+            self._plan_due = None
+        except OSError as error:
+            self._plan_due = now + RETRY_S
+            _log.warning("the copies of the metadata cannot be looked at: %s", error)
         if files.log is not None:
             age_s = time.time() - files.log.head.begun_ms / 1000
             left_s = min(max(self._settings.interval_s - age_s, 0), self._settings.interval_s)
@@ -190,7 +201,7 @@ class Upkeep:
         self._is_copy_failure_told = False
         files.copies.prune(self._settings)
         files.forget_deletions()
-        self._plan_copy(time.monotonic())
+        self._plan_copy()
         self._reserve_due = time.monotonic()
         waiting, self._waiting = self._waiting, []
         for made in waiting:
