@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 from metadata_backends import coroutine_test
 from one_bookie import until
 from pyxbroker.metadata import copies, upkeep
+from pyxbroker.metadata.change_log import DAMAGED
 from pyxbroker.metadata.embedded import EmbeddedStore
-from pyxbroker.metadata.embedded_tree import Tree
-from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.metadata.embedded_tree import Operation, Tree
+from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 from pyxbroker.metadata.upkeep import Upkeep
 
 
@@ -119,3 +122,74 @@ async def test_a_defect_behind_the_opening_is_told_to_whoever_opens(
             await asyncio.wait_for(store.open(), 10)
     await asyncio.wait_for(store.open(), 10)  # Nothing holds its lock.
     await store.close()
+
+
+def test_records_are_read_once_for_what_they_cannot_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    for number in range(10):
+        put(tree, f"/n/{number}", b"old")
+    ask(tree, tree.put_sequential, "/ids/ID-", b"", False)
+    shutil.rmtree(tmp_path / "m.copies")
+    tree._execute("UPDATE node SET value=x'00' WHERE parent='/n'")
+    tree._execute("UPDATE sequence SET next=7")
+    loads = count_loads(monkeypatch)
+    for _ in range(3):
+        assert isinstance(ask(tree, tree.get, "/n/3"), CorruptStore)
+        assert isinstance(ask(tree, tree.put_sequential, "/ids/ID-", b"", False), CorruptStore)
+    assert len(loads) == 2
+    for _ in range(2):
+        assert sum(row.kind == DAMAGED for rows in tree.slices() for row in rows) == 10
+    assert len(loads) == 3
+    # What is written in its place is another row.
+    assert ask(tree, tree.delete, "/n/3", None) is None
+    put(tree, "/n/3", b"again")
+    assert ask(tree, tree.get, "/n/3").value == b"again"
+    tree.close()
+
+
+def test_a_pass_that_repairs_rows_reads_the_records_once_and_knows_what_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.metadata.embedded_files.ROWS_PER_SLICE", 4)
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    paths = [f"/n/{number}" for number in range(10)]
+    for path in paths:
+        put(tree, path, b"old")
+    tree._execute("UPDATE node SET value=x'00' WHERE parent='/n'")
+    loads = count_loads(monkeypatch)
+    slices = tree.slices()
+    next(slices)
+    put(tree, "/n/9", b"new")
+    tree._execute("UPDATE node SET value=x'00' WHERE name='9'")
+    for _ in slices:
+        continue
+    assert len(loads) == 1
+    assert [ask(tree, tree.get, path).value for path in paths] == [b"old"] * 9 + [b"new"]
+    tree.close()
+
+
+def put(tree: Tree, path: str, value: bytes) -> None:
+    result = ask(tree, tree.put, path, value, None, False)
+    assert not isinstance(result, MetadataError), result
+
+
+def ask(tree: Tree, apply: Callable[..., object], *arguments: object) -> Any:
+    waiter: Any = None
+    (result,), _ = tree.transact([Operation(apply, arguments, waiter)])
+    return result
+
+
+def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[copies.Copies]:
+    loads: list[copies.Copies] = []
+    load = copies.Copies.load
+
+    def counted(self: copies.Copies) -> copies.Recorded:
+        loads.append(self)
+        return load(self)
+
+    monkeypatch.setattr(copies.Copies, "load", counted)
+    return loads

@@ -304,7 +304,7 @@ class Tree(Files):
         if row is None:
             return 0
         if row[2] != counter_checksum(parent, row[0], row[1]):
-            return self._repair_counter(parent)
+            return self._repair_counter(parent, row[1])
         return row[0]
 
     def _has_children(self, path: str) -> bool:
