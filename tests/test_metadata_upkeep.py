@@ -14,7 +14,7 @@ import pytest
 
 from metadata_backends import coroutine_test
 from one_bookie import until
-from pyxbroker.metadata import copies, upkeep
+from pyxbroker.metadata import copies, database, upkeep
 from pyxbroker.metadata.change_log import DAMAGED
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Operation, Tree
@@ -193,3 +193,78 @@ def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[copies.Copies]:
 
     monkeypatch.setattr(copies.Copies, "load", counted)
     return loads
+
+
+@coroutine_test
+async def test_space_that_could_not_be_reserved_is_reserved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "RESERVE_S", 0.01)
+    monkeypatch.setattr(upkeep, "RETRY_S", 0.1)
+    store = EmbeddedStore(tmp_path / "m")
+    refusals: list[object] = []
+
+    def refuse_once_more(path: Path) -> None:
+        refusals.append(path)
+        refuse()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "allocate_log", refuse_once_more)
+        await store.open()
+        await until(lambda: len(refusals) >= 2)
+    log = tmp_path / "m" / "metadata.db-wal"
+    await until(lambda: log.stat().st_size >= database.LOG_BYTES)
+    await until(lambda: store._upkeep._reserve_due is None)
+    await store.close()
+
+
+@coroutine_test
+async def test_logs_are_synced_and_folded_under_a_steady_stream_of_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 0.3)
+    done: list[str] = []
+    for name in ("sync_log", "checkpoint"):
+        monkeypatch.setattr(Tree, name, noting(done, name, getattr(Tree, name)))
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    for _ in range(200):
+        await store.put("/n", b"")
+        await asyncio.sleep(0.005)  # No pause is long enough for what waits for one.
+    assert "checkpoint" in done
+    assert 2 <= done.count("sync_log") < 100, "not at each commit either"
+    await store.close()
+
+
+def noting(done: list[str], name: str, method: Callable[[Tree], None]) -> Callable[[Tree], None]:
+    def noted(tree: Tree) -> None:
+        done.append(name)
+        method(tree)
+
+    return noted
+
+
+def test_a_refused_commit_postpones_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    put(tree, "/a", b"")
+    assert tree.has_changed
+    execute = Tree._execute
+
+    def full(self: Tree, sql: str, *parameters: object) -> Any:
+        if sql == "COMMIT":
+            refuse()
+        return execute(self, sql, *parameters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tree, "_execute", full)
+        assert isinstance(ask(tree, tree.put, "/a", b"1", None, False), Unavailable)
+        assert not tree.has_changed
+    put(tree, "/a", b"2")
+    assert tree.has_changed
+    tree.failure = Unavailable("no more")
+    assert isinstance(ask(tree, tree.put, "/a", b"3", None, False), Unavailable)
+    assert not tree.has_changed
+    tree.close()
