@@ -130,19 +130,6 @@ async def test_a_backup_is_restored_elsewhere(tmp_path: Path) -> None:
 
 
 @coroutine_test
-async def test_a_backup_of_an_open_store_is_one_moment(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "one" / "metadata")
-    await store.open()
-    await fill(store, 1)
-    expected = await content(store)
-    backup = await store.backup(tmp_path / "backup.copy")
-    await store.put("/later", b"")
-    await store.close()
-    maintenance.restore(tmp_path / "two" / "metadata", backup)
-    assert await read(tmp_path / "two") == expected
-
-
-@coroutine_test
 async def test_a_restore_without_copies_says_so_and_changes_nothing(tmp_path: Path) -> None:
     await make(tmp_path, copies=0)
     shutil.rmtree(tmp_path / "metadata.copies")
@@ -219,13 +206,3 @@ async def test_a_ledger_is_not_forgotten_while_it_has_metadata(tmp_path: Path) -
     await store.close()
     assert maintenance.forget_unknown_ledgers(tmp_path / "metadata", [1, 2]) == [2]
     assert paths.ledger(1) in await read(tmp_path)
-
-
-@coroutine_test
-async def test_copies_are_set_aside_for_a_new_store(tmp_path: Path) -> None:
-    await make(tmp_path)
-    shutil.rmtree(tmp_path / "metadata")
-    aside = maintenance.set_copies_aside(tmp_path / "metadata")
-    assert aside is not None and aside.is_dir()
-    assert set(await read(tmp_path)) == {"/"}
-    assert maintenance.set_copies_aside(tmp_path / "elsewhere") is None

@@ -332,19 +332,6 @@ def forget_unknown_ledgers(directory: Path, ledger_ids: Iterable[int] | None = N
         return _ledger_ids(gone)
 
 
-def set_copies_aside(directory: Path) -> Path | None:
-    """Renames the folder of copies, so that a missing database is a new store (`--accept-loss`).
-
-    Returns its new name, None when there was none. Raises Unavailable.
-    """
-    folder = _copies(directory).folder
-    with _explained(directory / DATABASE_NAME):
-        if not folder.exists():
-            return None
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        return folder.rename(folder.with_name(f"{folder.name}.set-aside-{stamp}"))
-
-
 def _ledger_ids(names: Iterable[str]) -> list[int]:
     found = (paths.ledger_id(name) for name in names)
     return sorted(each for each in found if each is not None)
