@@ -16,7 +16,7 @@ from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import maintenance, paths
 from pyxbroker.metadata.database import split
 from pyxbroker.metadata.embedded import EmbeddedStore
-from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 
 
 def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
@@ -119,6 +119,33 @@ def test_nothing_is_deleted_when_metadata_cannot_be_asked(tmp_path: Path) -> Non
         assert len(ledgers_of(node.storage)) == 3
 
     run(tmp_path, scenario)
+
+
+def test_a_ledger_with_damaged_metadata_stays_and_all_others_are_looked_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(node: Node) -> None:
+        handles = await ledgers(node, 5)
+        damaged, deleted = handles[1].ledger_id, handles[3].ledger_id
+        await node.store.delete(paths.ledger(deleted))
+        exists = node.store.exists
+
+        def look(path: str) -> asyncio.Future[bool]:
+            if path != paths.ledger(damaged):
+                return exists(path)
+            future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+            future.set_exception(CorruptStore(f"the node {path} is damaged"))
+            return future
+
+        node.store.exists = look  # type: ignore[method-assign]
+        collector = GarbageCollector(node.storage, node.store)
+        assert await collector.collect() == 1
+        assert await collector.collect() == 0
+        left = ledgers_of(node.storage)
+        assert damaged in left and deleted not in left and len(left) == 4
+
+    run(tmp_path, scenario)
+    assert len([each for each in caplog.records if each.getMessage() == "a ledger is kept"]) == 1
 
 
 def test_space_of_garbage_comes_back(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from metadata_backends import coroutine_test
 from pyxbroker.metadata import maintenance, paths
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.findings import Severity
-from pyxbroker.metadata.store import CorruptStore, MetadataError
+from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace
 from test_metadata_flips import Content, content, fill, read
 
 
@@ -63,6 +65,59 @@ async def test_a_check_names_the_file_and_what_to_do(tmp_path: Path) -> None:
     assert all(each.file.exists() for each in findings)
     assert any("pyxbroker metadata repair" in each.sentence for each in findings)
     assert snapshot(tmp_path) == before
+
+
+@coroutine_test
+async def test_a_check_copies_only_what_sqlite_would_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(tmp_path, copies=2)
+    (tmp_path / "metadata" / "metadata.db.damaged-20260101T000000Z").write_bytes(bytes(100))
+    flip(tmp_path / "metadata.copies" / "0000000002.copy", 5000)
+    before = snapshot(tmp_path)
+    copied = []
+
+    def copy(source: Path, to: Path) -> None:
+        copied.append(source.name)
+        to.write_bytes(source.read_bytes())
+
+    monkeypatch.setattr(shutil, "copyfile", copy)
+    findings = maintenance.check(tmp_path / "metadata")
+    assert copied == ["metadata.db"]
+    assert [each.file for each in findings] == [tmp_path / "metadata.copies" / "0000000002.copy"]
+    assert snapshot(tmp_path) == before
+
+
+@coroutine_test
+async def test_a_check_after_a_kill_changes_no_change_log(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "living" / "metadata")
+    await store.open()
+    await fill(store, 0)
+    shutil.copytree(tmp_path / "living", tmp_path / "killed")
+    await store.close()
+    [log] = (tmp_path / "killed" / "metadata.copies").glob("*.changes")
+    data = log.read_bytes().rstrip(b"\0")
+    log.write_bytes(data[:-20])  # A power cut took its end; a start writes it again.
+    before = snapshot(tmp_path / "killed")
+    assert maintenance.check(tmp_path / "killed" / "metadata") == []
+    assert snapshot(tmp_path / "killed") == before
+
+
+@coroutine_test
+async def test_a_check_without_room_names_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(tmp_path, copies=0)
+
+    def full(source: Path, to: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(to))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    (tmp_path / "small").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "small"))
+    with pytest.raises(NoSpace, match=rf"{tmp_path}/small has no room .*TMPDIR"):
+        maintenance.check(tmp_path / "metadata")
+    assert not list((tmp_path / "small").iterdir())
 
 
 @coroutine_test
@@ -127,19 +182,6 @@ async def test_a_backup_is_restored_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(CorruptStore, match="not a whole copy"):
         maintenance.restore(tmp_path / "three" / "metadata", backup)
     assert not (tmp_path / "three" / "metadata").exists()
-
-
-@coroutine_test
-async def test_a_backup_of_an_open_store_is_one_moment(tmp_path: Path) -> None:
-    store = EmbeddedStore(tmp_path / "one" / "metadata")
-    await store.open()
-    await fill(store, 1)
-    expected = await content(store)
-    backup = await store.backup(tmp_path / "backup.copy")
-    await store.put("/later", b"")
-    await store.close()
-    maintenance.restore(tmp_path / "two" / "metadata", backup)
-    assert await read(tmp_path / "two") == expected
 
 
 @coroutine_test
@@ -219,13 +261,3 @@ async def test_a_ledger_is_not_forgotten_while_it_has_metadata(tmp_path: Path) -
     await store.close()
     assert maintenance.forget_unknown_ledgers(tmp_path / "metadata", [1, 2]) == [2]
     assert paths.ledger(1) in await read(tmp_path)
-
-
-@coroutine_test
-async def test_copies_are_set_aside_for_a_new_store(tmp_path: Path) -> None:
-    await make(tmp_path)
-    shutil.rmtree(tmp_path / "metadata")
-    aside = maintenance.set_copies_aside(tmp_path / "metadata")
-    assert aside is not None and aside.is_dir()
-    assert set(await read(tmp_path)) == {"/"}
-    assert maintenance.set_copies_aside(tmp_path / "elsewhere") is None

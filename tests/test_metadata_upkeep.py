@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from metadata_backends import coroutine_test
-from pyxbroker.metadata import copies
+from one_bookie import until
+from pyxbroker.metadata import copies, database, upkeep
+from pyxbroker.metadata.change_log import DAMAGED
 from pyxbroker.metadata.embedded import EmbeddedStore
-from pyxbroker.metadata.embedded_tree import Tree
-from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.metadata.embedded_tree import Operation, Tree
+from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 from pyxbroker.metadata.upkeep import Upkeep
 
 
@@ -76,10 +80,7 @@ async def test_a_defect_of_the_thread_answers_everything_and_is_told(
             batch = [store.put("/a", b"1"), store.get("/a")]
             outcomes = await asyncio.wait_for(asyncio.gather(*batch, return_exceptions=True), 10)
             assert all("broken" in str(each) for each in outcomes)
-        for _ in range(500):
-            if told:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: bool(told))
     assert len(told) == 1 and "broken" in str(told[0])
     for later in (store.put("/a", b"2"), store.exists("/a")):
         with pytest.raises(MetadataError, match="broken"):
@@ -89,3 +90,181 @@ async def test_a_defect_of_the_thread_answers_everything_and_is_told(
     assert (await store.put("/a", b"1", 0)).version == 1
     await store.close()
     assert len(told) == 1
+
+
+@coroutine_test
+async def test_copies_that_cannot_be_planned_are_planned_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(upkeep, "RETRY_S", 0.1)
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(upkeep, "size_of", refuse)
+        await store.open()
+        copy = await store.make_copy()
+        await store.close()
+        await asyncio.wait_for(store.open(), 10)
+        assert store._upkeep._copy_size == 0
+    assert [each for each in caplog.records if "cannot be looked at" in each.getMessage()]
+    await until(lambda: store._upkeep._copy_size > 0)
+    assert store._upkeep._copy_size == copies.size_of(copy)
+    await store.close()
+
+
+@coroutine_test
+async def test_a_defect_behind_the_opening_is_told_to_whoever_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(Upkeep, "start", refuse)
+        with pytest.raises(Unavailable, match=r"Read-only file system"):
+            await asyncio.wait_for(store.open(), 10)
+    await asyncio.wait_for(store.open(), 10)  # Nothing holds its lock.
+    await store.close()
+
+
+def test_records_are_read_once_for_what_they_cannot_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    for number in range(10):
+        put(tree, f"/n/{number}", b"old")
+    ask(tree, tree.put_sequential, "/ids/ID-", b"", False)
+    shutil.rmtree(tmp_path / "m.copies")
+    tree._execute("UPDATE node SET value=x'00' WHERE parent='/n'")
+    tree._execute("UPDATE sequence SET next=7")
+    loads = count_loads(monkeypatch)
+    for _ in range(3):
+        assert isinstance(ask(tree, tree.get, "/n/3"), CorruptStore)
+        assert isinstance(ask(tree, tree.put_sequential, "/ids/ID-", b"", False), CorruptStore)
+    assert len(loads) == 2
+    for _ in range(2):
+        assert sum(row.kind == DAMAGED for rows in tree.slices() for row in rows) == 10
+    assert len(loads) == 3
+    # What is written in its place is another row.
+    assert ask(tree, tree.delete, "/n/3", None) is None
+    put(tree, "/n/3", b"again")
+    assert ask(tree, tree.get, "/n/3").value == b"again"
+    tree.close()
+
+
+def test_a_pass_that_repairs_rows_reads_the_records_once_and_knows_what_came_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.metadata.embedded_files.ROWS_PER_SLICE", 4)
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    paths = [f"/n/{number}" for number in range(10)]
+    for path in paths:
+        put(tree, path, b"old")
+    tree._execute("UPDATE node SET value=x'00' WHERE parent='/n'")
+    loads = count_loads(monkeypatch)
+    slices = tree.slices()
+    next(slices)
+    put(tree, "/n/9", b"new")
+    tree._execute("UPDATE node SET value=x'00' WHERE name='9'")
+    for _ in slices:
+        continue
+    assert len(loads) == 1
+    assert [ask(tree, tree.get, path).value for path in paths] == [b"old"] * 9 + [b"new"]
+    tree.close()
+
+
+def put(tree: Tree, path: str, value: bytes) -> None:
+    result = ask(tree, tree.put, path, value, None, False)
+    assert not isinstance(result, MetadataError), result
+
+
+def ask(tree: Tree, apply: Callable[..., object], *arguments: object) -> Any:
+    waiter: Any = None
+    (result,), _ = tree.transact([Operation(apply, arguments, waiter)])
+    return result
+
+
+def count_loads(monkeypatch: pytest.MonkeyPatch) -> list[copies.Copies]:
+    loads: list[copies.Copies] = []
+    load = copies.Copies.load
+
+    def counted(self: copies.Copies) -> copies.Recorded:
+        loads.append(self)
+        return load(self)
+
+    monkeypatch.setattr(copies.Copies, "load", counted)
+    return loads
+
+
+@coroutine_test
+async def test_space_that_could_not_be_reserved_is_reserved_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "RESERVE_S", 0.01)
+    monkeypatch.setattr(upkeep, "RETRY_S", 0.1)
+    store = EmbeddedStore(tmp_path / "m")
+    refusals: list[object] = []
+
+    def refuse_once_more(path: Path) -> None:
+        refusals.append(path)
+        refuse()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "allocate_log", refuse_once_more)
+        await store.open()
+        await until(lambda: len(refusals) >= 2)
+    log = tmp_path / "m" / "metadata.db-wal"
+    await until(lambda: log.stat().st_size >= database.LOG_BYTES)
+    await until(lambda: store._upkeep._reserve_due is None)
+    await store.close()
+
+
+@coroutine_test
+async def test_logs_are_synced_and_folded_under_a_steady_stream_of_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 0.3)
+    done: list[str] = []
+    for name in ("sync_log", "checkpoint"):
+        monkeypatch.setattr(Tree, name, noting(done, name, getattr(Tree, name)))
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    for _ in range(200):
+        await store.put("/n", b"")
+        await asyncio.sleep(0.005)  # No pause is long enough for what waits for one.
+    assert "checkpoint" in done
+    assert 2 <= done.count("sync_log") < 100, "not at each commit either"
+    await store.close()
+
+
+def noting(done: list[str], name: str, method: Callable[[Tree], None]) -> Callable[[Tree], None]:
+    def noted(tree: Tree) -> None:
+        done.append(name)
+        method(tree)
+
+    return noted
+
+
+def test_a_refused_commit_postpones_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path / "m" / "metadata.db")
+    tree.open()
+    put(tree, "/a", b"")
+    assert tree.has_changed
+    execute = Tree._execute
+
+    def full(self: Tree, sql: str, *parameters: object) -> Any:
+        if sql == "COMMIT":
+            refuse()
+        return execute(self, sql, *parameters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tree, "_execute", full)
+        assert isinstance(ask(tree, tree.put, "/a", b"1", None, False), Unavailable)
+        assert not tree.has_changed
+    put(tree, "/a", b"2")
+    assert tree.has_changed
+    tree.failure = Unavailable("no more")
+    assert isinstance(ask(tree, tree.put, "/a", b"3", None, False), Unavailable)
+    assert not tree.has_changed
+    tree.close()

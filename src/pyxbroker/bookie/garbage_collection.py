@@ -20,7 +20,7 @@ from contextlib import suppress
 from pyxbroker import _native
 from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import CorruptStore, MetadataStore
 
 log = get_logger("pyxbroker.bookie")
 
@@ -50,6 +50,7 @@ class GarbageCollector:
         self._storage = storage
         self._store = store
         self._deleted: set[int] = set()  # a crash of this process may bring them back
+        self._damaged: set[int] = set()  # whose metadata is, as the log was told
 
     async def collect(self) -> int:
         """One pass; returns how many ledgers were deleted. Raises MetadataError."""
@@ -75,10 +76,26 @@ class GarbageCollector:
         return deleted
 
     async def _without_metadata(self, ledger_ids: list[int]) -> list[int]:
-        known = await asyncio.gather(
-            *(self._store.exists(paths.ledger(each)) for each in ledger_ids)
+        answers = await asyncio.gather(
+            *(self._store.exists(paths.ledger(each)) for each in ledger_ids),
+            return_exceptions=True,
         )
-        return [each for each, is_known in zip(ledger_ids, known, strict=True) if not is_known]
+        return [
+            ledger_id
+            for ledger_id, answer in zip(ledger_ids, answers, strict=True)
+            if not self._is_known(ledger_id, answer)
+        ]
+
+    def _is_known(self, ledger_id: int, answer: bool | BaseException) -> bool:
+        """Damaged metadata may be repaired one day: its ledger stays, and the pass goes on."""
+        if isinstance(answer, CorruptStore):
+            if ledger_id not in self._damaged:
+                self._damaged.add(ledger_id)
+                log.warning("a ledger is kept", ledger=ledger_id, reason=str(answer))
+            return True
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     async def _keep(self, ledger_ids: list[int]) -> None:
         """Remembers the unknown ledgers and names those that were not named before."""

@@ -234,10 +234,6 @@ class CopyWriter:
             self.abandon()
             raise
 
-    @property
-    def size_bytes(self) -> int:
-        return self._end
-
     def add(self, changes: list[Change]) -> None:
         """Adds rows, each with the transaction that wrote it."""
         if changes:
@@ -303,25 +299,6 @@ def read_copy(path: Path) -> tuple[Head, State]:
     state = State()
     _take(state, content)
     return content.head, state
-
-
-def export(copy: Path, to: Path) -> Path:
-    """Copies a copy elsewhere: to a file, or into a directory under a name that tells when.
-
-    Durable when it returns. Raises OSError.
-    """
-    if to.is_dir():
-        to = to / time.strftime("metadata-%Y%m%dT%H%M%SZ.copy", time.gmtime())
-    temporary = to.with_name(to.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_fully(descriptor, copy.read_bytes(), 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    temporary.replace(to)
-    sync_directory(to.parent)
-    return to
 
 
 def size_of(path: Path) -> int:

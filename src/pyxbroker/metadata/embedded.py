@@ -167,16 +167,6 @@ class EmbeddedStore(MetadataStore):
         await self._issue(_no_check, self._upkeep.request_copy, tell)
         return await made
 
-    async def backup(self, to: Path) -> Path:
-        """A copy of the store as it is now, in a file or a directory elsewhere; its path.
-
-        Raises MetadataError and OSError.
-        """
-        from pyxbroker.metadata.copies import export
-
-        copy = await self.make_copy()
-        return await asyncio.get_running_loop().run_in_executor(None, export, copy, to)
-
     def _issue(
         self, check: Callable[[Any], None], apply: Callable[..., object], *arguments: Any
     ) -> Any:

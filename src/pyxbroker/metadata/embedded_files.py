@@ -24,7 +24,7 @@ from pyxbroker.metadata.change_log import (
     ChangeLog,
     encode_record,
 )
-from pyxbroker.metadata.copies import Copies, CopyWriter
+from pyxbroker.metadata.copies import Copies, CopyWriter, Recorded
 from pyxbroker.metadata.damage import KNOWN_DAMAGE, BadRow, row_checksum
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.findings import Finding, Severity
@@ -62,6 +62,9 @@ class Files:
         self.is_checked = False  # the whole content, by the start
         self._last_changes: list[Change] = []
         self._is_closed_mark_set = False
+        # Rows that could not be repaired: looking again at all records would find no more.
+        self._lost: set[tuple[str, object]] = set()
+        self._recorded: Recorded | None = None  # while everything is looked at
         self._database: sqlite3.Connection | None = None
 
     def open(self, keep_rest: bool = False) -> None:
@@ -109,6 +112,8 @@ class Files:
         self.is_checked = opening.is_checked
         self._is_closed_mark_set = opening.is_closed_mark_set
         self._last_changes = []
+        self._lost.clear()
+        self._recorded = None
 
     def close(self) -> None:
         """Folds the log in; what cannot be folded stays in it and is found by the next open.
@@ -221,6 +226,8 @@ class Files:
     def _record(self, changes: list[Change]) -> None:
         """Adds the transaction to the change log, and to the copy that is being written."""
         self._last_changes = changes
+        if self._recorded is not None:
+            self._recorded.state.apply(changes)
         if self.log is None:
             return
         seed, synced = self.log.head.seed, self.log.synced
@@ -314,6 +321,12 @@ class Files:
 
         Transactions may come between two slices. Raises sqlite3.Error and OSError.
         """
+        try:
+            yield from self._slices()
+        finally:
+            self._recorded = None
+
+    def _slices(self) -> Iterator[list[Change]]:
         parent, name, compare = "", "", ">="
         while True:
             rows = self._execute(
@@ -350,26 +363,35 @@ class Files:
         ):
             return Change(NODE, path, number, version, created_ms, modified_ms, value)
         try:
-            node = self._repair(path, version, number, checksum, value)
+            node = self._repair(path, version, number, checksum, value, is_one_of_many=True)
         except CorruptStore as error:
             return Change(DAMAGED, path, number, value=str(error).encode())
         return node
 
     def _repair(
-        self, path: str, version: object, number: object, checksum: object, value: object
+        self,
+        path: str,
+        version: object,
+        number: object,
+        checksum: object,
+        value: object,
+        is_one_of_many: bool = False,
     ) -> Change:
         """A damaged row as the change logs and copies have it, also put back into the database.
 
+        `is_one_of_many`: the records are kept for the next row, until all were looked at.
         Raises CorruptStore when they do not have it for certain.
         """
         if checksum == KNOWN_DAMAGE and isinstance(value, bytes):
             raise CorruptStore(f"the node {path} cannot be read: {value.decode(errors='replace')}")
         from pyxbroker.metadata.salvage import newest_of
 
-        recorded = self.copies.load()
-        recorded.is_complete &= self.log is not None
-        change = newest_of(BadRow(path, version, number), recorded)
+        change = None
+        if (path, number) not in self._lost:
+            recorded = self._load(is_one_of_many)
+            change = newest_of(BadRow(path, version, number), recorded)
         if change is None:
+            self._lost.add((path, number))
             raise CorruptStore(
                 f"the node {path} in {self.path} is damaged; its checksum is wrong, and neither"
                 " change logs nor copies have it"
@@ -381,15 +403,28 @@ class Files:
         self.tell(Finding(Severity.REPAIRED, self.path, sentence))
         return change
 
-    def _repair_counter(self, parent: str) -> int:
-        """The next number of a damaged counter. A record that may be old would give one twice."""
-        recorded = self.copies.load()
-        change = recorded.state.counters.get(parent)
-        is_certain = recorded.is_complete and self.log is not None
-        if change is None or change.kind != COUNTER or not is_certain:
+    def _repair_counter(self, parent: str, number: object) -> int:
+        """The next number of a damaged counter. A record that may be old would give one twice.
+
+        `number`: of the transaction that the row tells.
+        """
+        change = None
+        if (counter := (f"{parent} (its counter)", number)) not in self._lost:
+            recorded = self._load()
+            change = recorded.state.counters.get(parent) if recorded.is_complete else None
+        if change is None or change.kind != COUNTER:
+            self._lost.add(counter)
             raise CorruptStore(f"the counter of {parent} in {self.path} is damaged")
         database.put_change(self._opened(), change)
         return change.version
+
+    def _load(self, is_kept: bool = False) -> Recorded:
+        """All that copies and change logs say, which is read once for all rows of a pass."""
+        recorded = self._recorded or self.copies.load()
+        if is_kept:
+            self._recorded = recorded
+        recorded.is_complete &= self.log is not None
+        return recorded
 
     def _opened(self) -> sqlite3.Connection:
         assert self._database is not None, "the thread ends before the database is closed"

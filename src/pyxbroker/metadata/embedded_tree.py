@@ -76,6 +76,7 @@ class Tree(Files):
         even that cannot be had, all later ones fail as well (see `failure`). Raises nothing.
         """
         if self.failure is not None:
+            self._changes = []
             return [copy_of(self.failure) for _ in batch], []
         results = self._try(batch)
         if isinstance(results, Exception) and damage.is_damage(results):
@@ -106,6 +107,7 @@ class Tree(Files):
                 self._execute("DELETE FROM state WHERE name='closed'")
             self._execute("COMMIT")
         except Exception as error:
+            self._changes = []
             self.commits_in_log = COMMITS_PER_CHECKPOINT_MAX
             try:
                 self._roll_back()
@@ -304,7 +306,7 @@ class Tree(Files):
         if row is None:
             return 0
         if row[2] != counter_checksum(parent, row[0], row[1]):
-            return self._repair_counter(parent)
+            return self._repair_counter(parent, row[1])
         return row[0]
 
     def _has_children(self, path: str) -> bool:

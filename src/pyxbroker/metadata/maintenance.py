@@ -44,7 +44,7 @@ from pyxbroker.metadata.embedded import DATABASE_NAME
 from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.opening import SESSION_STEP, Opening, begin_log, new_head
-from pyxbroker.metadata.store import CorruptStore, MetadataError
+from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace
 from pyxbroker.metadata.upkeep import Upkeep
 
 
@@ -97,29 +97,65 @@ def _info(path: Path, number: int) -> CopyInfo:
 def check(directory: Path) -> list[Finding]:
     """Looks at every byte of the database, its log, the copies and the change logs.
 
-    Reads only: what is looked at is a copy of the files, since SQLite changes what it opens. An
-    empty list: nothing is wrong. Raises Unavailable when a file cannot be read.
+    Reads only: what SQLite would change, the database and its log, is looked at as a copy in the
+    directory for temporary files. An empty list: nothing is wrong. Raises Unavailable when a file
+    cannot be read, and NoSpace when there is no room for that copy.
     """
     path = directory / DATABASE_NAME
     copies = _copies(directory)
     if not directory.exists() and not copies.folder.exists():
         return []
-    with _explained(path), tempfile.TemporaryDirectory(prefix="pyxbroker-") as temporary:
+    with (
+        _explained(path),
+        _room_explained(path),
+        tempfile.TemporaryDirectory(prefix="pyxbroker-") as temporary,
+    ):
         place = Path(temporary) / directory.name
-        for folder in (directory, copies.folder):
-            if folder.exists():
-                shutil.copytree(folder, place.with_name(folder.name))
-        findings = _look(place)
-        findings += _look_at_records(_copies(place))
-        unique = {each.sentence: each for each in findings}
-        return [_elsewhere(each, place, directory) for each in unique.values()]
+        recorded = _look_at_records(copies)  # first, so that an error has the file's own name
+        _lay_out(path, copies, place)
+        findings = [_elsewhere(each, place, directory) for each in _look(place)] + recorded
+        return list({each.sentence: each for each in findings}.values())
+
+
+@contextmanager
+def _room_explained(path: Path) -> Iterator[None]:
+    """A check writes nowhere else, so a full disk is that of the directory for temporary files."""
+    try:
+        yield
+    except (sqlite3.Error, OSError) as error:
+        if not isinstance(explain(path, error), NoSpace):
+            raise
+        raise NoSpace(
+            f"the temporary directory {tempfile.gettempdir()} has no room for a copy of {path},"
+            " which a check needs; the environment variable TMPDIR names another directory"
+        ) from error
+
+
+def _lay_out(path: Path, copies: Copies, place: Path) -> None:
+    """Copies what SQLite would change to `place`; copies and change logs are read where they are.
+
+    The database may be one that `database.build` made, whose swap was not finished.
+    """
+    place.mkdir()
+    for suffix in ("", "-wal", "-journal", ".new"):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            shutil.copyfile(file, place / file.name)
+    if not copies.folder.exists():
+        return
+    folder = place.with_name(copies.folder.name)
+    folder.mkdir()
+    numbers, logs = copies.numbers()
+    files = [copies.copy_path(number) for number in numbers]
+    for file in [*files, *(copies.log_path(number) for number in logs)]:
+        (folder / file.name).symlink_to(file.absolute())
 
 
 def _look(place: Path) -> list[Finding]:
     path = place / DATABASE_NAME
     opening = Opening(path, _copies(place))
     try:
-        opening.look(is_thorough=True)
+        opening.look(is_check=True)
         if opening.reason is None:
             return opening.findings
         merged, _ = opening.plan()
@@ -330,19 +366,6 @@ def forget_unknown_ledgers(directory: Path, ledger_ids: Iterable[int] | None = N
         remaining = set(tree.unknown()).difference(gone)
         _apply(tree, tree.set_unknown, sorted(remaining))
         return _ledger_ids(gone)
-
-
-def set_copies_aside(directory: Path) -> Path | None:
-    """Renames the folder of copies, so that a missing database is a new store (`--accept-loss`).
-
-    Returns its new name, None when there was none. Raises Unavailable.
-    """
-    folder = _copies(directory).folder
-    with _explained(directory / DATABASE_NAME):
-        if not folder.exists():
-            return None
-        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-        return folder.rename(folder.with_name(f"{folder.name}.set-aside-{stamp}"))
 
 
 def _ledger_ids(names: Iterable[str]) -> list[int]:

@@ -90,6 +90,7 @@ class Opening:
         self.is_checked = False
         self.reason = reason  # why the database cannot be used as it is
         self._is_log_behind = is_log_behind
+        self._is_check = False
         self._is_behind = False
         self._newest: Path | None = None  # the newest change log
         self._closed: tuple[Head, int, int] | None = None  # what it says of a clean stop
@@ -124,14 +125,18 @@ class Opening:
 
     # Looking.
 
-    def look(self, is_thorough: bool = False) -> None:
-        """Opens the database as it is; `reason` then says why it has to be built anew, if so."""
+    def look(self, is_check: bool = False) -> None:
+        """Opens the database as it is; `reason` then says why it has to be built anew, if so.
+
+        `is_check`: everything is looked at, and change logs are not gone on with.
+        """
+        self._is_check = is_check
         make_directory(self.path.parent)
         finish_swap(self.path)
         self._check_presence()
         self._read_newest()
         database.use_reserve(self.path)
-        self._look(is_thorough)
+        self._look()
 
     def plan(self, keep_rest: bool = False) -> tuple[salvage.Merged, Recorded]:
         """What a database that is built anew has. Raises CorruptStore when that is too little."""
@@ -174,7 +179,7 @@ class Opening:
         if self._closed is None:
             self._content = self._read_log(self._newest)
 
-    def _look(self, is_thorough: bool) -> None:
+    def _look(self) -> None:
         """Opens the database and finds out whether it is what it should be."""
         wal = log_of(self.path)
         had_log = damage.log_has_content(wal)
@@ -201,7 +206,7 @@ class Opening:
                     self._is_behind = True
             is_clean = self._compare(stored, had_log)
             is_suspicious |= not (is_clean or had_log)
-            self._check_content(is_suspicious or is_thorough)
+            self._check_content(is_suspicious or self._is_check)
         except sqlite3.Error as error:
             if not damage.is_damage(error):
                 raise
@@ -306,7 +311,8 @@ class Opening:
             return False
         if closed is not None and not had_log and stored.get("closed") == str(closed[1]):
             self._check_owner(closed[0])
-            self.log = ChangeLog.append_to(path, closed[0], closed[2])
+            if not self._is_check:
+                self.log = ChangeLog.append_to(path, closed[0], closed[2])
             self.transaction = closed[1]
             self.is_closed_mark_set = True
             return True
@@ -459,7 +465,7 @@ class Opening:
         """Goes on with the newest change log, which gets what a power cut took from it."""
         content = self._content
         assert content is not None
-        if self.log is not None:
+        if self.log is not None or self._is_check:
             return
         path = self.copies.log_path(content.head.number)
         self.log = ChangeLog.append_to(path, content.head, content.end, content.is_torn)

@@ -2,7 +2,9 @@
 
 In the order of urgency: sync the change log, fold SQLite's log into the database, write the next
 slice of a copy, begin a copy, keep space in reserve, look at everything once after the start. Each
-step is short, and operations come in between. What is overdue is done although somebody waits.
+step is short, and operations come in between. What is overdue is done although somebody waits: the
+change log is synced and SQLite's log is folded when no commit has come for a moment, and at the
+latest a while after the first one that waits for it.
 """
 
 from __future__ import annotations
@@ -54,8 +56,11 @@ class Upkeep:
     def _begin(self, now: float) -> None:
         self.due: float | None = now  # when `run` is to be called, or earlier; None: never
         self._last_commit = now
+        self._unsynced_since: float | None = None
+        self._unfolded_since = now
         self._not_before = now + FIRST_COPY_S  # copies
         self._copy_due = 0.0
+        self._plan_due: float | None = None
         self._copy_size = 0
         self._slices: Iterator[list[Change]] | None = None
         self._slice_due = 0.0
@@ -69,7 +74,7 @@ class Upkeep:
         """After each open."""
         now = time.monotonic()
         self._begin(now)
-        self._plan_copy(now)
+        self._plan_copy()
         self.due, _ = self._next()
 
     def stop(self) -> None:
@@ -78,9 +83,13 @@ class Upkeep:
 
     def on_commit(self) -> None:
         """After each transaction that changed something."""
-        self._last_commit = time.monotonic()
-        if self.due is None or self.due > self._last_commit + SYNC_IDLE_S:
-            self.due = self._last_commit + SYNC_IDLE_S
+        self._last_commit = now = time.monotonic()
+        if self._unsynced_since is None:
+            self._unsynced_since = now
+        if self._files.commits_in_log <= 1:
+            self._unfolded_since = now
+        if self.due is None or self.due > now + SYNC_IDLE_S:
+            self.due = now + SYNC_IDLE_S
 
     def request_copy(self, made: CopyMade) -> None:
         """Makes a copy as soon as possible; `made` is told its path, or why there is none."""
@@ -115,15 +124,19 @@ class Upkeep:
             return None, _nothing
         candidates: list[tuple[float, Callable[[], None]]] = []
         if log is not None and not log.is_synced:
-            candidates.append((self._last_commit + SYNC_IDLE_S, files.sync_log))
+            late = (self._unsynced_since or self._last_commit) + OVERDUE_S
+            candidates.append((min(self._last_commit + SYNC_IDLE_S, late), self._sync))
         if files.commits_in_log >= COMMITS_PER_CHECKPOINT:
-            candidates.append((self._last_commit + CHECKPOINT_IDLE_S, self._checkpoint))
+            late = self._unfolded_since + OVERDUE_S
+            candidates.append((min(self._last_commit + CHECKPOINT_IDLE_S, late), self._checkpoint))
         if self._slices is not None:
             candidates.append((self._slice_due, self._write_slice))
         elif files.wants_copy or (log is not None and log.added_bytes > self._log_bytes_max()):
             candidates.append((self._not_before, self._begin_copy))
         elif log is not None and log.added_bytes and self._settings.interval_s:
             candidates.append((max(self._copy_due, self._not_before), self._begin_copy))
+        if self._plan_due is not None:
+            candidates.append((self._plan_due, self._plan_copy))
         if self._reserve_due is not None:
             candidates.append((self._reserve_due, self._reserve))
         if self._look_due is not None:
@@ -132,8 +145,12 @@ class Upkeep:
             return None, _nothing
         return min(candidates, key=_due_of)
 
-    def _checkpoint(self) -> None:
+    def _sync(self) -> None:
+        self._unsynced_since = None
         self._files.sync_log()
+
+    def _checkpoint(self) -> None:
+        self._sync()
         self._files.checkpoint()
 
     # Copies.
@@ -142,10 +159,18 @@ class Upkeep:
         """A copy is due when the change log is half as long as the last one was."""
         return max(LOG_BYTES_PER_COPY_MIN, self._copy_size // 2)
 
-    def _plan_copy(self, now: float) -> None:
+    def _plan_copy(self) -> None:
+        """When the next copy is to be begun, and for how many changes earlier than that."""
         files = self._files
-        copies, _ = files.copies.numbers()
-        self._copy_size = size_of(files.copies.copy_path(copies[-1])) if copies else 0
+        now = time.monotonic()
+        self._copy_due = now + self._settings.interval_s
+        try:
+            copies, _ = files.copies.numbers()
+            self._copy_size = size_of(files.copies.copy_path(copies[-1])) if copies else 0
+            self._plan_due = None
+        except OSError as error:
+            self._plan_due = now + RETRY_S
+            _log.warning("the copies of the metadata cannot be looked at: %s", error)
         if files.log is not None:
             age_s = time.time() - files.log.head.begun_ms / 1000
             left_s = min(max(self._settings.interval_s - age_s, 0), self._settings.interval_s)
@@ -156,8 +181,7 @@ class Upkeep:
         files = self._files
         changes = files.last_changes()
         transaction = max(change.transaction for change in changes)
-        if files.log is not None:
-            files.sync_log()
+        self._sync()
         if files.log is not None:
             log = continue_log(files.copies, files.log, transaction, changes)
             files.log.close()
@@ -184,13 +208,13 @@ class Upkeep:
             files.copy.add(rows)
             self._slice_due = time.monotonic()
             return
-        files.sync_log()
+        self._sync()
         copy, files.copy, self._slices = files.copy, None, None
         copy.finish(files.transaction)
         self._is_copy_failure_told = False
         files.copies.prune(self._settings)
         files.forget_deletions()
-        self._plan_copy(time.monotonic())
+        self._plan_copy()
         self._reserve_due = time.monotonic()
         waiting, self._waiting = self._waiting, []
         for made in waiting:
@@ -210,10 +234,11 @@ class Upkeep:
 
     def _reserve(self) -> None:
         """Blocks for SQLite's log, and pages in the database, that are there on a full disk."""
-        self._reserve_due = None
+        self._reserve_due = time.monotonic() + RETRY_S  # if it fails
         files = self._files
         database.allocate_log(files.path)
         files.keep_free_pages(FREE_PAGES_MIN, FREE_PAGES)
+        self._reserve_due = None
 
     def _look(self) -> None:
         if self._looking is None:
