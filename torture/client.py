@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self._numbers = itertools.count(1)
         self._reader = wire.FrameReader()
         self._transport: asyncio.Transport | None = None
+        self._ended = False
 
     @classmethod
     async def open(cls, port: int) -> Connection:
@@ -116,13 +117,25 @@ class Connection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Queue bytes for the broker."""
         assert self._transport is not None
-        if not self._transport.is_closing():
+        if not self._ended and not self._transport.is_closing():
             self._transport.write(data)
 
     def close(self) -> None:
         """Drop the connection."""
         if self._transport is not None:
             self._transport.abort()
+
+    async def end(self) -> None:
+        """Say that nothing more comes, and take what is on its way until the broker hangs up."""
+        assert self._transport is not None
+        if not self.closed.done() and not self._transport.is_closing():
+            self._ended = True
+            try:
+                self._transport.write_eof()
+                await asyncio.wait([self.closed], timeout=1)
+            except OSError:
+                pass  # The broker has hung up already, and asyncio has not heard of it yet.
+        self.close()
 
     async def request(self, kind: int, field: int, fields: dict) -> wire.Frame:
         """Send a command with a request id in ``field``; raises ``Refused`` on ERROR."""

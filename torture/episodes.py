@@ -1,6 +1,6 @@
-"""Which disk calls there are for each kind of file, and random errors of them.
+"""Random disk errors: of the calls that the fault table knows, where they are made.
 
-``CALLS_OF`` is what a running broker was seen to do; ``torture/test_fault_table.py`` looks again.
+A round under load draws from the rows of a running broker, a start from those of its kind of start.
 """
 
 from __future__ import annotations
@@ -9,35 +9,10 @@ import random
 from dataclasses import dataclass
 
 from torture.errors import Errors
+from torture.fault_table import ROWS, STARTS
 
-# By kind of file: the calls of a running broker, and those of a start (or a stop) alone.
-CALLS_OF: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "journal": (("write", "sync", "rename", "unlink"), ("open", "read")),
-    "journal_new": (("open", "write", "sync", "rename", "allocate"), ("unlink",)),
-    "entry_log": (("open", "read", "mmap", "punch", "unlink"), ()),
-    "entry_log_new": (("open", "write", "sync", "rename", "allocate"), ()),
-    "metadata": (("read", "write", "sync", "truncate"), ("open",)),
-    "metadata_wal": (("read", "write", "sync"), ("open", "unlink")),
-    "metadata_other": ((), ("open", "read", "write", "sync", "unlink")),
-    "cookie": ((), ("open", "read", "write", "sync", "rename")),
-    "lock": ((), ("open", "write", "truncate")),
-    "directory": (("sync",), ("open", "read", "mkdir")),
-}
-
-EFFECTS = ("EIO once", "EIO for a while", "EIO for ever", "ENOSPC", "EDQUOT", "short", "slow")
-NO_SPACE_CALLS = ("open", "write", "sync", "rename", "allocate", "truncate", "punch", "mkdir")
 WINDOW_S = (0.05, 0.2, 0.5, 1.0, 2.0)
 SLOW_MS = 2000
-
-
-def effects_of(call: str) -> list[str]:
-    """The errors that this call can meet."""
-    found = ["EIO once", "EIO for a while", "EIO for ever"]
-    if call in NO_SPACE_CALLS:
-        found += ["ENOSPC", "EDQUOT"]
-    if call in ("read", "write"):
-        found.append("short")
-    return [*found, "slow"]
 
 
 @dataclass(frozen=True)
@@ -76,30 +51,32 @@ class Episode:
         return f"{self.effect}{until} on {'/'.join(self.calls)} of {self.kind}"
 
 
-def random_episodes(generator: random.Random, at_start: bool) -> list[Episode]:
-    """One to three errors; one time in eight the whole disk has the same one."""
+def random_episodes(generator: random.Random, start: str = "") -> list[Episode]:
+    """One to three errors; one time in eight the whole disk has the same one.
+
+    ``start`` is the kind of start that is to meet them, an action of the fault table.
+    """
     if generator.random() < 0.125:
         return [_everywhere(generator)]
-    return [_one(generator, at_start) for _ in range(generator.choice((1, 1, 1, 2, 3)))]
+    return [_one(generator, start) for _ in range(generator.choice((1, 1, 1, 2, 3)))]
 
 
-def _one(generator: random.Random, at_start: bool) -> Episode:
-    kinds = [kind for kind, (running, _) in CALLS_OF.items() if running or at_start]
-    kind = generator.choice(kinds)
-    running, starting = CALLS_OF[kind]
-    call = generator.choice(starting if at_start and starting else running or starting)
-    effect = generator.choice(effects_of(call))
+def _one(generator: random.Random, start: str) -> Episode:
+    rows = [row for row in ROWS if (row.action == start if start else row.action not in STARTS)]
+    kind = generator.choice(sorted({row.kind for row in rows}))
+    row = generator.choice([row for row in rows if row.kind == kind])
+    effect = generator.choice(row.errors)
     seconds = 0.0
     if effect in ("EIO for a while", "ENOSPC", "EDQUOT", "short"):
         seconds = generator.choice(WINDOW_S)
-    skip = generator.choice((0, 0, 1, 5, 50)) if not at_start else generator.choice((0, 0, 1, 3))
-    return Episode(kind, (call,), effect, seconds, skip)
+    skip = generator.choice((0, 0, 1, 3) if start else (0, 0, 0, 1, 20))
+    return Episode(kind, (row.call,), effect, seconds, skip)
 
 
 def _everywhere(generator: random.Random) -> Episode:
     if generator.random() < 0.5:
         # A full disk: what is overwritten in place goes on.
-        kinds = "bookie/journal/prepare.tmp|bookie/ledgers/*.log.tmp|metadata/*|bookie/current/*"
+        kinds = "bookie/journal/prepare.tmp|bookie/ledgers/*.log.tmp|metadata*/*|bookie/current/*"
         calls = ("open", "write", "allocate", "mkdir")
         return Episode(kinds, calls, "ENOSPC", generator.choice(WINDOW_S))
     calls = generator.choice((("read",), ("write", "sync"), ("open",), ("read", "write", "sync")))

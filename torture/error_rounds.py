@@ -35,6 +35,7 @@ SETTINGS = {
 }
 RESUME_S = 6.0  # an error that is over is noticed by a retry, at most a second later
 SETTLE_S = 8.0
+TRIES = 4  # of errors, until one of them is met
 START_S = 12.0  # a start waits at most two seconds for each of a few things
 
 
@@ -81,7 +82,7 @@ class ErrorTorture(Torture):
         """Start when needed, load with errors, perhaps an end, no errors, verify."""
         broker, errors = self.broker, self.errors
         assert broker is not None and errors is not None
-        how = self.random.choice(("live", "end", "start")) if how == "first" else how
+        how = self.random.choice(sorted({*self.endings})) if how == "first" else how
         self.ending, self._remark = how, ""
         errors.forget()
         output = Output(broker.directory / "output.log")
@@ -112,12 +113,11 @@ class ErrorTorture(Torture):
         output = Output(broker.directory / "output.log")
         try:
             await asyncio.sleep(0.1 + self.random.random() * self.options.load_s / 2)
-            episodes = self._begin(errors, at_start=False)
-            longest = max(episode.seconds for episode in episodes)
-            lasting = max(longest, 0.2 + self.random.random() * self.options.load_s)
-            if kill:
-                lasting *= self.random.random()
-            await asyncio.sleep(lasting)
+            episodes = []
+            for _ in range(TRIES):
+                episodes += await self._meet(errors, kill)
+                if errors.places():
+                    break
             self._must_live(broker)
             if kill:
                 broker.kill()
@@ -133,8 +133,19 @@ class ErrorTorture(Torture):
         if kill:
             await self._end_and_restart(broker, errors)
 
-    def _begin(self, errors: Errors, at_start: bool) -> list[Episode]:
-        episodes = random_episodes(self.random, at_start)
+    async def _meet(self, errors: Errors, kill: bool) -> list[Episode]:
+        """Let errors begin, and wait until their time is over; which they were."""
+        errors.clear()
+        episodes = self._begin(errors)
+        longest = max(episode.seconds for episode in episodes)
+        lasting = max(longest, 0.2 + self.random.random() * self.options.load_s)
+        if kill:
+            lasting *= self.random.random()
+        await asyncio.sleep(lasting)
+        return episodes
+
+    def _begin(self, errors: Errors, start: str = "") -> list[Episode]:
+        episodes = random_episodes(self.random, start)
         self.ending += ": " + ", ".join(map(str, episodes))
         for episode in episodes:
             episode.begin(errors)
@@ -201,13 +212,15 @@ class ErrorTorture(Torture):
 
     async def _start_round(self, broker: Broker, errors: Errors) -> None:
         """A stop or a kill, then a start that meets errors."""
+        start = "start" if broker.data.exists() and any(broker.data.iterdir()) else "first_start"
         if broker.process is not None:
             if self.random.random() < 0.3:
                 self.ending += " after a stop"
+                start = self.random.choice(("start", "clean_start"))
                 await asyncio.to_thread(broker.stop)
             broker.kill()
             self._cut_power()
-        self._begin(errors, at_start=True)
+        self._begin(errors, start)
         await self._start_with_errors(broker, errors)
 
     async def _start_with_errors(self, broker: Broker, errors: Errors) -> None:

@@ -177,6 +177,7 @@ ACTIONS = {
     "first_start": "the first start",
     "stop": "a stop",
 }
+STARTS = ("start", "clean_start", "first_start", "stop")
 BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
 CALLS = "read write sync open rename truncate punch allocate mmap unlink mkdir".split()
 

@@ -86,9 +86,14 @@ class StubbornLoad(Load):
         """Drive the broker until ``stop``."""
         while not self._stopping:
             try:
-                sender, receiver = await Connection.open(port), await Connection.open(port)
+                sender = await Connection.open(port)
             except OSError:
                 await asyncio.sleep(0.02)
+                continue
+            try:
+                receiver = await Connection.open(port)
+            except OSError:
+                sender.close()
                 continue
             sender.on_receipt = self._on_receipt
             sender.on_send_error = self._on_send_error
@@ -102,8 +107,7 @@ class StubbornLoad(Load):
             ends = [sender.closed, receiver.closed]
             while not self._stopping and not any(end.done() for end in ends):
                 await asyncio.wait(ends, timeout=0.05, return_when=asyncio.FIRST_COMPLETED)
-            sender.close()
-            receiver.close()
+            await asyncio.gather(sender.end(), receiver.end())
             self.live.clear()
             for task in (*tasks, *self._acks):
                 task.cancel()

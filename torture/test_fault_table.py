@@ -14,14 +14,13 @@ import pytest
 
 from torture import fault_table
 from torture.errors import KINDS, build_errors
-from torture.fault_table import ROWS, Row, matches
+from torture.fault_table import ROWS, STARTS, Row, matches
 from torture.log_judge import Output
 from torture.stage import DELETED, OLD, REST, Stage, make_pristine
 
 WINDOW_S = 0.5
 LASTING = ("EIO for a while", "ENOSPC", "EDQUOT")
 MET_S = 8.0
-STARTS = ("start", "clean_start", "first_start", "stop")
 SLOW_MS = 2000
 LINES_MAX = 60
 
