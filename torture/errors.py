@@ -49,7 +49,7 @@ KINDS = {
     "metadata_wal": "metadata/metadata.db-wal",
     "metadata_other": "metadata/*|!metadata/metadata.db|!metadata/metadata.db-wal|!*/",
     "metadata_copies": "metadata.copies/*|!*/",
-    "manifest": "*/MANIFEST*",
+    "manifest": "bookie/*manifest*",
     "cookie": "bookie/current/VERSION*",
     "reserve": "*reserve",
     "lock": "pyxbroker.lock",

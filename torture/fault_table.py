@@ -31,12 +31,15 @@ PROMISES = {
     "and a sentence when they have waited for long; reading and acknowledging go on.",
     "freed later": "The request that caused it has succeeded; the space is freed later.",
     "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
-    "made after all; what was answered stays, reading and publishing go on, the next one works.",
+    "made after all; what was answered stays, reading and publishing go on, the next one works. "
+    "Health is 503 for half a minute.",
     "folded later": "What was answered is in the metadata's log; it is folded in later.",
     "copied later": "What was answered is in the database; the copies are completed later.",
     "reserved later": "The broker works without its reserve of space and makes it later.",
     "start": "What is over within two seconds is waited for. Otherwise the start is refused: exit "
     "1 and one sentence that names file and error. Nothing is lost: the next start serves.",
+    "start refused": "The start is refused at once: exit 1 and one sentence. Nothing is lost: the "
+    "next start serves.",
     "stop": "The process ends; the next start finds everything.",
 }
 
@@ -56,6 +59,8 @@ _OF_FAMILY = {
     "copied later": _all("copied later"),
     "reserved later": _all("reserved later"),
     "start": dict.fromkeys(ERRORS, "start"),
+    "start refused": dict.fromkeys((*EIO, *SPACE), "start refused")
+    | {"short": "start", "slow": "start"},
     "stop": dict.fromkeys(ERRORS, "stop"),
 }
 
@@ -114,14 +119,14 @@ ROWS = [
     *_rows("journal", "stop", "stop", "unlink"),
     *_rows("journal_new", "next_journal", "tried again", "open write sync rename allocate"),
     *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
-    *_rows("journal_new", "start", "start", "unlink"),
+    *_rows("journal_new", "start", "start refused", "unlink"),
     *_rows("entry_log", "read", "read again", "open read"),
-    *_rows("entry_log", "start", "start", "open mmap"),
+    *_rows("entry_log", "start", "start", "open"),
     *_rows("entry_log", "delete", "freed later", "punch unlink"),
     *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
     *_rows("manifest", "next_journal", "tried again", "open write sync"),
     *_rows("manifest", "start", "start", "open read"),
-    *_rows("manifest", "first_start", "start", "open write sync rename"),
+    *_rows("manifest", "first_start", "start", "open write sync rename allocate"),
     *_rows("metadata_wal", "create", "refused", "write sync"),
     *_rows("metadata_wal", "fold", "folded later", "read"),
     *_rows("metadata_wal", "start", "start", "open read"),
@@ -137,7 +142,7 @@ ROWS = [
     *_rows("metadata_other", "clean_start", "start", "rename"),
     *_rows("cookie", "start", "start", "open read"),
     *_rows("cookie", "first_start", "start", "open write sync rename"),
-    *_rows("lock", "start", "start", "open write truncate"),
+    *_rows("lock", "start", "start refused", "open write truncate"),
     *_rows("reserve", "first_start", "reserved later", "open allocate"),
     *_rows("directory", "flush", "tried again", "sync"),
     *_rows("directory", "start", "start", "open read"),
@@ -153,7 +158,7 @@ FILES = {
     "metadata": "the metadata `metadata.db`",
     "metadata_copies": "copies and change log of the metadata `metadata.copies/*`",
     "metadata_other": "other files of the metadata",
-    "manifest": "list of files `MANIFEST`",
+    "manifest": "list of files `manifest`, `journal.manifest`",
     "cookie": "cookie `VERSION`",
     "lock": "lock `pyxbroker.lock`",
     "reserve": "reserve of space",
@@ -174,7 +179,7 @@ ACTIONS = {
 }
 STARTS = ("start", "clean_start", "first_start", "stop")
 BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
-CALLS = "read write sync open rename truncate punch allocate mmap unlink mkdir".split()
+CALLS = "read write sync open rename truncate punch allocate unlink mkdir".split()
 
 
 def kind_of(name: str) -> str:

@@ -186,7 +186,7 @@ def test_the_kinds_of_files_are_told_apart(errors: Errors, run: Run) -> None:
         "metadata_wal": "metadata/metadata.db-wal",
         "metadata_other": "metadata/changes",
         "metadata_copies": "metadata.copies/0000000001.changes",
-        "manifest": "bookie/journal/MANIFEST",
+        "manifest": "bookie/journal/journal.manifest",
         "cookie": "bookie/current/VERSION",
         "reserve": "bookie/ledgers/reserve",
         "lock": "pyxbroker.lock",
