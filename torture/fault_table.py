@@ -29,6 +29,7 @@ PROMISES = {
     "tried again": "Nobody notices while there is room in memory and in the journal. It is tried "
     "again until it goes well; while it does not, health is 503, and sends are refused with a code "
     "and a sentence when they have waited for long; reading and acknowledging go on.",
+    "unnoticed": "The call only makes room ahead; nothing needs it.",
     "freed later": "The request that caused it has succeeded; the space is freed later.",
     "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
     "made after all; what was answered stays, reading and publishing go on, the next one works. "
@@ -56,6 +57,7 @@ _OF_FAMILY = {
     "refused": _all("refused"),
     "folded later": _all("folded later"),
     "no space to write": _all("journal ends") | dict.fromkeys(SPACE, "tried again"),
+    "unnoticed": _all("unnoticed"),
     "copied later": _all("copied later"),
     "reserved later": _all("reserved later"),
     "start": dict.fromkeys(ERRORS, "start"),
@@ -126,7 +128,8 @@ ROWS = [
     *_rows("entry_log_new", "flush", "tried again", "open write sync rename allocate"),
     *_rows("manifest", "next_journal", "tried again", "open write sync"),
     *_rows("manifest", "start", "start", "open read"),
-    *_rows("manifest", "first_start", "start", "open write sync rename allocate"),
+    *_rows("manifest", "first_start", "start", "open write sync rename"),
+    *_rows("manifest", "flush", "unnoticed", "allocate"),
     *_rows("metadata_wal", "create", "refused", "write sync"),
     *_rows("metadata_wal", "fold", "folded later", "read"),
     *_rows("metadata_wal", "start", "start", "open read"),
