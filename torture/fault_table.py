@@ -29,14 +29,18 @@ PROMISES = {
     "tried again": "Nobody notices while there is room in memory and in the journal. It is tried "
     "again until it goes well; while it does not, health is 503, and sends are refused with a code "
     "and a sentence when they have waited for long; reading and acknowledging go on.",
+    "unnoticed": "The call only makes room ahead; nothing needs it.",
     "freed later": "The request that caused it has succeeded; the space is freed later.",
     "refused": "The change of metadata is refused with a reason and leaves nothing behind, or is "
-    "made after all; what was answered stays, reading and publishing go on, the next one works.",
+    "made after all; what was answered stays, reading and publishing go on, the next one works. "
+    "Health is 503 for half a minute.",
     "folded later": "What was answered is in the metadata's log; it is folded in later.",
     "copied later": "What was answered is in the database; the copies are completed later.",
     "reserved later": "The broker works without its reserve of space and makes it later.",
     "start": "What is over within two seconds is waited for. Otherwise the start is refused: exit "
     "1 and one sentence that names file and error. Nothing is lost: the next start serves.",
+    "start refused": "The start is refused at once: exit 1 and one sentence. Nothing is lost: the "
+    "next start serves.",
     "stop": "The process ends; the next start finds everything.",
 }
 
@@ -53,9 +57,12 @@ _OF_FAMILY = {
     "refused": _all("refused"),
     "folded later": _all("folded later"),
     "no space to write": _all("journal ends") | dict.fromkeys(SPACE, "tried again"),
+    "unnoticed": _all("unnoticed"),
     "copied later": _all("copied later"),
     "reserved later": _all("reserved later"),
     "start": dict.fromkeys(ERRORS, "start"),
+    "start refused": dict.fromkeys((*EIO, *SPACE), "start refused")
+    | {"short": "start", "slow": "start"},
     "stop": dict.fromkeys(ERRORS, "stop"),
 }
 
@@ -114,7 +121,7 @@ ROWS = [
     *_rows("journal", "stop", "stop", "unlink"),
     *_rows("journal_new", "next_journal", "tried again", "open write sync rename allocate"),
     *_rows("journal_new", "first_start", "start", "open write sync rename allocate"),
-    *_rows("journal_new", "start", "start", "unlink"),
+    *_rows("journal_new", "start", "start refused", "unlink"),
     *_rows("entry_log", "read", "read again", "open read"),
     *_rows("entry_log", "start", "start", "open read"),
     *_rows("entry_log", "delete", "freed later", "punch unlink"),
@@ -141,7 +148,7 @@ ROWS = [
     *_rows("metadata_other", "clean_start", "start", "rename"),
     *_rows("cookie", "start", "start", "open read"),
     *_rows("cookie", "first_start", "start", "open write sync rename"),
-    *_rows("lock", "start", "start", "open write truncate"),
+    *_rows("lock", "start", "start refused", "open write truncate"),
     *_rows("reserve", "first_start", "reserved later", "open allocate"),
     *_rows("directory", "flush", "tried again", "sync"),
     *_rows("directory", "start", "start", "open read"),
@@ -179,7 +186,7 @@ ACTIONS = {
 }
 STARTS = ("start", "clean_start", "first_start", "stop")
 BEGIN, END = "<!-- the fault table: begin -->", "<!-- the fault table: end -->"
-CALLS = "read write sync open rename truncate punch allocate mmap unlink mkdir".split()
+CALLS = "read write sync open rename truncate punch allocate unlink mkdir".split()
 
 
 def matches(patterns: str, name: str) -> bool:

@@ -88,16 +88,21 @@ def read_cookie(directory: Path) -> Cookie | None:
 def write_cookie(directory: Path, text: str) -> None:
     """Writes the cookie of a directory, durable when this returns. Raises OSError."""
     file = directory / FILE
-    make_directory(file.parent)
-    temporary = file.with_suffix(".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
-        write_fully(fd, text.encode(), 0)
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.replace(file)
-    sync_directory(file.parent)
+        make_directory(file.parent)
+        temporary = file.with_suffix(".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            write_fully(fd, text.encode(), 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        temporary.replace(file)
+        sync_directory(file.parent)
+    except OSError as error:
+        # A write or a sync does not say of which file, and a person has to know.
+        error.filename = error.filename or str(file)
+        raise
 
 
 async def check_cookie(
