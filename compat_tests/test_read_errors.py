@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -120,7 +121,9 @@ def test_a_topic_that_opens_while_reads_fail_keeps_what_was_acknowledged(failing
         messages += [consumer.receive(timeout_millis=10_000) for _ in range(1500)]
         for message in messages[1:]:
             consumer.acknowledge(message)
-    # Cursors are stored within a second; what comes then moves them from memory to entry logs.
+        # The client sends them within a tenth of a second, the broker stores them within one.
+        time.sleep(2)
+    # What comes now moves them from memory to entry logs.
     fill(failing, "persistent://public/default/other", 12_000)
     failing.broker.kill()
     failing.broker.start()

@@ -106,11 +106,17 @@ static int64_t windows_read(const windows *w, int fd, uint8_t *base, size_t byte
         if (got < 0)
             return entry_log_error((int)got);
         /* A direct read goes on at an aligned place only; what was read beyond it comes again. Less
-         * than one block is what the file ends with. */
+         * than one block is what the file ends with, or a disk that gave up on the way. */
         size_t kept = done + (size_t)got < bytes ? (size_t)got & ~(size_t)(WINDOW_ALIGNMENT - 1)
                                                  : (size_t)got;
-        if (kept == 0)
+        if (kept == 0) {
+            int64_t size = w->disk->file_bytes(w->disk->ctx, fd);
+            if (size < 0)
+                return entry_log_error((int)size);
+            if ((int64_t)(offset + done) + got < size)
+                return -EIO;
             return (int64_t)(done + (size_t)got);
+        }
         done += kept;
     }
     return (int64_t)done;

@@ -256,6 +256,19 @@ static void test_short_reads_are_continued(void) {
     scene_close(&c);
 }
 
+/* Less than a block, and the file goes on: the disk gave up, which says nothing of the entries. */
+static void test_a_read_that_ends_within_a_block_is_no_damage(void) {
+    scene c;
+    scene_open(&c);
+    fault_rule rule = {
+        .call = FAULT_PREAD, .match = ".log", .times = UINT64_MAX, .short_bytes = 512};
+    CHECK(disk_faults_add(&faults, &rule) == 0);
+    CHECK(read_entry(c.s, LEDGER, 30) == -EIO && damaged(c.s) == 0);
+    disk_faults_clear(&faults);
+    CHECK(read_run(c.s, LEDGER, 0, ENTRIES) == ENTRIES);
+    scene_close(&c);
+}
+
 /* A log that somebody cut while it was open: what it lost is lost, and the rest is served. */
 static void test_a_log_that_became_shorter_is_damage(void) {
     scene c;
@@ -442,6 +455,7 @@ static const check_test tests[] = {
     {"read_error_in_memory_is_no_damage", test_a_bit_that_flipped_in_memory_is_no_damage},
     {"read_error_damage_is_what_the_disk_says_twice", test_damage_is_what_the_disk_says_twice},
     {"read_error_short_reads_are_continued", test_short_reads_are_continued},
+    {"read_error_a_block_in_part_is_no_damage", test_a_read_that_ends_within_a_block_is_no_damage},
     {"read_error_shorter_log_is_damage", test_a_log_that_became_shorter_is_damage},
     {"read_error_punched_under_a_reader", test_what_was_punched_under_a_reader_is_no_damage},
     {"read_error_removed_under_a_reader", test_a_log_that_went_under_a_reader_is_no_error},
