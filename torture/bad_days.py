@@ -17,13 +17,14 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compat_tests import wire
 from compat_tests.brokers import Broker, BrokerFailed
+from compat_tests.small_disk import small_disk
 
 from torture.clerk import attempt, connected, publish, send_one, take
 from torture.client import Connection, Position
@@ -273,21 +274,6 @@ async def metadata_flips(folder: Path) -> None:
 # --- full disks ---------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def small_disk(folder: Path, size_mb: int) -> Iterator[Path]:
-    """A mounted ext4 of that size; needs root."""
-    image, mounted = folder / "disk.img", folder / "disk"
-    mounted.mkdir()
-    with image.open("wb") as file:
-        file.truncate(size_mb << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(image)], check=True)
-    subprocess.run(["mount", "-o", "loop", str(image), str(mounted)], check=True)
-    try:
-        yield mounted
-    finally:
-        subprocess.run(["umount", str(mounted)], check=True)
-
-
 def fill(path: Path) -> int:
     """Write until nothing more goes; the bytes that went."""
     written = 0
@@ -304,7 +290,8 @@ SMALL = {"journalMaxSizeMB": "16"}
 
 async def full_disk_others(folder: Path) -> None:
     """Others have filled the disk to its last block."""
-    with small_disk(folder, 400) as disk:
+    with small_disk(folder, 400) as mounted:
+        disk = mounted.path
         scene = Scene(folder, disk / "data", **SMALL)
         try:
             scene.broker.start()
@@ -342,7 +329,8 @@ async def _say_health(scene: Scene) -> None:
 
 async def full_disk_publish(folder: Path) -> None:
     """Publishing has filled the disk; a consumer on the same connection frees it again."""
-    with small_disk(folder, 300) as disk:
+    with small_disk(folder, 300) as mounted:
+        disk = mounted.path
         scene = Scene(folder, disk / "data", **SMALL)
         try:
             scene.broker.start()
