@@ -368,3 +368,18 @@ def test_a_producers_initial_subscription_is_not_made(tmp_path: Path) -> None:
         assert (await topic_of(broker)).all_subscriptions() == []
 
     run(tmp_path, scenario)
+
+
+def test_asking_for_the_last_message_is_refused_and_is_no_fault_of_the_broker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, topic=NAME)
+        command = pb.CommandGetLastMessageId(consumer_id=1, request_id=7)
+        answer = await client.request(command, "error")
+        assert answer.error == pb.UnknownError
+        assert "non-persistent" in answer.message
+        assert "a command failed" not in caplog.text
+
+    run(tmp_path, scenario)

@@ -249,10 +249,12 @@ class Handlers:
     def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
         """What the client of a command that failed is told; the log has what it is not."""
         told = as_pulsar_error(error)
+        if told is error:
+            return told
         about = {"peer": connection.peer, "command": type(message).__name__}
         if isinstance(told, UnknownError):
             log.failure("a command failed", error, **about)
-        elif told is not error:
+        else:
             # The storage or the metadata cannot do it now; where that comes from they say.
             log.warning("a command is refused", **about, error=error)
         return told
