@@ -67,6 +67,11 @@ cdef class ProducerState:
     cdef public bint closed
     cdef EntryRun run                       # collects the SENDs of this turn
 
+cdef class Watch:
+    cdef Connection connection
+    cdef bint for_writing
+    cdef uint64_t number                    # the last one of its kind is the one in use
+
 cdef class Connection:
     cdef readonly Connections group
     cdef readonly object sock
@@ -92,8 +97,7 @@ cdef class Connection:
     cdef bint reading
     cdef bint writing                       # waits for the socket to take more
     cdef bint is_dirty
-    cdef object on_readable_call
-    cdef object on_writable_call
+    cdef uint64_t[2] watches                # how many were made for reading, for writing
     cdef int _receive(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1

@@ -241,6 +241,35 @@ cdef class ProducerState:
             connection._set_paused(PAUSED_SENDS, False)
 
 
+cdef class Watch:
+    """What the loop calls when a socket can be read, or written.
+
+    libuv stops to poll a socket that has an error, after one last call, and uvloop tells nobody.
+    What the peer sent before its reset, if it was more than one read, and the reset itself would
+    stay unread. But uvloop drops the callback then, which only it holds, so that can be noticed.
+    """
+
+    def __cinit__(self, Connection connection not None, bint for_writing):
+        self.connection = connection
+        self.for_writing = for_writing
+        connection.watches[for_writing] += 1
+        self.number = connection.watches[for_writing]
+
+    def __call__(self):
+        if self.for_writing:
+            self.connection._on_writable()
+        else:
+            self.connection._on_readable()
+
+    def __del__(self):
+        cdef Connection connection = self.connection
+        if self.number != connection.watches[self.for_writing] or connection.closed:
+            return
+        if connection.writing if self.for_writing else connection.reading:
+            if not connection.group.loop.is_closed():
+                connection.group.loop.call_soon(connection._watch_again)
+
+
 cdef class Connection:
     """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
 
@@ -256,8 +285,6 @@ cdef class Connection:
         self.waiting_output = {}
         self.out = OutVector()
         self.heard = True
-        self.on_readable_call = self._on_readable
-        self.on_writable_call = self._on_writable
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -508,10 +535,30 @@ cdef class Connection:
     def _update_reading(self):
         cdef bint wanted = self.paused == 0 and not self.closed
         if wanted and not self.reading:
-            self.group.loop.add_reader(self.fd, self.on_readable_call)
+            self.group.loop.add_reader(self.fd, Watch(self, False))
         elif self.reading and not wanted:
+            self.reading = False
             self.group.loop.remove_reader(self.fd)
         self.reading = wanted
+
+    def _set_writing(self, bint on):
+        self.writing = on
+        if on:
+            self.group.loop.add_writer(self.fd, Watch(self, True))
+        else:
+            self.group.loop.remove_writer(self.fd)
+
+    def _watch_again(self):
+        """The loop has stopped watching the socket, which has an error to tell."""
+        if self.closed:
+            return
+        # uvloop keeps the ended poll until both of its sides are removed.
+        self.group.loop.remove_reader(self.fd)
+        self.group.loop.remove_writer(self.fd)
+        if self.writing:
+            self._set_writing(True)
+        if self.reading:
+            self.group.loop.add_reader(self.fd, Watch(self, False))
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -538,8 +585,7 @@ cdef class Connection:
                 self.close()
                 return 0
             if code == 1:
-                self.writing = True
-                self.group.loop.add_writer(self.fd, self.on_writable_call)
+                self._set_writing(True)
             elif self.waiting_output:
                 self._resume_delivery()
         # Judged each time that more was queued: a peer that does not read may still ask for more.
@@ -559,8 +605,7 @@ cdef class Connection:
                 self.close()
                 return
             if code == 0:
-                self.writing = False
-                self.group.loop.remove_writer(self.fd)
+                self._set_writing(False)
             if self.paused & PAUSED_OUTPUT and self.out.pending * 2 < OUT_PENDING_PAUSE:
                 self._set_paused(PAUSED_OUTPUT, False)
             if self.waiting_output and self.out.pending < OUT_PENDING_RESUME:
@@ -608,12 +653,10 @@ cdef class Connection:
         self.closed = True
         self._update_reading()
         if self.writing:
-            self.group.loop.remove_writer(self.fd)
+            self._set_writing(False)
         self.group.live.discard(self)
         self.sock.close()
         self.out.clear()
         self.stash = None
         self.waiting_output = {}
-        self.on_readable_call = None
-        self.on_writable_call = None
         self.group.handlers.on_closed(self)
