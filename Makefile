@@ -63,7 +63,7 @@ compat: dev goclient ## real clients against a real process (BROKER=apache or pu
 
 .PHONY: goclient
 goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)
-	@$(PYTHON) -m compat_tests.go_build
+	@$(PYTHON) -m harness.go_build
 
 .PHONY: interop
 interop: dev ## what needs a real ZooKeeper or another peer
@@ -76,7 +76,7 @@ fuzz: dev ## every fuzz target for SECONDS (60) seconds
 
 .PHONY: torture
 torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits; EVENTS (1000) of a key storm
-	$(PY) torture/run.py --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
+	$(PY) -m torture.run --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
 	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS)
@@ -84,11 +84,11 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 .PHONY: bench
 bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure ...')
 	$(PYTEST) --benchmark-enable --benchmark-only bench/micro
-	$(PY) bench/run.py $(ARGS)
+	$(PY) -m bench.run $(ARGS)
 
 .PHONY: benchshort
 benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
-	$(PY) bench/run.py --short
+	$(PY) -m bench.run --short
 
 # A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
 .PHONY: asan
@@ -104,7 +104,7 @@ lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings 
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
-	$(PY) -m compat_tests.go_build --lint
+	$(PY) -m harness.go_build --lint
 	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
 	    --build-lib build/lint --build-temp build/lint-objects
 

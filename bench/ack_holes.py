@@ -1,8 +1,8 @@
 """A million acknowledgements out of order: what they cost, and what is left of them after a kill.
 
-    bench/ack_holes.py                            pyxbroker and Apache Pulsar, a million holes
-    bench/ack_holes.py --only pyxbroker --holes 5000000
-    bench/ack_holes.py --set managedLedgerMaxUnackedRangesToPersist=2000000
+    python -m bench.ack_holes                           pyxbroker and Apache Pulsar, a million holes
+    python -m bench.ack_holes --only pyxbroker --holes 5000000
+    python -m bench.ack_holes --set managedLedgerMaxUnackedRangesToPersist=2000000
 
 Each broker gets twice as many messages as there are to be holes, one by one, then acknowledgements
 of every second message, a thousand in a command, then some single ones that ask for a receipt.
@@ -24,13 +24,10 @@ import random
 import statistics
 import sys
 import time
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from compat_tests import holes
-from compat_tests.brokers import Broker
-from compat_tests.raw import RawConnection
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
 from bench import side_by_side
 from bench.side_by_side import Numbers

@@ -1,7 +1,7 @@
 """Ten million delayed messages: memory, the time to know them again, and what others feel of it.
 
-    bench/delayed.py                           pyxbroker and Apache Pulsar, a million messages
-    bench/delayed.py --only pyxbroker --count 10000000
+    python -m bench.delayed                          pyxbroker and Apache Pulsar, a million messages
+    python -m bench.delayed --only pyxbroker --count 10000000
 
 Each broker gets so many messages of 100 bytes that are due in a day, at random seconds, and one
 behind them that is due at once. A Shared consumer with few permits then gets that one as soon as
@@ -16,13 +16,10 @@ import statistics
 import sys
 import threading
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from compat_tests import wire
-from compat_tests.brokers import Broker
-from compat_tests.raw import RawConnection
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
 from bench import side_by_side
 from bench.side_by_side import Numbers

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
-from compat_tests.raw import ConnectionClosed, RawConnection
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import ConnectionClosed, RawConnection
 
 LOAD = Path(__file__).with_name("load.py")
 TOPIC = "persistent://public/default/bench-"

@@ -1,8 +1,8 @@
 """End-to-end figures of pyxbroker beside pulsar-lite and Apache Pulsar, from one and the same run.
 
-    bench/run.py                       all brokers, all figures, three rounds, medians
-    bench/run.py --only pyxbroker --figure unbatched4 --rounds 1
-    bench/run.py --short               our broker alone, little load, for continuous integration
+    python -m bench.run                       all brokers, all figures, three rounds, medians
+    python -m bench.run --only pyxbroker --figure unbatched4 --rounds 1
+    python -m bench.run --short               our broker alone, little load, as CI does
 
 The brokers take turns within each round, so that a slow minute of the machine hits all of them.
 Apache Pulsar runs with a synced journal, as ours does by default; pulsar-lite acknowledges before
@@ -20,9 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from compat_tests.brokers import KINDS, Broker
+from harness.brokers import KINDS, Broker
 
 from bench.e2e import FIGURES, NEEDS, LoadFailed, Numbers, Scale
 

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from compat_tests.brokers import Broker
+from harness.brokers import Broker
 
 KINDS = ("pyxbroker", "apache")
 Numbers = dict[str, float]

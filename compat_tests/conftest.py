@@ -30,9 +30,8 @@ from typing import Any
 
 import pulsar
 import pytest
-
-from compat_tests.brokers import KINDS, Broker
-from compat_tests.go_client import Client as GoClient
+from harness.brokers import KINDS, Broker
+from harness.go_client import Client as GoClient
 
 _NUMBERS = itertools.count(1)
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from compat_tests import wire
-from compat_tests.raw import ConnectionClosed, RawConnection
+from harness import wire
+from harness.raw import ConnectionClosed, RawConnection
 
 SEQUENCE_BYTES = 4
 SEQUENCE_FIRST = 1 << 21  # so that every sequence id has as many bytes

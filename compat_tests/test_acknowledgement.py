@@ -9,12 +9,13 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import holes, wire
-from compat_tests.brokers import Broker
+from compat_tests import holes
 from compat_tests.conftest import AnyClient, ClientFactory, broker_kind
 from compat_tests.messages import assert_nothing_more
-from compat_tests.raw import RawConnection
 
 BATCH = 20
 SETTINGS = {"acknowledgmentAtBatchIndexLevelEnabled": "true"}

@@ -7,12 +7,12 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import ConnectionClosed, RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import assert_nothing_more, publish, receive
-from compat_tests.raw import ConnectionClosed, RawConnection
 
 EARLIEST = pulsar.InitialPosition.Earliest
 ROUND_ROBIN = pulsar.PartitionsRoutingMode.RoundRobinDistribution

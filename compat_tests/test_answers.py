@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from compat_tests import wire
-from compat_tests.brokers import Broker
-from compat_tests.raw import RawConnection
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
 TOPIC = "persistent://public/default/answers"
 # Where the answers to these carry their request id, by answer type (default: field 1).

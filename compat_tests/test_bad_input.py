@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-
-from compat_tests import wire
-from compat_tests.brokers import Broker
-from compat_tests.raw import ConnectionClosed, RawConnection
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import ConnectionClosed, RawConnection
 
 MAX_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
 

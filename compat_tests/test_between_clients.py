@@ -6,10 +6,10 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness.brokers import Broker
+from harness.go_client import Client as GoClient
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, official_client
-from compat_tests.go_client import Client as GoClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 
 EARLIEST = pulsar.InitialPosition.Earliest

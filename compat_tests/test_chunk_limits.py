@@ -11,13 +11,13 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.go_client import Client as GoClient
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient
-from compat_tests.go_client import Client as GoClient
 from compat_tests.messages import TYPES, assert_nothing_more, payload, publish, receive
-from compat_tests.raw import RawConnection
 
 EARLIEST = pulsar.InitialPosition.Earliest
 every_type = pytest.mark.parametrize("type_name", TYPES)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness.go_client import Client as GoClient
 
 from compat_tests.conftest import AnyClient
-from compat_tests.go_client import Client as GoClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 
 EARLIEST = pulsar.InitialPosition.Earliest

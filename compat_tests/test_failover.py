@@ -7,12 +7,12 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, BrokerFactory
 from compat_tests.messages import payload, publish, receive
-from compat_tests.raw import RawConnection
 
 FAILOVER = 2
 ACTIVE_CONSUMER_CHANGE = 31

@@ -10,11 +10,11 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness.brokers import Broker
+from harness.small_disk import SmallDisk, small_disk
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import payload
-from compat_tests.small_disk import SmallDisk, small_disk
 
 pytestmark = pytest.mark.pyxbroker
 

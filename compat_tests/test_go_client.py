@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from harness import go_build
+from harness.brokers import Broker
+from harness.go_client import Client
 
-from compat_tests import go_build
-from compat_tests.brokers import Broker
-from compat_tests.go_client import Client
 from compat_tests.messages import publish, receive
 
 

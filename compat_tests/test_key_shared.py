@@ -10,12 +10,12 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
 from compat_tests.messages import assert_nothing_more
-from compat_tests.raw import RawConnection
 
 KEY_SHARED = 3
 AUTO_SPLIT, STICKY = 0, 1

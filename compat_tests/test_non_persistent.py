@@ -6,12 +6,12 @@ import time
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
-from compat_tests.raw import RawConnection
 
 KINDS = (
     pulsar.ConsumerType.Exclusive,

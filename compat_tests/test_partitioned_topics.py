@@ -7,12 +7,12 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import BrokerFactory, ClientFactory, broker_kind
 from compat_tests.messages import payload, publish
-from compat_tests.raw import RawConnection
 
 PARTITIONED = {"allowAutoTopicCreationType": "partitioned", "defaultNumPartitions": "3"}
 NOT_FOUND, NOT_ALLOWED = 11, 22

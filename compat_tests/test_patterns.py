@@ -8,11 +8,11 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, BrokerFactory, ClientFactory
-from compat_tests.raw import RawConnection
 
 NAMESPACE = "public/default"
 

@@ -6,8 +6,8 @@ import itertools
 
 import pulsar
 import pytest
+from harness.brokers import Broker
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, ClientFactory
 from compat_tests.messages import payload, publish, receive
 

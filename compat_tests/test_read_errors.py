@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
-from torture.errors import Errors, build_errors
+from harness.brokers import Broker
+from harness.errors import Errors, build_errors
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import official_client
 
 pytestmark = pytest.mark.pyxbroker

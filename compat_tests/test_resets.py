@@ -10,11 +10,11 @@ import time
 
 import pulsar
 import pytest
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.messages import payload, publish
-from compat_tests.raw import RawConnection
 
 NOTICED_S = 1.0
 ROUNDS = 5

@@ -7,8 +7,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness.brokers import Broker
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient, ClientFactory
 from compat_tests.messages import assert_nothing_more, payload, publish, receive
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pulsar
 import pytest
+from harness.brokers import Broker
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import AnyClient
 from compat_tests.messages import TYPES, assert_nothing_more, receive
 

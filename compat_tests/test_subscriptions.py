@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
-from compat_tests.raw import RawConnection
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import RawConnection
 
 UNKNOWN_ERROR, METADATA_ERROR = 0, 1
 MINUS_ONE = 2**64 - 1

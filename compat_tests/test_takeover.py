@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pulsar
 import pytest
+from harness.brokers import Broker
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import ClientFactory
 
 # Holds a producer's name and an exclusive subscription until it is killed.

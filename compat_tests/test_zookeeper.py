@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pulsar
 import pytest
+from harness.brokers import Broker
 from tests.zookeeper_server import ZooKeeperServer
 
-from compat_tests.brokers import Broker
 from compat_tests.conftest import official_client
 from compat_tests.messages import payload, publish, receive
 

@@ -17,16 +17,16 @@ from typing import Any, cast
 from oracles import wire
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.broker.consumer import Consumer
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
-from pyxbroker.broker.topic import TopicLimits
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.topic import TopicLimits
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.reads import StorageReader
-from pyxbroker.topic_name import TopicName
 from stored import LEDGER, add, storage
 
 ENTRIES = 400

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyxbroker.config import Config
-from pyxbroker.errors import PulsarError
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.settings.config import Config
 
 STORAGE = dict.fromkeys(
     "adds add_bytes groups syncs sync_ns_total sync_ns_max journal_bytes queue_adds flushes"

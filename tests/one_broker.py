@@ -12,17 +12,17 @@ from typing import Any, NamedTuple, cast
 
 from one_bookie import Node, append
 from oracles import wire
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.handlers import Handlers
+from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.service import LookupResult
-from pyxbroker.broker.session import Session
-from pyxbroker.broker.topic import Topic
-from pyxbroker.broker.topics import Topics
-from pyxbroker.config import Config
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
+from pyxbroker.roles.standalone import LookupResult
+from pyxbroker.settings.config import Config
 
 TOPIC = "persistent://public/default/t"
 

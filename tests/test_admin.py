@@ -15,11 +15,11 @@ from fake_service import FakeService
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.errors import STATUS
 from pyxbroker.admin.server import BACKLOG, WebServer
-from pyxbroker.config import Config
-from pyxbroker.errors import PulsarError, ServiceNotReady, TopicNotFound
-from pyxbroker.listening import listen
+from pyxbroker.base.errors import PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.base.listening import listen
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.settings.config import Config
 
 TIMEOUT_S = 10
 

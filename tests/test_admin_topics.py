@@ -14,12 +14,12 @@ import pytest
 from one_broker import Broker
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.cluster.initialize import local_policies
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 P = "/admin/v2/persistent/public/default"
 NP = "/admin/v2/non-persistent/public/default"

@@ -10,7 +10,7 @@ import pytest
 
 from one_bookie import LIMITS, Node, append
 from one_broker import Broker, Client, section
-from pyxbroker.broker.topic import Topic
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.proto import PulsarApi as pb

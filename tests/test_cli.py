@@ -14,8 +14,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from compat_tests import wire
-from compat_tests.raw import RawConnection
+from harness import wire
+from harness.raw import RawConnection
 
 from command_line import ANY_PORTS, TIMEOUT_S, error_line, read_banner, run, standalone
 from pyxbroker import __version__
@@ -91,8 +91,8 @@ def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pathlib import Path\n"
         "import pyxbroker.cli.standalone\n"
-        "from pyxbroker.config import Config\n"
-        "from pyxbroker.broker.service import start_standalone\n"
+        "from pyxbroker.settings.config import Config\n"
+        "from pyxbroker.roles.standalone import start_standalone\n"
         "async def main():\n"
         f"    config = Config(brokerServicePort=0, webServicePort=None)\n"
         f"    service = await start_standalone(config, Path({str(tmp_path)!r}))\n"
@@ -207,9 +207,9 @@ def test_unknown_settings_are_named_in_one_warning(tmp_path: Path) -> None:
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
     hang = (
         "import asyncio, sys\n"
-        "from pyxbroker.broker import service\n"
+        "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "service.Service.stop = never\n"
+        "standalone.Service.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )
@@ -235,9 +235,9 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
 def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
     hang = (
         "import asyncio, sys\n"
-        "from pyxbroker.broker import service\n"
+        "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "service.Service.stop = never\n"
+        "standalone.Service.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )

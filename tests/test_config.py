@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from pyxbroker import _native
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.config import markdown, sample
-from pyxbroker.config import SCHEMA, SECTIONS, Config, journal_size_min
-from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
-from pyxbroker.properties import ConfigError
+from pyxbroker.settings.config import SCHEMA, SECTIONS, Config, journal_size_min
+from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pyxbroker import _native, directories
+from pyxbroker import _native
+from pyxbroker.base import directories
 from pyxbroker.bookie.cookie import FILE, cookie_text, parse_cookie, read_cookie
 from pyxbroker.bookie.errors import (
     BookieMissing,
@@ -20,10 +21,10 @@ from pyxbroker.bookie.errors import (
     NewerFormat,
 )
 from pyxbroker.bookie.layout import Layout
-from pyxbroker.broker.data import DataOpening, examine
 from pyxbroker.cluster.initialize import ClusterSettings
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.roles.data import DataOpening, examine
 
 INSTANCE = "3b2f7c1e-0000-4000-8000-0123456789ab"
 CLUSTER = ClusterSettings("c", "http://x:8080", "pulsar://x:6650")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker.delayed import DelayedIndex
+from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.entry import Position
 
 TIMES = st.integers(0, 50)

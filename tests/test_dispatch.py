@@ -12,7 +12,7 @@ import pytest
 import stored
 from oracles import wire
 from pyxbroker.ackset import AckSet
-from pyxbroker.dispatch import ConsumerState, Peeked, peek_entry
+from pyxbroker.delivery import ConsumerState, Peeked, peek_entry
 from pyxbroker.entry import AckRun, EntryBatch
 from pyxbroker.proto import PulsarApi as pb
 from served import Served

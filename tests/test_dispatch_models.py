@@ -21,10 +21,10 @@ from hypothesis.stateful import (
 from dispatching import DELAYED, KEYS, Desk, open_entries
 from oracles.key_shared import key_hash
 from pyxbroker import _native
-from pyxbroker.broker.consumer import Consumer
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
 from pyxbroker.broker.dispatch.shared import SharedDispatcher
-from pyxbroker.dispatch import choose
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.delivery import choose
 from stored import LEDGER
 
 LOOK_AHEAD = 15

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pyxbroker import errors
+from pyxbroker.base import errors
 from pyxbroker.proto import PulsarApi as pb
 
 CLASSES = list(errors.BY_CODE.values())

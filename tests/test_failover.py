@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from one_broker import Broker, Client, Scenario, data_of
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 FAILOVER = {"subType": pb.CommandSubscribe.Failover}
 

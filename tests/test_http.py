@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from pyxbroker.admin import connection
+from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from web_client import GET, HOST, LAST, Run, dial, echo, parse, run, served, statuses, talk

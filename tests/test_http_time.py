@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pyxbroker.admin import connection, server
+from pyxbroker.admin import server
+from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from web_client import (

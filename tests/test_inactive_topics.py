@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 NAME = "public/default/persistent/t"
 AT_ONCE = {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 0}

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from oracles import key_shared as plain
 from oracles.key_shared import SlowKeyShared
-from pyxbroker.key_shared import KeyShared, key_hash_of, murmur3_of
+from pyxbroker.keys import KeyShared, key_hash_of, murmur3_of
 
 # --- hashes ---------------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ import pytest
 
 from one_bookie import append, until
 from one_broker import Broker, Message, run, section
+from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.broker.commands.topic_commands import _key_shared_policy
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, look_ahead
-from pyxbroker.broker.topic import TopicLimits
-from pyxbroker.broker.topic_commands import _key_shared_policy
-from pyxbroker.errors import ConsumerAssignError
+from pyxbroker.broker.topics.topic import TopicLimits
 from pyxbroker.proto import PulsarApi as pb
 
 AUTO_SPLIT, STICKY = pb.KeySharedMode.AUTO_SPLIT, pb.KeySharedMode.STICKY

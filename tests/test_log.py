@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker import log
+from pyxbroker.base import log
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyxbroker import log, log_limits
-from pyxbroker.log_limits import LineLimits
+from pyxbroker.base import log, log_limits
+from pyxbroker.base.log_limits import LineLimits
 
 WINDOW_S = log_limits.WINDOW_S
 
@@ -219,7 +219,7 @@ def test_a_value_and_a_traceback_have_an_end() -> None:
 
 def test_a_process_writes_its_counts_when_it_ends() -> None:
     code = (
-        "from pyxbroker import log\n"
+        "from pyxbroker.base import log\n"
         "log.configure()\n"
         "for n in range(8):\n"
         "    log.get_logger('pyxbroker.x').error('again', n=n)\n"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from compat_tests import wire
-from compat_tests.raw import RawConnection
+from harness import wire
+from harness.raw import RawConnection
 
 from command_line import ANY_PORTS, error_line, run, standalone
 
@@ -176,7 +176,7 @@ def test_without_its_metadata_the_bookie_is_set_aside_and_not_deleted(data: Path
 KILLED = """
 import os, sys, time
 from pyxbroker import _native
-from pyxbroker.broker import data
+from pyxbroker.roles import data
 where, step = sys.argv.pop(1).split()
 owner = _native if step == "Storage" else data
 call = getattr(owner, step)

@@ -234,7 +234,7 @@ def test_the_command_imports_no_broker() -> None:
     )
     loaded = listing.stdout.split()
     assert "pyxbroker.cli.metadata" in loaded
-    heavy = ("uvloop", "pyxbroker._native", "pyxbroker.broker.service", "kazoo", "sqlite3")
+    heavy = ("uvloop", "pyxbroker._native", "pyxbroker.roles.standalone", "kazoo", "sqlite3")
     assert [name for name in heavy if name in loaded] == []
 
 

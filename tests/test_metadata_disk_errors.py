@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torture.errors import Errors, build_errors
+from harness.errors import Errors, build_errors
 
 DATABASE = "metadata/metadata.db"
 WAL = "metadata/metadata.db-wal"

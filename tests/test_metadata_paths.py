@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from pyxbroker.base.url_encoding import decode, encode
 from pyxbroker.metadata import paths
 
 
@@ -19,8 +20,8 @@ from pyxbroker.metadata import paths
     ],
 )
 def test_names_are_encoded_as_java_does(name: str, encoded: str) -> None:
-    assert paths.encode(name) == encoded
-    assert paths.decode(encoded) == name
+    assert encode(name) == encoded
+    assert decode(encoded) == name
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fake_service import STORAGE, FakeService, Subscription, Topic
-from pyxbroker.config import Config
 from pyxbroker.metadata.memory import MemoryStore
-from pyxbroker.metrics import RATE_WINDOW_S, Collector, Sample
+from pyxbroker.settings.config import Config
+from pyxbroker.stats.metrics import RATE_WINDOW_S, Collector, Sample
 
 TOPIC = "persistent://public/default/t"
 LABELS = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}

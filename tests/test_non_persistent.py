@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from one_broker import Broker, Client, run, section
-from pyxbroker.broker.non_persistent import NonPersistentTopic
-from pyxbroker.broker.stats import topic_stats
-from pyxbroker.errors import NotAllowed
+from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
+from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 NAME = "non-persistent://public/default/t"
 SUB = pb.CommandSubscribe

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker, Client, run
-from pyxbroker.errors import NotAllowed, TopicExists, TopicNotFound
+from pyxbroker.base.errors import NotAllowed, TopicExists, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 NAME = TopicName.get(TOPIC)
 PATH = paths.partitioned_topic("public/default", "t")

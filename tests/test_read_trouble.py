@@ -16,7 +16,7 @@ from one_bookie import append, settled, until
 from one_broker import Broker, Client, data_of, section
 from pyxbroker.bookie.embedded import DAMAGED, NO_ENTRY
 from pyxbroker.broker.dispatch import read_trouble
-from pyxbroker.broker.stats import topic_stats
+from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 
@@ -53,7 +53,7 @@ async def stopped(broker: Broker) -> str | None:
 def test_a_read_error_is_waited_out_and_nothing_is_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str, error: int
 ) -> None:
-    caplog.set_level(logging.INFO, "pyxbroker.dispatch")
+    caplog.set_level(logging.INFO, "pyxbroker.delivery")
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         client = await broker.client()
@@ -152,7 +152,7 @@ def test_a_longer_run_stops_the_subscription_until_it_can_be_read(
     kind: str,
 ) -> None:
     monkeypatch.setattr(read_trouble, "LOOK_AGAIN_S", 0.1)
-    caplog.set_level(logging.INFO, "pyxbroker.dispatch")
+    caplog.set_level(logging.INFO, "pyxbroker.delivery")
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         disk.lost = set(positions[10:75])

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from one_broker import TOPIC, Broker, run
-from pyxbroker.broker.policies import namespace_policies
-from pyxbroker.config import Config
 from pyxbroker.metadata import paths
+from pyxbroker.policies.namespace import namespace_policies
+from pyxbroker.settings.config import Config
 
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}

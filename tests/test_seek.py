@@ -12,10 +12,10 @@ import pytest
 from one_bookie import append, settled, until
 from one_broker import TOPIC, Broker, Client, section
 from oracles import wire
-from pyxbroker.broker.topic import Topic
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 EARLIEST = pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)
 LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)
@@ -206,7 +206,7 @@ def test_a_reader_comes_back_to_where_it_was_moved(tmp_path: Path) -> None:
 def test_a_reader_that_does_not_come_back_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyxbroker.broker.seek.READER_KEPT_S", 0.05)
+    monkeypatch.setattr("pyxbroker.broker.commands.seek.READER_KEPT_S", 0.05)
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()

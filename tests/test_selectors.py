@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.dispatch.selectors import (
     ConsistentHashing,
     HashRangeAutoSplit,
@@ -16,7 +17,6 @@ from pyxbroker.broker.dispatch.selectors import (
     Selector,
     choose_active,
 )
-from pyxbroker.errors import ConsumerAssignError
 
 ABCD = [(0, name) for name in "abcd"]
 

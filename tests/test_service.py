@@ -10,11 +10,11 @@ import pytest
 
 from one_bookie import until
 from pyxbroker.bookie.space import Usage
-from pyxbroker.broker.service import ProducerNames, start_standalone
-from pyxbroker.config import Config
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.roles.standalone import ProducerNames, start_standalone
+from pyxbroker.settings.config import Config
 
 
 def test_a_metadata_store_that_cannot_go_on_ends_the_broker(
@@ -81,7 +81,7 @@ def test_health_tells_that_the_metadata_could_not_be_written_lately(
             with pytest.raises(Unavailable):
                 await service.metadata.put("/a", b"")
         assert "the disk refuses" in str(service.failure())
-        monkeypatch.setattr("pyxbroker.broker.service.METADATA_REFUSAL_S", 0.0)
+        monkeypatch.setattr("pyxbroker.roles.standalone.METADATA_REFUSAL_S", 0.0)
         assert service.failure() is None
         await service.stop()
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import records
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 REPLICATED = "pulsar.replicated.subscription"
 

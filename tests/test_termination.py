@@ -10,11 +10,11 @@ import pytest
 
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 PATH = paths.managed_ledger("public/default/persistent/t")
 LATEST = pb.MessageIdData(ledgerId=2**63 - 1, entryId=2**63 - 1)

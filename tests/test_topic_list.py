@@ -14,14 +14,19 @@ from hypothesis import strategies as st
 
 from one_broker import Broker, Client, run
 from oracles import wire
-from pyxbroker.broker import topic_list
-from pyxbroker.broker.topic_list import TopicListWatcher
-from pyxbroker.broker.topics_pattern import compile_pattern, matches, topics_hash, without_domain
-from pyxbroker.errors import MetadataStoreError
+from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.commands import topic_list
+from pyxbroker.broker.commands.topic_list import TopicListWatcher
+from pyxbroker.broker.commands.topics_pattern import (
+    compile_pattern,
+    matches,
+    topics_hash,
+    without_domain,
+)
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 NAMESPACE = "public/default"
 PREFIX = f"persistent://{NAMESPACE}/"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker import topic_name
-from pyxbroker.errors import InvalidTopicName
-from pyxbroker.topic_name import NamespaceName, TopicName
+from pyxbroker.base import topic_name
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.topic_name import NamespaceName, TopicName
 
 
 @pytest.mark.parametrize(

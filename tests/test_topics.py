@@ -11,10 +11,10 @@ import pytest
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from one_bookie import append
 from one_broker import Broker, Client, data_of, run, section
-from pyxbroker.broker.consumer import ConsumerRates, RateWindow
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.dispatch import UnackedCount
+from pyxbroker.broker.topics.consumer import ConsumerRates, RateWindow
+from pyxbroker.delivery import UnackedCount
 from pyxbroker.proto import PulsarApi as pb
 
 EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}

@@ -12,10 +12,10 @@ import pytest
 from one_bookie import turns
 from one_broker import TOPIC, Broker
 from one_broker import run as run_broker
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import CorruptStore
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 NAME = "public/default/persistent/t"
 LEDGER = "the metadata of its ledger"

@@ -13,8 +13,9 @@ import pytest
 from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
 from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.ackset import AckSet
+from pyxbroker.base.errors import PersistenceError
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.entry import EntryRun
-from pyxbroker.errors import PersistenceError
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.cursor import CursorError
@@ -23,7 +24,6 @@ from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerWriteFaile
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.topic_name import TopicName
 
 EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
 NAME = "public/default/persistent/t"

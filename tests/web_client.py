@@ -15,7 +15,7 @@ from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.server import BACKLOG, WebServer
-from pyxbroker.listening import listen
+from pyxbroker.base.listening import listen
 
 TIMEOUT_S = 10
 HOST = b"Host: broker\r\n"

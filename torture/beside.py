@@ -21,9 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pulsar
-from compat_tests.brokers import Broker, BrokerFailed
-
-from torture.errors import Errors, build_errors
+from harness.brokers import Broker, BrokerFailed
+from harness.errors import Errors, build_errors
 
 FILES = {
     "pyxbroker": {

@@ -7,11 +7,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 
-from compat_tests import wire
-
-from torture.client import Connection, Position, Refused
+from harness import wire
+from harness.client import Connection, Position, Refused
 
 WINDOW = 500
+OWN_SEQUENCES = 1_000_000  # what send_one sends has higher numbers than what publish does
 
 
 @contextlib.asynccontextmanager
@@ -85,7 +85,8 @@ async def send_one(
     connection.on_send_error = lambda *_: end(f"refused: {connection.send_errors[-1]}")
     connection.on_close_producer = lambda _: end("the producer was closed")
     metadata = wire.metadata("one", sequence, int(time.time() * 1000))
-    connection.write(wire.send(producer_id, sequence, metadata, b"x" * body_bytes, checksum=False))
+    body = f"{OWN_SEQUENCES + sequence}:".encode().ljust(body_bytes, b"x")
+    connection.write(wire.send(producer_id, sequence, metadata, body, checksum=False))
     try:
         text = await asyncio.wait_for(outcome, timeout_s)
     except (TimeoutError, asyncio.TimeoutError):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from torture.errors import Errors
+from harness.errors import Errors
+
 from torture.fault_table import ROWS, STARTS
 
 WINDOW_S = (0.05, 0.2, 0.5, 1.0, 2.0)

@@ -13,11 +13,11 @@ import asyncio
 import time
 from pathlib import Path
 
-from compat_tests.brokers import Broker, BrokerFailed
+from harness.brokers import Broker, BrokerFailed
+from harness.client import Connection, Refused
+from harness.errors import Errors, build_errors
 
-from torture.client import Connection, Refused
 from torture.episodes import Episode, random_episodes
-from torture.errors import Errors, build_errors
 from torture.load import verify
 from torture.log_judge import Output, refusal, refusal_problems
 from torture.model import TopicCheck

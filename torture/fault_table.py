@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from torture.errors import KINDS
+from harness.errors import KINDS
 
 ERRORS = ("EIO once", "EIO for a while", "EIO for ever", "ENOSPC", "EDQUOT", "short", "slow")
 EIO = ERRORS[:3]

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from torture.client import Position
+from harness.client import Position
 
 BLOCK = 4096
 _RECORD = struct.Struct("<IIIB3xqq")

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from compat_tests import wire
-from compat_tests.brokers import Broker, BrokerFailed
+from harness import wire
+from harness.brokers import Broker, BrokerFailed
+from harness.client import Connection, Position, Refused
+from harness.errors import KINDS
 
-from torture.client import Connection, Position, Refused
 from torture.error_rounds import SETTINGS, START_S
-from torture.errors import KINDS
 from torture.file_oracle import BLOCK, entries_at
 from torture.load import Load, drain, read_back
 from torture.log_judge import Output, refusal, refusal_problems

@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from compat_tests import wire
-from compat_tests.brokers import KINDS, Broker
+from harness import wire
+from harness.brokers import KINDS, Broker
+from harness.client import Connection, Position
 
-from torture.client import Connection, Position
 from torture.key_order import Judge, Message
 
 TOPIC = "persistent://public/default/storm"

@@ -6,9 +6,9 @@ import asyncio
 import random
 import time
 
-from compat_tests import wire
+from harness import wire
+from harness.client import Connection, Position, Refused
 
-from torture.client import Connection, Position, Refused
 from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_of
 
 WINDOW = 24  # messages of one producer without a receipt

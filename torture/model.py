@@ -17,9 +17,8 @@ import hashlib
 import itertools
 from dataclasses import dataclass, field
 
-from compat_tests import wire
-
-from torture.client import Position
+from harness import wire
+from harness.client import Position
 
 
 def body_of(producer: str, sequence: int, size: int) -> bytes:

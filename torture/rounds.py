@@ -9,9 +9,9 @@ import shutil
 import time
 from pathlib import Path
 
-from compat_tests.brokers import Broker, BrokerFailed
+from harness.brokers import Broker, BrokerFailed
+from harness.client import Refused
 
-from torture.client import Refused
 from torture.cut import Mode
 from torture.load import Load, make_topics, time_to_ready, verify
 from torture.model import TopicModel, Verdict

@@ -1,7 +1,7 @@
 """Kill -9, power cuts, disk errors and flipped bits, round after round, every promise checked.
 
-    torture/run.py --kill-rounds 200 --cut-rounds 200 [--seed N] [--broker pyxbroker|pulsar-lite]
-    torture/run.py --error-rounds 500 --flip-rounds 500 [--jobs 2]
+    python -m torture.run --kill-rounds 200 --cut-rounds 200 [--seed N] [--broker KIND]
+    python -m torture.run --error-rounds 500 --flip-rounds 500 [--jobs 2]
 
 A round lets several producers and consumers work, ends the broker at a random moment, starts it
 again, measures how long until a topic can be read, and reads everything back.  A data directory
@@ -21,9 +21,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from compat_tests.brokers import KINDS
+from harness.brokers import KINDS
 
 from torture.error_rounds import ErrorTorture
 from torture.flip_rounds import FlipTorture

@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
+
+from harness.preloaded import build
 
 from torture.cut import Mode, PowerCut, Report
 
-HERE = Path(__file__).resolve().parent
-
-
-def build(name: str, directory: Path) -> Path:
-    """Compile a preloaded library of this folder into ``directory``; returns its path."""
-    directory.mkdir(parents=True, exist_ok=True)
-    library = directory / f"{name}.so"
-    flags = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
-    subprocess.run(
-        [os.environ.get("CC", "cc"), *flags, "-o", library, HERE / f"{name}.c", "-ldl"],
-        check=True,
-    )
-    return library
+SOURCE = Path(__file__).resolve().with_name("powercut.c")
 
 
 def build_library(directory: Path) -> Path:
     """Compile powercut.c into ``directory``; returns the library's path."""
-    return build("powercut", directory)
+    return build(SOURCE, directory)
 
 
 class Simulator:

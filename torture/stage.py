@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from compat_tests import wire
-from compat_tests.brokers import Broker, BrokerFailed
+from harness import wire
+from harness.brokers import Broker, BrokerFailed
+from harness.client import Connection, Position, Refused
+from harness.errors import Errors
 
 from torture.clerk import connected, publish, take
-from torture.client import Connection, Position, Refused
-from torture.errors import Errors
 from torture.log_judge import Output, refusal_problems
 
 # Small files and caches, so that each call can be caused soon.

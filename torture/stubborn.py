@@ -15,9 +15,9 @@ import time
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
-from compat_tests import wire
+from harness import wire
+from harness.client import Connection, Position, Refused
 
-from torture.client import Connection, Position, Refused
 from torture.load import KEEPER_ID, WINDOW, Load
 from torture.model import ProducerModel, TopicModel, body_of, sent_as
 

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pulsar
-from compat_tests import wire
-from compat_tests.brokers import Broker
 from compat_tests.conftest import official_client
+from harness import wire
+from harness.brokers import Broker
 
 _CALL = re.compile(r"^(\d+) +\d+\.\d+ (\w+)\((\d+)<([^>]*)>(.*)$")
 _RESUMED = re.compile(r"^(\d+) +\d+\.\d+ <\.\.\. (\w+) resumed>(.*)$")

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from harness.errors import KINDS, Errors, build_errors
 
 from torture.cut import Mode
-from torture.errors import KINDS, Errors, build_errors
 from torture.simulator import Simulator, build_library
 
 # What a program does is told by the errno names (or values) that it prints, one a line.

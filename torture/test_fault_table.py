@@ -11,9 +11,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
+from harness.errors import KINDS, build_errors
 
 from torture import fault_table
-from torture.errors import KINDS, build_errors
 from torture.fault_table import ROWS, STARTS, Row, matches
 from torture.log_judge import Output
 from torture.stage import DELETED, OLD, REST, Stage, make_pristine

@@ -7,8 +7,8 @@ import struct
 from pathlib import Path
 
 import pytest
+from harness.client import Refused
 
-from torture.client import Refused
 from torture.episodes import random_episodes
 from torture.fault_table import ROWS, STARTS
 from torture.file_oracle import entries_at
@@ -148,7 +148,7 @@ def test_a_topic_that_is_always_refused_is_found_out(
     async def refuse(*_: object) -> None:
         raise Refused("no")
 
-    monkeypatch.setattr("torture.client.Connection.producer", refuse)
+    monkeypatch.setattr("harness.client.Connection.producer", refuse)
     monkeypatch.setattr("torture.error_rounds.RESUME_S", 0.5)
     monkeypatch.setattr("torture.error_rounds.ErrorTorture.endings", ("live",))
     arguments = ["--error-rounds", "1", "--workspace", str(tmp_path), "--load-s", "0.3"]

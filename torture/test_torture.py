@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from compat_tests.brokers import Broker
+from harness.brokers import Broker
 
 from torture.cut import Mode, PowerCut
 from torture.load import Load, make_topics, verify

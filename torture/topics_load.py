@@ -7,10 +7,10 @@ import http.client
 import itertools
 import time
 
-from compat_tests import wire
-from compat_tests.brokers import Broker
+from harness import wire
+from harness.brokers import Broker
+from harness.client import Connection, Position, Refused
 
-from torture.client import Connection, Position, Refused
 from torture.stubborn import GONE
 
 NAMESPACE = "/admin/v2/persistent/public/default"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from pyxbroker.delayed import DelayedIndex
+from pyxbroker.delayed_index import DelayedIndex
 
 COUNT = 1_000_000
 CHANGED = 10_000

@@ -9,7 +9,7 @@ from bench.micro.material import Line
 from bench.micro.test_reads import fill
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.dispatch import ConsumerState, peek_entry
+from pyxbroker.delivery import ConsumerState, peek_entry
 from pyxbroker.entry import AckRun
 from pyxbroker.reads import StorageReader
 

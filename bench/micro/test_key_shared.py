@@ -10,9 +10,9 @@ from bench.micro import material
 from bench.micro.material import Line
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.dispatch import ConsumerState, deal, deal_waiting
+from pyxbroker.delivery import ConsumerState, deal, deal_waiting
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
-from pyxbroker.key_shared import KeyShared, murmur3_of
+from pyxbroker.keys import KeyShared, murmur3_of
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader

@@ -39,7 +39,7 @@ cdef class Connections:
     cdef readonly object loop
     cdef readonly Turn turn
     cdef readonly object live               # set of Connection
-    cdef public object handlers             # see broker/handlers.py
+    cdef public object handlers             # see broker/commands/handlers.py
     cdef public uint32_t frame_bytes_max    # total size field of a frame
     cdef public uint32_t sends_max          # pending sends of one connection before it pauses
     cdef public int64_t publish_bytes_max   # in flight before all that publish pause
@@ -57,7 +57,7 @@ cdef class Connections:
     cdef int publish_ended(self, int64_t size) except -1
     cdef int _check_gate(self) except -1
 
-# The connection's half of a producer; broker/producer.py adds the policy.
+# The connection's half of a producer; broker/topics/producer.py adds the policy.
 cdef class ProducerState:
     cdef readonly Connection connection
     cdef readonly uint64_t producer_id

@@ -38,7 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from one_broker import Broker, Client, command_of, section
 from oracles import wire
-from pyxbroker.broker import seek
+from pyxbroker.broker.commands import seek
 from pyxbroker.proto import PulsarApi as pb
 
 SEQUENCES_PER_BROKER = 500  # then a fresh one, so that topics stay short

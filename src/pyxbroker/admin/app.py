@@ -9,11 +9,11 @@ from pyxbroker.admin.errors import refusal, refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
-from pyxbroker.log import get_logger
+from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
     from pyxbroker.admin.service import BrokerService
-    from pyxbroker.metrics import Collector
+    from pyxbroker.stats.metrics import Collector
 
 _log = get_logger(__name__)
 
@@ -35,7 +35,7 @@ class Application:
         self.service = service
         self._router = Router(
             {
-                prefix: tuple(f"{__package__}.{name}" for name in names)
+                prefix: tuple(f"{__package__}.resources.{name}" for name in names)
                 for prefix, names in RESOURCES.items()
             }
         )
@@ -43,7 +43,7 @@ class Application:
     @cached_property
     def collector(self) -> Collector:
         """Takes the samples of /metrics, and knows the ones before."""
-        from pyxbroker.metrics import Collector
+        from pyxbroker.stats.metrics import Collector
 
         return Collector()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker.admin.response import Headers, Response
-from pyxbroker.errors import PartitionsNotAllowed, PulsarError, TopicBusy, TopicExists
+from pyxbroker.base.errors import PartitionsNotAllowed, PulsarError, TopicBusy, TopicExists
 from pyxbroker.metadata.store import MetadataError
 
 # The status for a ServerError of the binary protocol; others are 500.

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from pyxbroker.admin.connection import HttpConnection
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.log import get_logger
+from pyxbroker.admin.web_connection import HttpConnection
+from pyxbroker.base.log import get_logger
 
 _log = get_logger(__name__)
 

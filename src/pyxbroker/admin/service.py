@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from pyxbroker.config import Config
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata.store import MetadataStore
-from pyxbroker.metrics import TopicStats
-from pyxbroker.topic_name import TopicName
+from pyxbroker.settings.config import Config
+from pyxbroker.stats.metrics import TopicStats
 
 
 class LookupResult(Protocol):

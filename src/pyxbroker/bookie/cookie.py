@@ -17,9 +17,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from pyxbroker.base.directories import make_directory, patiently, sync_directory, write_fully
+from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
-from pyxbroker.directories import make_directory, patiently, sync_directory, write_fully
-from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pyxbroker import _native
+from pyxbroker.base.log import get_logger
 from pyxbroker.connection import Turn
 from pyxbroker.entry import EntryBatch, EntryRun
-from pyxbroker.log import get_logger
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 

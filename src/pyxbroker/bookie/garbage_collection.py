@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from pyxbroker import _native
-from pyxbroker.log import get_logger
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import CorruptStore, MetadataStore
 

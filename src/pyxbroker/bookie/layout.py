@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from pyxbroker.base.directories import is_there, patiently, sync_directory
 from pyxbroker.bookie.cookie import FILE, Cookie, read_cookie
 from pyxbroker.bookie.errors import (
     CookieMissing,
@@ -28,7 +29,6 @@ from pyxbroker.bookie.errors import (
     DirectoryMissing,
     MetadataMissing,
 )
-from pyxbroker.directories import is_there, patiently, sync_directory
 
 DATABASE_NAME = "metadata.db"
 JOURNAL_BLOCK_BYTES = 4096

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.directories import sync_directory
-from pyxbroker.log import get_logger
+from pyxbroker.base.directories import sync_directory
+from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.bookie")
 
@@ -304,4 +304,3 @@ def make_reserves(reserves: Iterable[Reserve]) -> None:
             each.make()
         except OSError as error:
             log.warning("the reserve cannot be made", file=each.path, error=error.strerror)
-

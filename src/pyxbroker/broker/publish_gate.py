@@ -19,12 +19,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.topic import Topic
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connections
-from pyxbroker.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.ledger.client import LedgerClient
-from pyxbroker.log import get_logger
 
 log = get_logger("pyxbroker.service")
 

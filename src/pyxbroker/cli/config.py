@@ -6,9 +6,9 @@ import textwrap
 
 import click
 
-from pyxbroker.config import SCHEMA, SECTIONS
-from pyxbroker.config_names import ALIASES, NOT_YET, WITHOUT_EFFECT
-from pyxbroker.config_schema import Setting, Value
+from pyxbroker.settings.config import SCHEMA, SECTIONS
+from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
+from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
 The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsar's own

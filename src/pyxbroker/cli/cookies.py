@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from pyxbroker.base.directories import is_there
 from pyxbroker.bookie.cookie import (
     FILE,
     Cookie,
@@ -14,7 +15,6 @@ from pyxbroker.bookie.cookie import (
     write_cookie,
 )
 from pyxbroker.bookie.errors import DamagedCookie
-from pyxbroker.directories import is_there
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.findings import Finding, Severity

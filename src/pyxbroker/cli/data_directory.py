@@ -6,8 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from pyxbroker.directories import make_directory
-from pyxbroker.log import get_logger
+from pyxbroker.base.directories import make_directory
+from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.standalone")
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
-from pyxbroker.config import DEFAULT_METADATA_URL, Config
-from pyxbroker.properties import ConfigError
+from pyxbroker.settings.config import DEFAULT_METADATA_URL, Config
 
 if TYPE_CHECKING:
     from pyxbroker.metadata.findings import Finding

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pyxbroker import __version__, log
+from pyxbroker import __version__
+from pyxbroker.base import log
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
-from pyxbroker.config import PORT_MAX, SCHEMA, Config
-from pyxbroker.properties import ConfigError
+from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.service import Service
+    from pyxbroker.roles.standalone import Service
 
 _log = log.get_logger("pyxbroker.standalone")
 
@@ -169,7 +170,7 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
 
 
 async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
-    from pyxbroker.broker.service import start_standalone
+    from pyxbroker.roles.standalone import start_standalone
 
     stopping = _watch_signals()
     start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))

@@ -12,6 +12,7 @@ import json
 import uuid
 from typing import Any, NamedTuple
 
+from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import ResourceLock
 from pyxbroker.metadata.store import (
@@ -21,7 +22,6 @@ from pyxbroker.metadata.store import (
     MetadataStore,
     PutResult,
 )
-from pyxbroker.topic_name import SYSTEM_NAMESPACE
 
 PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"

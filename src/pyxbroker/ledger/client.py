@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.connection import Turn
 from pyxbroker.ledger.handle import (
@@ -33,7 +34,6 @@ from pyxbroker.ledger.metadata import (
     MalformedLedgerMetadata,
     VersionedLedgerMetadata,
 )
-from pyxbroker.log import get_logger
 from pyxbroker.metadata.coordination import LedgerIdGenerator
 from pyxbroker.metadata.store import (
     BadVersion,

@@ -12,8 +12,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.ledger.handle import JournalFailed, LedgerError, LedgerFenced, is_lost
-from pyxbroker.log import get_logger
 from pyxbroker.metadata.store import Unavailable
 
 T = TypeVar("T")

@@ -58,7 +58,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.directories import sync_directory, write_fully
+from pyxbroker.base.directories import sync_directory, write_fully
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 _log = logging.getLogger(__name__)

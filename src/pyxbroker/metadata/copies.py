@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import make_directory, sync_directory, write_fully
+from pyxbroker.base.directories import make_directory, sync_directory, write_fully
 from pyxbroker.metadata.change_log import (
     ABSENT,
     BEGINS,

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.directories import sync_directory, write_fully
+from pyxbroker.base.directories import sync_directory, write_fully
 from pyxbroker.metadata.change_log import (
     ABSENT,
     COUNTER,

@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyxbroker.directories import make_directory, sync_directory
+from pyxbroker.base.directories import make_directory, sync_directory
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import (
     BEGINS,

@@ -8,7 +8,8 @@ URLEncoder does; tenants, namespaces and broker ids stand as they are. A *namesp
 from __future__ import annotations
 
 import re
-from urllib.parse import quote_plus, unquote_plus
+
+from pyxbroker.base.url_encoding import encode
 
 SHORT_LEDGER_ID_MAX = 2**31 - 1
 LEDGER_ID_MAX = 2**63 - 1
@@ -58,16 +59,6 @@ PRODUCER_NAME_COUNTER = "/counters/producer-name"
 
 _SHORT_LEDGER = re.compile(r"/ledgers/(\d{2})/(\d{4})/L(\d{4})")
 _LONG_LEDGER = re.compile(r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})")
-
-
-def encode(name: str) -> str:
-    """A name as one path element, by the rules of Java's URLEncoder with UTF-8."""
-    return quote_plus(name, safe="*", errors="replace").replace("~", "%7E")
-
-
-def decode(name: str) -> str:
-    """The inverse of `encode`."""
-    return unquote_plus(name)
 
 
 def child(path: str, name: str) -> str:

@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.base.log import get_logger
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.handle import JournalFailed, LedgerError
 from pyxbroker.ledger.patience import Patience
-from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,

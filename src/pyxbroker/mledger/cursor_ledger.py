@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.ledger.handle import (
@@ -33,7 +34,6 @@ from pyxbroker.ledger.handle import (
     ReadHandle,
 )
 from pyxbroker.ledger.patience import Patience
-from pyxbroker.log import get_logger
 from pyxbroker.mledger import positions, records
 
 log = get_logger("pyxbroker.mledger")

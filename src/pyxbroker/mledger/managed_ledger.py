@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import (
@@ -26,7 +27,6 @@ from pyxbroker.ledger.handle import (
     ReadHandle,
 )
 from pyxbroker.ledger.patience import Patience
-from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,

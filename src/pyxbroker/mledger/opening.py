@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.ledger.handle import JournalFailed
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.ledger.patience import Patience
-from pyxbroker.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
@@ -152,7 +153,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
     for encoded, node in zip(names, found, strict=True):
         if node is None:
             continue
-        name = paths.decode(encoded)
+        name = decode(encoded)
         try:
             if isinstance(node, BaseException):
                 raise node

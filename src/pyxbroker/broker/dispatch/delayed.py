@@ -15,11 +15,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, proxy
 
-from pyxbroker.delayed import DelayedIndex
+from pyxbroker.delayed_index import DelayedIndex
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import PositionSet
-    from pyxbroker.broker.topic import Topic
+    from pyxbroker.broker.topics.topic import Topic
 
 DUE_MAX = 10_000  # positions that are taken out of the index at once
 TIMER_S_MAX = 3600.0  # event loops have a limit

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyxbroker.dispatch import UnackedCount
+from pyxbroker.delivery import UnackedCount
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.consumer import Consumer
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
-    from pyxbroker.broker.subscription import Subscription
-    from pyxbroker.delayed import DelayedIndex
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.delayed_index import DelayedIndex
 
 STEPS_MAX = 64  # of one dispatcher within one turn
 

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.dispatch.selectors import (
     ConsistentHashing,
     HashRangeAutoSplit,
@@ -18,15 +19,14 @@ from pyxbroker.broker.dispatch.selectors import (
     Selector,
 )
 from pyxbroker.broker.dispatch.shared import SharingDispatcher
-from pyxbroker.dispatch import deal, deal_waiting
+from pyxbroker.delivery import deal, deal_waiting
 from pyxbroker.entry import AckRun, EntryBatch, Position
-from pyxbroker.errors import ConsumerAssignError
-from pyxbroker.key_shared import KeyShared
+from pyxbroker.keys import KeyShared
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.consumer import Consumer
-    from pyxbroker.broker.subscription import Subscription
-    from pyxbroker.broker.topic import TopicLimits
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.broker.topics.topic import TopicLimits
 
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
 ENTRY_ID_MAX = 2**63 - 1

@@ -13,15 +13,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.ledger.client import NoSuchLedger
 from pyxbroker.ledger.handle import LedgerError
-from pyxbroker.log import get_logger
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 
-log = get_logger("pyxbroker.dispatch")
+log = get_logger("pyxbroker.delivery")
 
 LOST_IN_A_ROW_MAX = 64  # entries: a block of 4 KiB has no more of the smallest ones
 LOOK_AGAIN_S = 30.0  # then a subscription that stopped finds out whether it can go on

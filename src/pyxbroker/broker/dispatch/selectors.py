@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from pyxbroker.errors import ConsumerAssignError
-from pyxbroker.key_shared import murmur3_of
+from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.keys import murmur3_of
 
 FAILOVER_POINTS = 100  # of each consumer on the ring
 HASH_MAX = 65535

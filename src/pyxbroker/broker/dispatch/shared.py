@@ -11,12 +11,12 @@ from pyxbroker.ackset import PositionSet
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.dispatch import choose
+from pyxbroker.delivery import choose
 from pyxbroker.entry import EntryBatch, Position
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.consumer import Consumer
-    from pyxbroker.broker.subscription import Subscription
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.subscription import Subscription
     from pyxbroker.entry import AckRun
 
 STEPS_ASIDE_MAX = 16  # within one turn, while what is read is full of what is not due

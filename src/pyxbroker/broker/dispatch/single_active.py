@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from pyxbroker.broker import replies
+from pyxbroker.base.errors import ConsumerBusy
+from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.selectors import choose_active
-from pyxbroker.errors import ConsumerBusy
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.consumer import Consumer
-    from pyxbroker.broker.subscription import Subscription
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.subscription import Subscription
 
 ACTIVE_CONSUMER_CHANGE_VERSION = 12  # of the protocol
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyxbroker.dispatch import UnackedCount
+from pyxbroker.delivery import UnackedCount
 
 
 class BrokerUnacked(UnackedCount):

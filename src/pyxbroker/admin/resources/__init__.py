@@ -1,0 +1,1 @@
+"""The resources of the web port, one file per group."""

@@ -1,0 +1,82 @@
+"""What the resources of topics have in common: the topic of a path, and its namespace."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.topic_name import NamespaceName, TopicName
+from pyxbroker.metadata import paths
+
+NAMESPACE_NOT_FOUND = "Namespace not found"
+
+
+def domain_of(request: Request) -> str:
+    """`persistent` or `non-persistent`; no other one has these resources."""
+    return str(request.parameters["domain"])
+
+
+def namespace_of(request: Request) -> str:
+    """`tenant/namespace` of a path. Raises HttpError 412."""
+    parts = request.parameters
+    try:
+        return str(NamespaceName(parts["tenant"], parts["namespace"]))
+    except InvalidTopicName:
+        raise HttpError(412, "Namespace name is not valid") from None
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic of a path. Raises HttpError 412."""
+    parts = request.parameters
+    try:
+        namespace = NamespaceName(parts["tenant"], parts["namespace"])
+        return TopicName(domain_of(request), namespace, parts["topic"])
+    except InvalidTopicName:
+        raise HttpError(412, "Topic name is not valid") from None
+
+
+def partitioned_topic_of(request: Request) -> TopicName:
+    """The topic of a path, which must not look like a partition. Raises HttpError 412."""
+    name = topic_of(request)
+    if "-partition-" in name.local_name:
+        raise HttpError(412, "Partitioned Topic Name should not contain '-partition-'")
+    return name
+
+
+async def check_namespace(
+    request: Request, namespace: str, reason: str = NAMESPACE_NOT_FOUND
+) -> None:
+    """Raises HttpError 404 when there is no such namespace."""
+    if not await request.app.service.metadata.exists(paths.namespace_policies(namespace)):
+        raise HttpError(404, reason)
+
+
+async def read_json(request: Request, media_types: tuple[str, ...], bytes_max: int) -> object:
+    """The body as JSON, None when it is empty. Raises HttpError, 415 for another media type."""
+    if not await request.read(bytes_max):
+        return None
+    if request.content_type not in media_types:
+        given = repr(request.content_type) if request.content_type else "unknown"
+        wanted = " or ".join(media_types)
+        raise HttpError(415, f"The Content-Type of the body must be {wanted}, it is {given}.")
+    return await request.json(bytes_max)
+
+
+def strings_of(value: object, what: str) -> dict[str, str]:
+    """A JSON object of strings; numbers and truth values are written as such. Raises HttpError."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise HttpError(400, f"{what} must be a JSON object, not {_shown(value)}.")
+    texts = {}
+    for key, each in value.items():
+        if isinstance(each, bool):
+            each = "true" if each else "false"
+        if not isinstance(each, (str, int, float)):
+            raise HttpError(400, f"{what}: the value of {key!r} must be a string.")
+        texts[key] = str(each)
+    return texts
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:100]

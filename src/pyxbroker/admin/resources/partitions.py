@@ -1,0 +1,126 @@
+"""/admin/v2/{domain}/.../partitions: partitioned topics, as Pulsar's PersistentTopics has them."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    check_namespace,
+    namespace_of,
+    partitioned_topic_of,
+    read_json,
+    strings_of,
+    topic_of,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.base.errors import PartitionsNotAllowed, TopicExists, TopicNotFound
+
+PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
+BODY_BYTES_MAX = 64 * 1024
+INT_MAX = 2**31 - 1
+
+NUMBERS = ("application/json", "text/plain")
+# The body is the number of partitions, or, under this type, what metadata will say of the topic.
+METADATA = "application/vnd.partitioned-topic-metadata+json"
+
+
+async def get_partitions(request: Request) -> Response:
+    """Pulsar's PartitionedTopicMetadata; 0 partitions for a topic that is not partitioned.
+
+    With checkAllowAutoCreation, which clients with an http:// URL set, a topic that does not exist
+    is one that a client may make.
+    """
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    partitioned = request.app.service.topics.partitioned
+    found = await partitioned.read(name)
+    if found.partitions == 0:
+        try:
+            count = await partitioned.metadata(name, request.flag("checkAllowAutoCreation"))
+        except TopicNotFound:
+            raise HttpError(404, f"Topic {name} not found") from None
+        return Response.json({"partitions": count, "deleted": False})
+    answer = {"partitions": found.partitions, "deleted": bool(found.fields.get("deleted"))}
+    if found.fields.get("properties") is not None:
+        answer["properties"] = found.fields["properties"]
+    return Response.json(answer)
+
+
+async def create(request: Request) -> Response:
+    """Makes a partitioned topic. createLocalTopicOnly is taken: there is no other cluster."""
+    body = await read_json(request, (*NUMBERS, METADATA), BODY_BYTES_MAX)
+    properties = None
+    if request.content_type == METADATA and isinstance(body, dict):
+        if body.get("properties") is not None:
+            properties = strings_of(body["properties"], "properties")
+        count = _count(body.get("partitions"))
+    else:
+        count = await _number(request, body)
+    request.flag("createLocalTopicOnly")
+    await check_namespace(request, namespace_of(request))
+    name = partitioned_topic_of(request)
+    try:
+        await request.app.service.topics.partitioned.create(name, count, properties)
+    except TopicExists:
+        raise HttpError(409, "This topic already exists") from None
+    return Response.empty()
+
+
+async def update(request: Request) -> Response:
+    """Makes further partitions of a topic. updateLocalTopicOnly and force are taken."""
+    count = await _number(request, await read_json(request, NUMBERS, BODY_BYTES_MAX))
+    for name_of_flag in ("updateLocalTopicOnly", "force"):
+        request.flag(name_of_flag)
+    name = partitioned_topic_of(request)
+    try:
+        await request.app.service.topics.partitioned.update(name, count)
+    except PartitionsNotAllowed as error:
+        raise HttpError(422, str(error)) from None
+    except TopicNotFound:
+        raise HttpError(409, f"Topic {name} is not the partitioned topic.") from None
+    return Response.empty()
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a topic with its partitions; with force, even while clients are connected."""
+    name = partitioned_topic_of(request)
+    topics = request.app.service.topics
+    force = request.flag("force")
+    try:
+        await topics.partitioned.delete(name, force)
+    except TopicNotFound:
+        if await topics.exists(name):
+            raise HttpError(
+                409,
+                f"{name} is a non-partitioned topic. Instead of calling delete-partitioned-topic"
+                " please call delete.",
+            ) from None
+        raise HttpError(404, f"Topic {name} not found.") from None
+    return Response.empty()
+
+
+async def _number(request: Request, body: object) -> int:
+    if not await request.read(BODY_BYTES_MAX):
+        raise HttpError(400, "The request entity cannot be empty.")
+    return _count(body)
+
+
+def _count(value: object) -> int:
+    """A number of partitions as JSON writes it; as in Pulsar, nothing is 0, a string will do."""
+    if value is None:
+        return 0
+    if isinstance(value, str):
+        text = value.strip()
+        value = int(text) if len(text) <= 11 and text.removeprefix("-").isdecimal() else value
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT_MAX:
+        shown = repr(value)[:100]
+        raise HttpError(400, f"The number of partitions must be a whole number, not {shown}.")
+    return value
+
+
+ROUTES = (
+    ("GET", PATH, get_partitions),
+    ("PUT", PATH, create),
+    ("POST", PATH, update),
+    ("DELETE", PATH, delete),
+)

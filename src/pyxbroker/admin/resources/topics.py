@@ -1,0 +1,213 @@
+"""/admin/v2/{domain}/...: topics are made, listed, terminated and deleted, as in Pulsar's
+PersistentTopics and NonPersistentTopics.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import zlib
+from typing import Any
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import BODY_BYTES_MAX, Request
+from pyxbroker.admin.resources.names import (
+    check_namespace,
+    domain_of,
+    namespace_of,
+    read_json,
+    strings_of,
+    topic_of,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.base.errors import InvalidTopicName, TopicNotFound
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import PERSISTENT, TopicName
+from pyxbroker.base.url_encoding import decode
+from pyxbroker.metadata import paths
+
+_log = get_logger(__name__)
+
+NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
+TOPIC = NAMESPACE + "/{topic}"
+EXISTS = "This topic already exists"
+NO_NAMESPACE = "Namespace does not exist"
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+async def get_list(request: Request) -> Response:
+    """The topics of a namespace, each partition by itself: persistent ones, or those non-persistent
+    ones that are open here. `bundle` chooses those of one bundle.
+    """
+    namespace, domain = namespace_of(request), domain_of(request)
+    await check_namespace(request, namespace, NO_NAMESPACE)
+    service = request.app.service
+    if domain == PERSISTENT:
+        encoded = await service.metadata.children(paths.managed_ledgers(namespace))
+        names = _names(domain, namespace, encoded)
+    else:
+        names = service.topics.open_names(namespace, domain)
+    bundle = request.query.get("bundle")
+    if bundle is not None:
+        low, high = await _bundle(request, namespace, bundle)
+        names = [name for name in names if low <= zlib.crc32(str(name).encode()) < high]
+    return _listed(request, names)
+
+
+async def get_partitioned_list(request: Request) -> Response:
+    """The partitioned topics of a namespace."""
+    namespace, domain = namespace_of(request), domain_of(request)
+    await check_namespace(request, namespace, NO_NAMESPACE)
+    path = paths.partitioned_topics(namespace, domain)
+    encoded = await request.app.service.metadata.children(path)
+    return _listed(request, _names(domain, namespace, encoded))
+
+
+def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
+    names = []
+    for each in encoded:
+        try:
+            names.append(TopicName.get(f"{domain}://{namespace}/{decode(each)}"))
+        except InvalidTopicName as error:
+            _log.warning("metadata has a topic that cannot be one", path=each, error=error)
+    return names
+
+
+def _listed(request: Request, names: list[TopicName]) -> Response:
+    with_system = request.flag("includeSystemTopic")
+    return Response.json(sorted(str(name) for name in names if with_system or not name.is_system))
+
+
+async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
+    """The hashes that a bundle begins with and ends before; none for one that there is not."""
+    metadata = request.app.service.metadata
+    found = await metadata.get(paths.local_policies(namespace)) or await metadata.get(
+        paths.namespace_policies(namespace)
+    )
+    record: dict[str, Any] = {} if found is None else json.loads(found.value)
+    boundaries = (record.get("bundles") or {}).get("boundaries") or []
+    for low, high in itertools.pairwise(boundaries):
+        if bundle == f"{low}_{high}":
+            # The last one has its end, too.
+            return int(low, 16), int(high, 16) + (high == boundaries[-1])
+    return 0, 0
+
+
+# --- single topics ----------------------------------------------------------------------------
+
+
+async def create(request: Request) -> Response:
+    """Makes a topic that is not partitioned, or a partition that is missing; the body may have its
+    properties.
+    """
+    body = await read_json(request, ("application/json",), BODY_BYTES_MAX)
+    properties = strings_of(body, "The topic's properties")
+    namespace = namespace_of(request)
+    name = topic_of(request)
+    await check_namespace(request, namespace)
+    topics = request.app.service.topics
+    if name.is_partitioned:
+        await _check_partition(request, name)
+    elif (await topics.partitioned.read(name)).partitions:
+        raise HttpError(409, EXISTS)
+    await topics.check_name(name)
+    if await topics.exists(name):
+        raise HttpError(409, EXISTS)
+    await topics.make(name, properties)
+    return Response.empty()
+
+
+async def _check_partition(request: Request, name: TopicName) -> None:
+    """Raises HttpError 412 for the name of a partition that the partitioned topic does not have."""
+    whole = TopicName.get(name.partitioned_topic_name)
+    count = (await request.app.service.topics.partitioned.read(whole)).partitions
+    if name.partition_index < count:
+        return
+    reason = (
+        f'Can\'t create topic {name.local_name} with "-partition-" followed by a number smaller'
+        f" than number of partition of partitioned topic {whole.local_name}"
+        if count
+        else f'Can\'t create topic {name.local_name} with "-partition-" followed by numeric value'
+        f" if there isn't a partitioned topic {whole.local_name} created."
+    )
+    raise HttpError(412, reason)
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a topic; with force, even while clients are connected to it."""
+    name = topic_of(request)
+    force = request.flag("force")
+    topics = request.app.service.topics
+    if (await topics.partitioned.read(name)).partitions:
+        raise HttpError(
+            409,
+            f"{name} is a partitioned topic, instead of calling delete topic, please call"
+            " delete-partitioned-topic.",
+        )
+    if name.is_persistent and not await topics.exists(name):
+        raise HttpError(404, f"Topic {name} not found")
+    await topics.delete_by_name(name, force)
+    return Response.empty()
+
+
+# --- the end ----------------------------------------------------------------------------------
+
+
+async def terminate(request: Request) -> Response:
+    """Lets nothing be added to a topic any more; the id of its last message."""
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise HttpError(406, "Need to provide a persistent topic name")
+    await check_namespace(request, name.namespace)
+    topics = request.app.service.topics
+    if (await topics.partitioned.read(name)).partitions:
+        raise HttpError(405, "Termination of a partitioned topic is not allowed")
+    return Response.json(await _terminate(request, name))
+
+
+async def terminate_partitions(request: Request) -> Response:
+    """Terminates every partition of a topic; the ids of their last messages by partition."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    count = (await request.app.service.topics.partitioned.read(name)).partitions
+    if count == 0:
+        raise HttpError(
+            405,
+            "Termination of a non-partitioned topic is not allowed using partitioned-terminate,"
+            " please use terminate commands",
+        )
+    if not name.is_persistent:
+        raise HttpError(405, "Termination of a non-persistent topic is not allowed")
+    return Response.json(
+        {str(index): await _terminate(request, name.partition(index)) for index in range(count)}
+    )
+
+
+async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
+    """Pulsar's MessageIdImpl of the last entry; the entry id is -1 when the topic is empty."""
+    try:
+        ledger_id, entry_id = await request.app.service.topics.terminate(name)
+    except TopicNotFound:
+        reason = f"Topic {name} not found"
+        if name.is_partitioned:
+            reason = "Topic partitions were not yet created"
+        raise HttpError(404, reason) from None
+    return {
+        "ledgerId": ledger_id,
+        "entryId": entry_id,
+        "partitionIndex": -1,
+        "batchIndex": -1,
+        "batchSize": 0,
+    }
+
+
+ROUTES = (
+    ("GET", NAMESPACE, get_list),
+    ("GET", NAMESPACE + "/partitioned", get_partitioned_list),
+    ("PUT", TOPIC, create),
+    ("DELETE", TOPIC, delete),
+    ("POST", TOPIC + "/terminate", terminate),
+    ("POST", TOPIC + "/terminate/partitions", terminate_partitions),
+)

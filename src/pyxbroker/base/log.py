@@ -1,0 +1,158 @@
+"""The structured log: one line per event on stderr, as key=value pairs.
+
+    2026-01-31T12:00:00.123Z INFO broker.service event="topic loaded" topic=persistent://... ms=3
+
+A line says what happened and to what. It never holds a payload, a property of a message, a token or
+a password. What repeats is one line with a count (log_limits.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from contextlib import nullcontext
+from typing import TextIO
+
+from pyxbroker.base.log_limits import LineLimits, Moment, cut_traceback, text_of
+
+ROOT = "pyxbroker"
+_QUOTED = frozenset(" \"'=\\")
+
+
+def get_logger(name: str) -> Log:
+    """The log of one part; `name` is its module, such as `__name__`."""
+    return Log(logging.getLogger(name))
+
+
+class Log:
+    """Events with fields: `log.info("topic loaded", topic=name, ms=3)`.
+
+    A field's value is formatted only when the line is written.
+    """
+
+    __slots__ = ("_logger",)
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+
+    def debug(self, event: str, **fields: object) -> None:
+        self._write(logging.DEBUG, event, fields)
+
+    def info(self, event: str, **fields: object) -> None:
+        self._write(logging.INFO, event, fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        self._write(logging.WARNING, event, fields)
+
+    def error(self, event: str, **fields: object) -> None:
+        self._write(logging.ERROR, event, fields)
+
+    def failure(self, event: str, error: BaseException, **fields: object) -> None:
+        """An error with the traceback of an exception that was met elsewhere."""
+        self._write(logging.ERROR, event, fields, error)
+
+    def exception(self, event: str, **fields: object) -> None:
+        """An error with the traceback of the exception that is being handled."""
+        self._write(logging.ERROR, event, fields, with_traceback=True)
+
+    def _write(
+        self,
+        level: int,
+        event: str,
+        fields: dict[str, object],
+        with_traceback: bool | BaseException = False,
+    ) -> None:
+        if self._logger.isEnabledFor(level):
+            extra = {"fields": fields}
+            self._logger.log(level, event, exc_info=with_traceback, extra=extra)
+
+
+class LineFormatter(logging.Formatter):
+    """Makes one line of a record; only a traceback adds lines, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        part = record.name.removeprefix(ROOT + ".")
+        fields = "".join(
+            f" {key}={format_value(value)}" for key, value in getattr(record, "fields", {}).items()
+        )
+        line = (
+            f"{format_time(record.created)} {record.levelname} {part}"
+            f" event={format_value(record.getMessage())}{fields}"
+        )
+        if record.exc_info:
+            trace = self.formatException(record.exc_info)
+            line += "".join(f"\n    {each}" for each in cut_traceback(trace.splitlines()))
+        return line
+
+
+def format_value(value: object) -> str:
+    """The value as it stands in a line: quoted when it would not be one word, never two lines."""
+    if isinstance(value, Moment):
+        return format_time(value)
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = text_of(value)
+    if text and text.isprintable() and not _QUOTED.intersection(text):
+        return text
+    escaped = "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode()
+        for each in text.replace("\\", "\\\\").replace('"', '\\"')
+    )
+    return f'"{escaped}"'
+
+
+def format_time(seconds: float) -> str:
+    """A time since the epoch, in UTC."""
+    whole, part = divmod(seconds, 1)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int(part * 1000):03d}Z"
+
+
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, those of one cause at a bounded rate."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(LineFormatter())
+        self._limits = LineLimits()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            lines = self._limits.admit(record, time.monotonic())
+        except Exception:
+            # As logging does with what cannot be written: a word on stderr, the caller goes on.
+            self.handleError(record)
+            return
+        for each in lines:
+            super().emit(each)
+
+    def write_repeated(self, *, is_end: bool = False) -> None:
+        """Writes the counts that are due, at the end all of them."""
+        with self.lock or nullcontext():
+            now = time.monotonic()
+            for each in self._limits.all(now) if is_end else self._limits.due(now):
+                super().emit(each)
+
+    def close(self) -> None:
+        """Called by logging when the process ends."""
+        self.write_repeated(is_end=True)
+        super().close()
+
+
+def write_repeated(*, is_end: bool = False) -> None:
+    """Writes what lines that were left out come to. A running process calls it now and then: a
+    cause that has stopped has no next line that would bring its count."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LimitedHandler):
+            handler.write_repeated(is_end=is_end)
+
+
+def configure(level: str = "INFO") -> None:
+    """Sends the log to stderr. Call it once, at the start of a process.
+
+    `level` is DEBUG, INFO, WARNING or ERROR. Other libraries are heard from WARNING on.
+    """
+    root = logging.getLogger()
+    root.handlers[:] = [LimitedHandler(sys.stderr)]
+    root.setLevel(logging.WARNING)
+    logging.getLogger(ROOT).setLevel(level)

@@ -1,0 +1,268 @@
+"""Names of topics and namespaces, read and written by Pulsar's rules.
+
+    persistent://tenant/namespace/local-name      the full form
+    tenant/namespace/local-name                   persistent
+    local-name                                    persistent, in public/default
+
+The domain is `persistent` or `non-persistent`. Tenants and namespaces are made of ASCII letters,
+digits and `- = : . _`; a local name may hold anything but a slash, and not only blanks. Names with
+a cluster between tenant and namespace (Pulsar's V1 form) are refused, as Pulsar refuses them since
+4.2. A local name that ends with `-partition-N`, N written without leading zeros, is partition N of
+the topic before it. Mirrors org.apache.pulsar.common.naming.{TopicName,NamespaceName}, but for
+two corners: the domain is written in lower case whatever the client wrote, so that one managed
+ledger never gets two topics; and `-partition-N` with nothing before it is a topic of its own.
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.url_encoding import decode, encode
+
+PUBLIC_TENANT = "public"
+DEFAULT_NAMESPACE = "default"
+PARTITIONED_TOPIC_SUFFIX = "-partition-"
+PERSISTENT = "persistent"
+NON_PERSISTENT = "non-persistent"
+
+CACHED_NAMES_MAX = 10_000
+CACHED_NAME_LENGTH_MAX = 1_024  # characters; a client must not fill the memory with huge names
+SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
+PARTITION_INDEX_MAX = 2**31 - 1
+
+_NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
+_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_DOMAINS = (PERSISTENT, NON_PERSISTENT)
+SYSTEM_NAMESPACE = "pulsar/system"
+_SYSTEM_TOPIC = re.compile(r"__change_events|__transaction_.*|.*__transaction_pending_ack")
+
+
+class NamespaceName:
+    """`tenant/namespace`. Equal names compare equal; the object does not change."""
+
+    __slots__ = ("_name", "local_name", "tenant")
+
+    tenant: str
+    local_name: str
+
+    def __init__(self, tenant: str, local_name: str) -> None:
+        """Raises InvalidTopicName when a part holds a character that it must not."""
+        self._name = f"{tenant}/{local_name}"
+        for what, part in (("tenant", tenant), ("namespace", local_name)):
+            if _NAMED_ENTITY.fullmatch(part) is None:
+                raise InvalidTopicName(
+                    f"{_shown(self._name)} is not a namespace: its {what} {_shown(part)} must be"
+                    " made of letters, digits and - = : . _ only."
+                )
+        self.tenant = tenant
+        self.local_name = local_name
+
+    @classmethod
+    def get(cls, name: str) -> NamespaceName:
+        """Reads `tenant/namespace`. Raises InvalidTopicName."""
+        parts = name.split("/")
+        if len(parts) != 2:
+            raise InvalidTopicName(
+                f"{_shown(name)} is not a namespace: it has the form tenant/namespace."
+            )
+        return cls(parts[0], parts[1])
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"NamespaceName({self._name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamespaceName) and other._name == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
+class TopicName:
+    """A topic's full name and its parts. Equal names compare equal; the object does not change."""
+
+    __slots__ = ("_full_name", "domain", "local_name", "namespace_name", "partition_index")
+
+    domain: str
+    namespace_name: NamespaceName
+    local_name: str
+    partition_index: int  # -1: not a partition
+
+    def __init__(self, domain: str, namespace_name: NamespaceName, local_name: str) -> None:
+        """Use `get` for what a client wrote. Raises InvalidTopicName."""
+        self._full_name = f"{domain}://{namespace_name}/{local_name}"
+        if domain not in _DOMAINS:
+            raise InvalidTopicName(
+                f"{_shown(self._full_name)} is not a topic name: the domain {_shown(domain)} is"
+                " neither persistent nor non-persistent."
+            )
+        if not local_name or local_name.isspace():
+            raise InvalidTopicName(
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace is"
+                " blank."
+            )
+        if "/" in local_name:
+            raise InvalidTopicName(
+                f"{_shown(self._full_name)} is not a topic name: the part after the namespace has"
+                " a slash."
+            )
+        self.domain = domain
+        self.namespace_name = namespace_name
+        self.local_name = local_name
+        self.partition_index = _partition_index(local_name)
+
+    @classmethod
+    def get(cls, name: str) -> TopicName:
+        """The topic of a full or short name, from a cache of the last names used.
+
+        Raises InvalidTopicName with a sentence for the client's user.
+        """
+        found = _cache.get(name)
+        if found is None:
+            found = _parse(name)
+            if len(name) <= CACHED_NAME_LENGTH_MAX:
+                if len(_cache) >= CACHED_NAMES_MAX:
+                    del _cache[next(iter(_cache))]
+                _cache[name] = found
+        return found
+
+    @classmethod
+    def of_managed_ledger(cls, name: str) -> TopicName:
+        """The inverse of `managed_ledger_name`. Raises InvalidTopicName."""
+        parts = name.split("/")
+        if len(parts) != 4:
+            raise InvalidTopicName(f"{_shown(name)} is not the name of a topic's managed ledger.")
+        tenant, namespace, domain, encoded = parts
+        return cls(domain, NamespaceName(tenant, namespace), decode(encoded))
+
+    @property
+    def tenant(self) -> str:
+        return self.namespace_name.tenant
+
+    @property
+    def namespace(self) -> str:
+        """`tenant/namespace`."""
+        return str(self.namespace_name)
+
+    @property
+    def namespace_portion(self) -> str:
+        """The namespace without its tenant."""
+        return self.namespace_name.local_name
+
+    @property
+    def is_persistent(self) -> bool:
+        return self.domain == PERSISTENT
+
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether this names one partition of a topic."""
+        return self.partition_index >= 0
+
+    @property
+    def is_system(self) -> bool:
+        """Whether it is one of the broker's own, which lists leave out; SystemTopicNames."""
+        return (
+            self.namespace == SYSTEM_NAMESPACE
+            or _SYSTEM_TOPIC.fullmatch(self._base_local_name()) is not None
+        )
+
+    @property
+    def encoded_local_name(self) -> str:
+        """The local name as Java's URLEncoder writes it: one element of a path."""
+        return encode(self.local_name)
+
+    @property
+    def managed_ledger_name(self) -> str:
+        """`tenant/namespace/domain/<encoded local name>`; what follows /managed-ledgers
+        in the metadata store. TopicName.getPersistenceNamingEncoding."""
+        return f"{self.namespace_name}/{self.domain}/{self.encoded_local_name}"
+
+    @property
+    def lookup_name(self) -> str:
+        """`domain/tenant/namespace/<encoded local name>`; TopicName.getLookupName."""
+        return f"{self.domain}/{self.namespace_name}/{self.encoded_local_name}"
+
+    @property
+    def schema_name(self) -> str:
+        """What the topic's schemas are kept under; all partitions share them."""
+        return f"{self.namespace_name}/{encode(self._base_local_name())}"
+
+    @property
+    def partitioned_topic_name(self) -> str:
+        """The full name of the topic that this is a partition of, else this topic's own."""
+        return f"{self.domain}://{self.namespace_name}/{self._base_local_name()}"
+
+    def partition(self, index: int) -> TopicName:
+        """Partition `index`, counted from 0, of this topic; a partition is itself."""
+        if self.is_partitioned:
+            return self
+        return TopicName.get(f"{self._full_name}{PARTITIONED_TOPIC_SUFFIX}{index}")
+
+    def _base_local_name(self) -> str:
+        if self.partition_index < 0:
+            return self.local_name
+        return self.local_name[: self.local_name.rindex(PARTITIONED_TOPIC_SUFFIX)]
+
+    def __str__(self) -> str:
+        return self._full_name
+
+    def __repr__(self) -> str:
+        return f"TopicName({self._full_name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TopicName) and other._full_name == self._full_name
+
+    def __hash__(self) -> int:
+        return hash(self._full_name)
+
+
+# What clients wrote -> the topic; the oldest leaves when the cache is full.
+_cache: dict[str, TopicName] = {}
+
+
+def _parse(name: str) -> TopicName:
+    if not isinstance(name, str):
+        # protobuf hands out a string field that is no UTF-8 as bytes.
+        raise InvalidTopicName("The topic name is not valid: it is not encoded in UTF-8.")
+    domain, separator, rest = name.partition("://")
+    if not separator:
+        return _parse_short(name)
+    parts = rest.split("/")
+    if len(parts) > 3:
+        raise InvalidTopicName(
+            f"{_shown(name)} is not a topic name: names with a cluster in them are not supported"
+            " and a local name has no slash; write domain://tenant/namespace/topic."
+        )
+    if len(parts) < 3:
+        raise InvalidTopicName(
+            f"{_shown(name)} is not a topic name: it has the form domain://tenant/namespace/topic."
+        )
+    tenant, namespace, local_name = parts
+    return TopicName(domain.lower(), NamespaceName(tenant, namespace), local_name)
+
+
+def _parse_short(name: str) -> TopicName:
+    parts = name.split("/")
+    if len(parts) == 1:
+        return TopicName(PERSISTENT, NamespaceName(PUBLIC_TENANT, DEFAULT_NAMESPACE), name)
+    if len(parts) == 3:
+        return TopicName(PERSISTENT, NamespaceName(parts[0], parts[1]), parts[2])
+    raise InvalidTopicName(
+        f"{_shown(name)} is not a topic name: a short name is topic or tenant/namespace/topic."
+    )
+
+
+def _partition_index(local_name: str) -> int:
+    found = _PARTITION.fullmatch(local_name)
+    if found is None:
+        return -1
+    index = int(found.group(2))
+    return index if index <= PARTITION_INDEX_MAX else -1
+
+
+def _shown(text: str) -> str:
+    shown = repr(text[:SHOWN_LENGTH_MAX])
+    return shown if len(text) <= SHOWN_LENGTH_MAX else f"{shown}..."

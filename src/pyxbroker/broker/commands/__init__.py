@@ -1,0 +1,1 @@
+"""The commands of clients: their table, and what the broker does for each."""

@@ -1,0 +1,373 @@
+"""What the broker does for each command of a client: the table, the handshake, and lookups.
+
+Commands of producers and consumers are in topic_commands.py. A command that has to wait (for
+metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import DecodeError
+
+from pyxbroker.base.errors import (
+    ConsumerNotFound,
+    MetadataStoreError,
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    ServiceNotReady,
+    TooManyRequests,
+    UnknownError,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.commands import liveness, replies, seek
+from pyxbroker.broker.commands.topic_commands import TopicCommands
+from pyxbroker.broker.commands.topic_list import TopicLists
+from pyxbroker.connection import Connection
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.producer import Producer
+    from pyxbroker.roles.standalone import Service
+
+log = get_logger("pyxbroker.connection")
+
+PROTOCOL_VERSION = 21
+PROTOCOL_VERSION_BATCHES = 4
+COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
+
+Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
+
+REFUSED_SENDS = {
+    "checksum": (
+        replies.CHECKSUM_ERROR,
+        "The checksum of the message does not match: it was damaged on its way to the broker.",
+    ),
+    "metadata": (
+        replies.CHECKSUM_ERROR,
+        "The metadata of the message cannot be decoded, so no consumer could read it.",
+    ),
+    "transaction": (
+        replies.NOT_ALLOWED,
+        "Sending within a transaction is not supported by this broker.",
+    ),
+}
+
+
+class LookupLimit:
+    """Bounds the lookups of all clients that are under way (maxConcurrentLookupRequest)."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.admitted_now = 0
+
+    @contextlib.contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Raises TooManyRequests when there are as many as there may be."""
+        if self.admitted_now >= self._limit:
+            raise TooManyRequests(
+                f"{self._limit} lookups are under way, which is the limit of this broker"
+                " (maxConcurrentLookupRequest); try again."
+            )
+        self.admitted_now += 1
+        try:
+            yield
+        finally:
+            self.admitted_now -= 1
+
+
+def as_pulsar_error(error: Exception) -> PulsarError:
+    """The error that a client is told for anything that went wrong."""
+    if isinstance(error, PulsarError):
+        return error
+    if isinstance(error, MetadataError):
+        return MetadataStoreError(str(error))
+    if isinstance(error, (LedgerError, ManagedLedgerError, CursorError)):
+        return PersistenceError(str(error))
+    return UnknownError(f"The broker failed: {error!r}. Its log says where.")
+
+
+class Handlers:
+    """The commands of all connections of one broker."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._lookups = LookupLimit(service.config.maxConcurrentLookupRequest)
+        commands = TopicCommands(service)
+        lists = TopicLists(service, self._lookups)
+        kinds = pb.BaseCommand
+        # type -> (field of BaseCommand, handler)
+        self._table: dict[int, tuple[str, Handler]] = {
+            kinds.LOOKUP: ("lookupTopic", self._handle_lookup),
+            kinds.PARTITIONED_METADATA: ("partitionMetadata", self._handle_partitioned_metadata),
+            kinds.PING: ("ping", self._handle_ping),
+            kinds.PONG: ("pong", self._handle_pong),
+            kinds.PRODUCER: ("producer", commands.handle_producer),
+            kinds.CLOSE_PRODUCER: ("close_producer", commands.handle_close_producer),
+            kinds.SUBSCRIBE: ("subscribe", commands.handle_subscribe),
+            kinds.UNSUBSCRIBE: ("unsubscribe", commands.handle_unsubscribe),
+            kinds.CLOSE_CONSUMER: ("close_consumer", commands.handle_close_consumer),
+            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
+                "redeliverUnacknowledgedMessages",
+                commands.handle_redeliver,
+            ),
+            kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
+            kinds.SEEK: ("seek", seek.handle_seek),
+            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", seek.handle_get_last_message_id),
+            kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),
+            kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
+            kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),
+        }
+
+    @property
+    def lookups_admitted(self) -> int:
+        """Lookups that are under way, of all clients."""
+        return self._lookups.admitted_now
+
+    # --- called by connections ----------------------------------------------------------------
+
+    def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
+        """A command that is not hot (or not written the usual way)."""
+        command = pb.BaseCommand()
+        try:
+            command.ParseFromString(data)
+        except DecodeError:
+            self.on_malformed(connection, "a command could not be decoded")
+            connection.close()
+            return
+        if not connection.established:
+            self._handle_first(connection, command)
+            return
+        found = self._table.get(command.type)
+        if found is None:
+            self._refuse(connection, command)
+            return
+        field, handler = found
+        if not command.HasField(field):
+            self.on_malformed(connection, f"a command of type {command.type} has no {field}")
+            connection.close()
+            return
+        self._call(connection, handler, getattr(command, field))
+
+    def on_malformed(self, connection: Connection, what: str) -> None:
+        """The peer does not speak the protocol: it is told, and the connection is closed."""
+        log.warning("closed", peer=connection.peer, reason=what)
+        connection.send_frame(
+            replies.error(replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}.")
+        )
+
+    def on_internal_error(self, connection: Connection, error: Exception) -> None:
+        """A defect of ours, met while handling this connection."""
+        log.failure("internal error", error, peer=connection.peer)
+
+    def on_refused_send(
+        self,
+        connection: Connection,
+        producer: Producer,
+        sequence_id: int,
+        highest_sequence_id: int,
+        reason: str,
+    ) -> None:
+        """A SEND that cannot be stored."""
+        code, message = REFUSED_SENDS[reason]
+        log.warning(
+            "a SEND was refused",
+            peer=connection.peer,
+            topic=producer.topic.name,
+            producer=producer.name,
+            sequence_id=sequence_id,
+            reason=message,
+        )
+        connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
+
+    def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
+        """An ACK for a consumer that is not open here, whose client waits for an answer."""
+        reason = f"Consumer {consumer_id} is not open on this connection."
+        connection.send_frame(
+            replies.ack_response(consumer_id, request_id, ConsumerNotFound.code, reason)
+        )
+
+    def on_closed(self, connection: Connection) -> None:
+        """The connection is gone, and everything that its client had open with it."""
+        # Commands that are still under way finish: what they began in metadata must not be left
+        # half.
+        for producer in list(connection.producers.values()):
+            producer.topic.remove_producer(producer)
+        consumers = list(connection.consumers.values())
+        connection.producers.clear()
+        connection.consumers.clear()
+        for consumer in consumers:
+            consumer.subscription.remove_consumer(consumer)
+        for watcher in connection.session.watchers.values():
+            watcher.forget()
+        connection.session.watchers.clear()
+        liveness.on_answer(connection)
+        log.info("disconnected", peer=connection.peer)
+
+    # --- running handlers ---------------------------------------------------------------------
+
+    def _call(self, connection: Connection, handler: Handler, message: Any) -> None:
+        try:
+            waiting = handler(connection, message)
+        except Exception as error:
+            self._answer_error(connection, message, error)
+            return
+        if waiting is not None:
+            task = asyncio.ensure_future(self._run(connection, waiting, message))
+            tasks = connection.session.tasks
+            tasks.add(task)
+            if len(tasks) == COMMANDS_MAX:
+                connection.pause_commands(True)
+
+            def on_done(done: asyncio.Future[None]) -> None:
+                tasks.discard(done)
+                if len(tasks) == COMMANDS_MAX // 2 and not connection.closed:
+                    connection.pause_commands(False)
+
+            task.add_done_callback(on_done)
+
+    async def _run(self, connection: Connection, waiting: Awaitable[None], message: Any) -> None:
+        try:
+            await waiting
+        except Exception as error:
+            self._answer_error(connection, message, error)
+
+    def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
+        told = self._told(connection, message, error)
+        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+
+    @staticmethod
+    def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
+        """What the client of a command that failed is told; the log has what it is not."""
+        told = as_pulsar_error(error)
+        if told is error:
+            return told
+        about = {"peer": connection.peer, "command": type(message).__name__}
+        if isinstance(told, UnknownError):
+            log.failure("a command failed", error, **about)
+        else:
+            # The storage or the metadata cannot do it now; where that comes from they say.
+            log.warning("a command is refused", **about, error=error)
+        return told
+
+    def _refuse(self, connection: Connection, command: Any) -> None:
+        """What is not built, or not for a broker, answers its request with a sentence."""
+        name = pb.BaseCommand.Type.Name(command.type)
+        for _, message in command.ListFields():
+            request_id = getattr(message, "request_id", None)
+            if request_id is not None:
+                connection.send_frame(
+                    replies.error(
+                        request_id, NotAllowed.code, f"{name} is not supported by this broker."
+                    )
+                )
+                return
+        self.on_malformed(connection, f"a client does not send {name}")
+        connection.close()
+
+    # --- handshake and keep-alive -------------------------------------------------------------
+
+    def _handle_first(self, connection: Connection, command: Any) -> None:
+        if command.type != pb.BaseCommand.CONNECT or not command.HasField("connect"):
+            self.on_malformed(connection, "the first command must be CONNECT")
+            connection.close()
+            return
+        connect = command.connect
+        if not self.service.is_ready:
+            connection.send_frame(
+                replies.error(
+                    replies.NO_REQUEST, ServiceNotReady.code, "The broker is not ready; try again."
+                )
+            )
+            connection.close()
+            return
+        if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
+            # Such a client could not decode a batch, and nobody can tell which entries are one.
+            connection.send_frame(
+                replies.error(
+                    replies.NO_REQUEST,
+                    replies.NOT_ALLOWED,
+                    f"Protocol version {connect.protocol_version} is too old: at least"
+                    f" {PROTOCOL_VERSION_BATCHES} is needed.",
+                )
+            )
+            connection.close()
+            return
+        connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
+        connection.session.client_version = connect.client_version
+        connection.established = True
+        connection.send_frame(
+            replies.connected(
+                self.service.server_version,
+                connection.protocol_version,
+                self.service.config.maxMessageSize,
+                topic_watchers=self.service.config.enableBrokerTopicListWatcher,
+            )
+        )
+        log.info("connected", peer=connection.peer, client=connect.client_version)
+
+    def _handle_ping(self, connection: Connection, message: Any) -> None:
+        connection.send_frame(replies.pong())
+
+    def _handle_pong(self, connection: Connection, message: Any) -> None:
+        connection.session.ping_sent = False
+        liveness.on_answer(connection)
+
+    def check_alive(self, live: list[Connection]) -> None:
+        """Called once per keep-alive interval: pings silent peers, closes those that stay
+        silent.
+        """
+        for connection in live:
+            if connection.heard or connection.is_paused:
+                connection.heard = False
+                connection.session.ping_sent = False
+            elif not connection.established or connection.session.ping_sent:
+                log.info("closed: silent for too long", peer=connection.peer)
+                connection.close()
+                continue
+            if connection.established and not connection.session.ping_sent:
+                connection.session.ping_sent = True
+                connection.send_frame(replies.ping())
+
+    # --- lookups ------------------------------------------------------------------------------
+
+    async def _handle_lookup(self, connection: Connection, message: Any) -> None:
+        async def answer() -> bytes:
+            result = await self.service.lookup(message.topic)
+            return replies.lookup_connect(message.request_id, result.broker_url)
+
+        await self._answer_lookup(connection, message, replies.LOOKUP, answer())
+
+    async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
+        async def answer() -> bytes:
+            count = await self.service.topics.partitioned.metadata(
+                TopicName.get(message.topic), message.metadata_auto_creation_enabled
+            )
+            return replies.partitions(message.request_id, count)
+
+        await self._answer_lookup(connection, message, replies.PARTITIONED_METADATA, answer())
+
+    async def _answer_lookup(
+        self,
+        connection: Connection,
+        message: Any,
+        kind: replies.LookupKind,
+        answering: Coroutine[Any, Any, bytes],
+    ) -> None:
+        """Sends the answer, or the reason why there is none, unless too many are under way."""
+        try:
+            with contextlib.closing(answering), self._lookups.admitted():
+                answer = await answering
+        except Exception as error:
+            told = self._told(connection, message, error)
+            answer = replies.lookup_failed(kind, message.request_id, told.code, str(told))
+        connection.send_frame(answer)

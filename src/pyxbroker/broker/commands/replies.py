@@ -1,0 +1,281 @@
+"""The frames that answer cold commands, from protobuf messages."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.consumer import Consumer
+
+_SIZES = struct.Struct(">II")
+
+UNKNOWN_ERROR = 0
+PERSISTENCE_ERROR = 2
+CHECKSUM_ERROR = 9
+TOPIC_TERMINATED = 15
+NOT_ALLOWED = 22
+
+NO_REQUEST = 2**64 - 1  # the request id of an error that answers no request
+MINUS_ONE = 2**64 - 1  # -1 as the unsigned ids of positions carry it
+
+
+class LookupKind(NamedTuple):
+    """A question whose answer has its own way to say that it is refused."""
+
+    response_type: int
+    field: str  # of BaseCommand
+    failed: int  # the value of the answer's field `response`
+
+
+LOOKUP = LookupKind(
+    pb.BaseCommand.LOOKUP_RESPONSE, "lookupTopicResponse", pb.CommandLookupTopicResponse.Failed
+)
+PARTITIONED_METADATA = LookupKind(
+    pb.BaseCommand.PARTITIONED_METADATA_RESPONSE,
+    "partitionMetadataResponse",
+    pb.CommandPartitionedTopicMetadataResponse.Failed,
+)
+
+
+def frame(command: Any) -> bytes:
+    """A simple command frame from a BaseCommand."""
+    body: bytes = command.SerializeToString()
+    return _SIZES.pack(len(body) + 4, len(body)) + body
+
+
+def _command(kind: int) -> Any:
+    command = pb.BaseCommand()
+    command.type = kind
+    return command
+
+
+def connected(
+    server_version: str, protocol_version: int, max_message_size: int, *, topic_watchers: bool
+) -> bytes:
+    command = _command(pb.BaseCommand.CONNECTED)
+    answer = command.connected
+    answer.server_version = server_version
+    answer.protocol_version = protocol_version
+    answer.max_message_size = max_message_size
+    flags = answer.feature_flags
+    flags.supports_get_partitioned_metadata_without_auto_creation = True
+    flags.supports_topic_watchers = topic_watchers
+    flags.supports_topic_watcher_reconcile = topic_watchers
+    return frame(command)
+
+
+def ping() -> bytes:
+    command = _command(pb.BaseCommand.PING)
+    command.ping.SetInParent()
+    return frame(command)
+
+
+def pong() -> bytes:
+    command = _command(pb.BaseCommand.PONG)
+    command.pong.SetInParent()
+    return frame(command)
+
+
+def success(request_id: int) -> bytes:
+    command = _command(pb.BaseCommand.SUCCESS)
+    command.success.request_id = request_id
+    return frame(command)
+
+
+def error(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.ERROR)
+    command.error.request_id = request_id
+    command.error.error = code
+    command.error.message = message
+    return frame(command)
+
+
+def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.SEND_ERROR)
+    answer = command.send_error
+    answer.producer_id = producer_id
+    answer.sequence_id = sequence_id
+    answer.error = code
+    answer.message = message
+    return frame(command)
+
+
+def producer_success(request_id: int, name: str) -> bytes:
+    """A producer is open; nothing is known of what one of its name has sent before."""
+    command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
+    answer = command.producer_success
+    answer.request_id = request_id
+    answer.producer_name = name
+    answer.last_sequence_id = -1
+    answer.schema_version = b""
+    return frame(command)
+
+
+def lookup_connect(request_id: int, broker_url: str) -> bytes:
+    """This broker serves the topic."""
+    command, answer = _lookup_answer(LOOKUP, request_id)
+    answer.response = pb.CommandLookupTopicResponse.Connect
+    answer.brokerServiceUrl = broker_url
+    answer.authoritative = True
+    answer.proxy_through_service_url = False
+    return frame(command)
+
+
+def partitions(request_id: int, count: int) -> bytes:
+    """How many partitions a topic has; 0 for a topic that is not partitioned."""
+    command, answer = _lookup_answer(PARTITIONED_METADATA, request_id)
+    answer.response = pb.CommandPartitionedTopicMetadataResponse.Success
+    answer.partitions = count
+    return frame(command)
+
+
+def lookup_failed(kind: LookupKind, request_id: int, code: int, message: str) -> bytes:
+    """A LOOKUP or PARTITIONED_METADATA that is refused; clients expect no ERROR for these."""
+    command, answer = _lookup_answer(kind, request_id)
+    answer.response = kind.failed
+    answer.error = code
+    answer.message = message
+    return frame(command)
+
+
+def _lookup_answer(kind: LookupKind, request_id: int) -> tuple[Any, Any]:
+    """(the command, the answer in it) of a response type that has its own way to fail."""
+    command = _command(kind.response_type)
+    answer = getattr(command, kind.field)
+    answer.request_id = request_id
+    return command, answer
+
+
+def topics_of_namespace(
+    request_id: int, topics: list[str], filtered: bool, topics_hash: str, changed: bool
+) -> bytes:
+    """filtered: by the pattern; changed: since the list with the hash that the client has."""
+    command = _command(pb.BaseCommand.GET_TOPICS_OF_NAMESPACE_RESPONSE)
+    answer = command.getTopicsOfNamespaceResponse
+    answer.request_id = request_id
+    answer.topics.extend(topics)
+    answer.filtered = filtered
+    answer.topics_hash = topics_hash
+    answer.changed = changed
+    return frame(command)
+
+
+def watch_topic_list_success(
+    request_id: int, watcher_id: int, topics: list[str], topics_hash: str
+) -> bytes:
+    command = _command(pb.BaseCommand.WATCH_TOPIC_LIST_SUCCESS)
+    answer = command.watchTopicListSuccess
+    answer.request_id = request_id
+    answer.watcher_id = watcher_id
+    answer.topic.extend(topics)
+    answer.topics_hash = topics_hash
+    return frame(command)
+
+
+def topic_update(watcher_id: int, new: list[str], deleted: list[str], topics_hash: str) -> bytes:
+    """What came and went; the hash is that of the whole list after it."""
+    command = _command(pb.BaseCommand.WATCH_TOPIC_UPDATE)
+    update = command.watchTopicUpdate
+    update.watcher_id = watcher_id
+    update.new_topics.extend(new)
+    update.deleted_topics.extend(deleted)
+    update.topics_hash = topics_hash
+    return frame(command)
+
+
+def last_message_id(
+    request_id: int,
+    position: tuple[int, int],
+    partition: int,
+    batch_index: int,
+    mark_delete: tuple[int, int] | None,
+) -> bytes:
+    command = _command(pb.BaseCommand.GET_LAST_MESSAGE_ID_RESPONSE)
+    answer = command.getLastMessageIdResponse
+    answer.request_id = request_id
+    last = answer.last_message_id
+    last.ledgerId, last.entryId = (_unsigned(part) for part in position)
+    last.partition = partition
+    last.batch_index = batch_index
+    if mark_delete is not None:
+        mark = answer.consumer_mark_delete_position
+        mark.ledgerId, mark.entryId = (_unsigned(part) for part in mark_delete)
+    return frame(command)
+
+
+def ack_response(consumer_id: int, request_id: int, code: int | None, message: str) -> bytes:
+    command = _command(pb.BaseCommand.ACK_RESPONSE)
+    answer = command.ackResponse
+    answer.consumer_id = consumer_id
+    answer.request_id = request_id
+    if code is not None:
+        answer.error = code
+        answer.message = message
+    return frame(command)
+
+
+def reached_end_of_topic(consumer_id: int) -> bytes:
+    """The topic is terminated, and the subscription has acknowledged everything."""
+    command = _command(pb.BaseCommand.REACHED_END_OF_TOPIC)
+    command.reachedEndOfTopic.consumer_id = consumer_id
+    return frame(command)
+
+
+def close_producer(producer_id: int) -> bytes:
+    command = _command(pb.BaseCommand.CLOSE_PRODUCER)
+    command.close_producer.producer_id = producer_id
+    command.close_producer.request_id = NO_REQUEST
+    return frame(command)
+
+
+def close_consumer(consumer_id: int) -> bytes:
+    command = _command(pb.BaseCommand.CLOSE_CONSUMER)
+    command.close_consumer.consumer_id = consumer_id
+    command.close_consumer.request_id = NO_REQUEST
+    return frame(command)
+
+
+def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
+    """What a client may know of its consumer; rates are those of the last minute or so."""
+    command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    answer = command.consumerStatsResponse
+    answer.request_id = request_id
+    rates = consumer.rates()
+    answer.msgRateOut = rates.msg_out
+    answer.msgThroughputOut = rates.bytes_out
+    answer.msgRateRedeliver = rates.redelivered
+    answer.messageAckRate = rates.acked
+    answer.msgRateExpired = 0.0
+    answer.consumerName = consumer.name
+    answer.availablePermits = max(consumer.permits, 0)
+    answer.unackedMessages = consumer.unacked_messages
+    answer.blockedConsumerOnUnackedMsgs = consumer.is_at_limit
+    answer.address = f"/{consumer.connection.peer}"
+    answer.connectedSince = consumer.connected_since
+    answer.type = str(consumer.subscription.kind)
+    answer.msgBacklog = consumer.subscription.cursor.backlog
+    return frame(command)
+
+
+def consumer_stats_failed(request_id: int, code: int, message: str) -> bytes:
+    command = _command(pb.BaseCommand.CONSUMER_STATS_RESPONSE)
+    answer = command.consumerStatsResponse
+    answer.request_id = request_id
+    answer.error_code = code
+    answer.error_message = message
+    return frame(command)
+
+
+def active_consumer_change(consumer_id: int, is_active: bool) -> bytes:
+    """Whether a consumer of a Failover subscription is the one that gets messages."""
+    command = _command(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE)
+    command.active_consumer_change.consumer_id = consumer_id
+    command.active_consumer_change.is_active = is_active
+    return frame(command)
+
+
+def _unsigned(value: int) -> int:
+    return value & MINUS_ONE

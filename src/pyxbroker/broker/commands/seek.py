@@ -1,0 +1,112 @@
+"""Where a subscription stands: SEEK, the start of readers, GET_LAST_MESSAGE_ID."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pyxbroker.base.errors import MetadataStoreError, UnknownError
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.connection import Connection
+from pyxbroker.entry import Position
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.proto import PulsarApi as pb
+
+ID_MAX = 2**63 - 1
+LATEST = Position(ID_MAX, ID_MAX)
+READER_KEPT_S = 60.0  # after a seek, until its client is back
+
+
+async def handle_seek(connection: Connection, message: Any) -> None:
+    """SEEK: moves the subscription, whose consumers are sent away and come back.
+
+    Clients drop what they hold when they come back, and ask for messages anew: without that, the
+    permits of messages that they throw away would be lost.
+    """
+    subscription: Subscription = _consumer(connection, message.consumer_id).subscription
+    topic = subscription.topic
+    if not topic.name.is_persistent:
+        # There is nowhere to go, and Pulsar says that it is there.
+        connection.send_frame(replies.success(message.request_id))
+        return
+    ack_set: Sequence[int] = ()
+    if message.HasField("message_id"):
+        mark_delete = mark_before(topic.managed_ledger, message.message_id)
+        ack_set = tuple(message.message_id.ack_set)
+    elif message.HasField("message_publish_time"):
+        mark_delete = await topic.position_before_time(message.message_publish_time)
+    else:
+        raise MetadataStoreError("Message id and message publish time were not present")
+    if subscription.closing:
+        raise UnknownError("Error when resetting subscription: Failed to fence subscription")
+    topic.check_open()
+    subscription.closing = True
+    try:
+        subscription.disconnect()
+        await subscription.seek(mark_delete, ack_set)
+    finally:
+        subscription.closing = False
+        if not subscription.cursor.durable:
+            topic.loop.call_later(READER_KEPT_S, topic.drop_unused_reader, subscription)
+    connection.send_frame(replies.success(message.request_id))
+
+
+async def handle_get_last_message_id(connection: Connection, message: Any) -> None:
+    """GET_LAST_MESSAGE_ID: the last message, and how far the subscription is."""
+    subscription: Subscription = _consumer(connection, message.consumer_id).subscription
+    topic = subscription.topic
+    if not topic.name.is_persistent:
+        raise UnknownError(f"Topic {topic.name} is non-persistent: it has no last message.")
+    position, batch_index = await topic.last_message()
+    mark_delete = subscription.cursor.acks.mark_delete
+    connection.send_frame(
+        replies.last_message_id(
+            message.request_id, position, topic.partition, batch_index, mark_delete
+        )
+    )
+
+
+async def reader_start(topic: Topic, message: Any) -> Position:
+    """The mark after which a reader begins, from its SUBSCRIBE."""
+    managed_ledger = topic.managed_ledger
+    if message.start_message_rollback_duration_sec:
+        since = time.time() - message.start_message_rollback_duration_sec
+        return await topic.position_before_time(int(since * 1000))
+    if message.HasField("start_message_id"):
+        return mark_before(managed_ledger, message.start_message_id)
+    if message.initialPosition == pb.CommandSubscribe.Earliest:
+        return managed_ledger.first_position()
+    return managed_ledger.last_confirmed
+
+
+def mark_before(managed_ledger: ManagedLedger, message_id: Any) -> Position:
+    """The mark after which the entry of a message id is the next one, or the first that is left.
+
+    The entry itself is delivered: only the client knows whether it wants that message too, or which
+    messages of a batch it has had, and it passes over those. Of a chunked message all chunks are.
+    """
+    if message_id.HasField("first_chunk_message_id"):
+        message_id = message_id.first_chunk_message_id
+    position = Position(signed(message_id.ledgerId), signed(message_id.entryId))
+    if position.ledger_id < 0:
+        return managed_ledger.first_position()
+    following = None if position == LATEST else managed_ledger.normalize(position)
+    if following is None:
+        return managed_ledger.last_confirmed
+    return Position(following.ledger_id, following.entry_id - 1)
+
+
+def _consumer(connection: Connection, consumer_id: int) -> Consumer:
+    consumer: Consumer | None = connection.consumers.get(consumer_id)
+    if consumer is None:
+        raise MetadataStoreError("Consumer not found")
+    return consumer
+
+
+def signed(value: int) -> int:
+    """The -1 that an unsigned id of a position may stand for."""
+    return value - 2**64 if value > ID_MAX else value

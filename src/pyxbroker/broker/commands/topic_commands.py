@@ -1,0 +1,281 @@
+"""Commands about producers and consumers: open, close, move."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import (
+    ConsumerAssignError,
+    ConsumerNotFound,
+    MetadataStoreError,
+    NotAllowed,
+    ProducerBusy,
+)
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands.liveness import Liveness
+from pyxbroker.broker.commands.seek import reader_start, signed
+from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
+from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.producer import Producer
+from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, SubscriptionType
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.connection import Connection
+from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.roles.standalone import Service
+
+
+class TopicCommands:
+    """The handlers of these commands; handlers.py has the table that leads here."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._liveness = Liveness(service.config.connectionLivenessCheckTimeoutMillis)
+
+    # --- producers ----------------------------------------------------------------------------
+
+    async def handle_producer(self, connection: Connection, message: Any) -> None:
+        producer_id = message.producer_id
+        existing = connection.producers.get(producer_id)
+        if existing is not None:
+            # The client asks again because it did not see the answer.
+            self._answer_producer(connection, message.request_id, existing)
+            return
+        _refuse_unsupported_producer(message)
+        _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
+        topic_name = TopicName.get(message.topic)
+        if topic_name.is_persistent:
+            self._service.publish_gate.check()
+        key = ("producer", producer_id)
+        with Opening(connection, key):
+            topic = await self._service.topics.get(topic_name, create=True)
+            name = message.producer_name
+            user_provided = bool(name) and message.user_provided_producer_name
+            if not name:
+                name = await self._service.producer_names.next()
+            if message.initial_subscription_name:
+                await self._create_initial_subscription(topic, message.initial_subscription_name)
+            if connection.closed:
+                return
+            producer = Producer(
+                connection,
+                producer_id,
+                topic,
+                name,
+                message.epoch,
+                user_provided,
+                {each.key: each.value for each in message.metadata},
+            )
+            await self._make_room(connection, topic.holder(producer))
+            if connection.closed:
+                return
+            topic.add_producer(producer)
+            connection.producers[producer_id] = producer
+        self._answer_producer(connection, message.request_id, producer)
+
+    async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
+        """Sends away a producer or consumer that is in the way and whose client is gone."""
+        if holder is not None and holder.connection is not connection:
+            await self._liveness.is_alive(holder.connection)
+
+    async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
+        """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
+        if name in topic.subscriptions or not topic.name.is_persistent:
+            return
+        if not self._service.config.allowAutoSubscriptionCreation:
+            raise NotAllowed(
+                "Could not create the initial subscription due to the auto subscription creation"
+                " is not allowed."
+            )
+        await topic.subscription_for(name, topic.managed_ledger.first_position(), {}, True)
+
+    @staticmethod
+    def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
+        connection.send_frame(replies.producer_success(request_id, producer.name))
+
+    async def handle_close_producer(self, connection: Connection, message: Any) -> None:
+        await opened(connection, ("producer", message.producer_id))
+        producer = connection.producers.get(message.producer_id)
+        if producer is not None:
+            await producer.idle()
+            connection.forget_producer(message.producer_id)
+            producer.topic.remove_producer(producer)
+        connection.send_frame(replies.success(message.request_id))
+
+    # --- consumers ----------------------------------------------------------------------------
+
+    async def handle_subscribe(self, connection: Connection, message: Any) -> None:
+        consumer_id = message.consumer_id
+        if consumer_id in connection.consumers:
+            connection.send_frame(replies.success(message.request_id))
+            return
+        kind = SubscriptionType(message.subType)
+        _refuse_unsupported_consumer(message)
+        _check_text(subscription=message.subscription, consumer=message.consumer_name)
+        if not message.subscription:
+            raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
+        with Opening(connection, ("consumer", consumer_id)):
+            name = TopicName.get(message.topic)
+            topic = await self._service.topics.get(name, create=message.force_topic_creation)
+            topic.check_consumers()
+            _check_durability(topic, message)
+            subscription = await self._subscription(topic, message)
+            try:
+                await self._add_consumer(connection, subscription, kind, message)
+            finally:
+                topic.drop_unused_reader(subscription)
+
+    async def _add_consumer(
+        self,
+        connection: Connection,
+        subscription: Subscription,
+        kind: SubscriptionType,
+        message: Any,
+    ) -> None:
+        key_shared = _key_shared_policy(message)
+        await self._make_room(connection, subscription.holder(kind, key_shared))
+        if connection.closed:
+            return
+        # The topic may have been closed, or got other consumers, since it was asked first.
+        subscription.topic.check_consumers()
+        consumer = Consumer(
+            connection,
+            message.consumer_id,
+            subscription,
+            message.consumer_name,
+            message.priority_level,
+            {each.key: each.value for each in message.metadata},
+            key_shared,
+        )
+        if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
+            consumer.consumer_epoch = signed(message.consumer_epoch)
+        subscription.add_consumer(consumer, kind)
+        connection.consumers[message.consumer_id] = consumer
+        connection.send_frame(replies.success(message.request_id))
+
+    async def _subscription(self, topic: Topic, message: Any) -> Subscription:
+        if message.durable:
+            properties: dict[str, str] = {}
+            for each in message.subscription_properties:
+                _check_text(property=each.key, value=each.value)
+                properties.setdefault(each.key, each.value)
+            earliest = message.initialPosition == pb.CommandSubscribe.Earliest
+            managed_ledger = topic.managed_ledger
+            start = managed_ledger.first_position() if earliest else managed_ledger.last_confirmed
+            return await topic.subscription_for(
+                message.subscription,
+                start,
+                properties,
+                self._service.config.allowAutoSubscriptionCreation,
+                message.replicate_subscription_state,
+            )
+        return topic.reader_for(message.subscription, await reader_start(topic, message))
+
+    async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
+        await opened(connection, ("consumer", message.consumer_id))
+        consumer = connection.consumers.pop(message.consumer_id, None)
+        if consumer is not None:
+            consumer.subscription.remove_consumer(consumer)
+        connection.send_frame(replies.success(message.request_id))
+
+    async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            raise MetadataStoreError("Consumer not found")
+        subscription = consumer.subscription
+        subscription.check_unsubscribe(consumer, message.force)
+        subscription.closing = True
+        subscription.disconnect(but=consumer)
+        await subscription.topic.unsubscribe(subscription)
+        connection.send_frame(replies.success(message.request_id))
+
+    def handle_redeliver(self, connection: Connection, message: Any) -> None:
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            return
+        subscription: Subscription = consumer.subscription
+        if message.message_ids and subscription.kind in INDIVIDUAL:
+            subscription.dispatcher.redeliver(
+                consumer,
+                [(signed(each.ledgerId), signed(each.entryId)) for each in message.message_ids],
+            )
+            return
+        if message.HasField("consumer_epoch") and subscription.kind not in INDIVIDUAL:
+            # What the client discards has an older epoch; it never goes back.
+            epoch = signed(message.consumer_epoch)
+            consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
+        # Of one consumer in order everything comes again, also when the client names positions.
+        subscription.dispatcher.redeliver_all(consumer)
+
+    def handle_consumer_stats(self, connection: Connection, message: Any) -> None:
+        consumer = connection.consumers.get(message.consumer_id)
+        if consumer is None:
+            connection.send_frame(
+                replies.consumer_stats_failed(
+                    message.request_id,
+                    ConsumerNotFound.code,
+                    f"Consumer {message.consumer_id} not found",
+                )
+            )
+            return
+        connection.send_frame(replies.consumer_stats(message.request_id, consumer))
+
+
+def _check_text(**names: object) -> None:
+    """Names are UTF-8; protobuf hands over the bytes of those that are not."""
+    for what, name in names.items():
+        if not isinstance(name, str):
+            raise NotAllowed(f"The {what} {name!r} is not UTF-8 text.")
+
+
+def _refuse_unsupported_producer(message: Any) -> None:
+    if message.txn_enabled:
+        raise NotAllowed("Transactions are not supported by this broker.")
+    if message.producer_access_mode != pb.Shared:
+        raise NotAllowed(
+            "Only the producer access mode Shared is supported by this broker; exclusive"
+            " producers are not."
+        )
+    if message.HasField("schema") and message.schema.type != 0:
+        raise NotAllowed(_NO_SCHEMAS)
+
+
+def _check_durability(topic: Topic, message: Any) -> None:
+    """A name is either that of a subscription or that of a reader."""
+    if not topic.name.is_persistent:
+        return
+    for subscription in topic.all_subscriptions():
+        durable = subscription.cursor.durable
+        if subscription.name == message.subscription and durable != message.durable:
+            kind = "Durable" if durable else "NonDurable"
+            raise NotAllowed(f"{kind} subscription with the same name already exists.")
+
+
+def _key_shared_policy(message: Any) -> KeySharedPolicy:
+    meta = message.keySharedMeta
+    if len(meta.hashRanges) > RANGE_HASHES:
+        raise ConsumerAssignError(
+            f"{len(meta.hashRanges)} ranges are more than the {RANGE_HASHES} hashes there are."
+        )
+    return KeySharedPolicy(
+        KeySharedMode(meta.keySharedMode),
+        tuple((each.start, each.end) for each in meta.hashRanges),
+        meta.allowOutOfOrderDelivery,
+    )
+
+
+def _refuse_unsupported_consumer(message: Any) -> None:
+    if message.read_compacted:
+        raise NotAllowed("Reading compacted topics is not supported by this broker.")
+    if message.HasField("schema") and message.schema.type != 0:
+        raise NotAllowed(_NO_SCHEMAS)
+
+
+_NO_SCHEMAS = (
+    "Schemas are not supported by this broker; open the topic without one and encode messages"
+    " in the client."
+)

@@ -1,0 +1,332 @@
+"""Lists of a namespace's topics for clients that subscribe by pattern, and the news of them.
+
+A client asks for the list with GET_TOPICS_OF_NAMESPACE, or with WATCH_TOPIC_LIST for the list and
+every change of it. Of persistent topics those count that have a managed ledger in metadata, open or
+not; of non-persistent ones those that are open here. Only persistent topics are watched. Mirrors
+Pulsar's NamespaceService.getListOfTopics and TopicListService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import InvalidTopicName, NotAllowed
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pyxbroker.base.url_encoding import decode
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.commands.topics_pattern import compile_pattern, matches, topics_hash
+from pyxbroker.connection import Connection
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
+from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.commands.handlers import LookupLimit
+    from pyxbroker.roles.standalone import Service
+
+log = get_logger("pyxbroker.topics")
+
+WATCHERS_MAX = 1_000  # of one connection
+SLICE_S = 0.005  # of matching names before others have their turn
+RETRY_S = 1.0
+REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
+_NOTHING: Mapping[str, TopicName] = MappingProxyType({})
+
+
+class TopicListWatcher:
+    """One WATCH_TOPIC_LIST of a client: the names that it knows of."""
+
+    def __init__(
+        self, connection: Connection, watcher_id: int, pattern: re.Pattern[str], names: set[str]
+    ) -> None:
+        self._connection = connection
+        self._watcher_id = watcher_id
+        self._pattern = pattern
+        self.names = names
+        self.forget: Callable[[], None] = lambda: None
+
+    def update(
+        self, added: Iterable[TopicName], deleted: Iterable[TopicName]
+    ) -> tuple[list[str], list[str]]:
+        """Notes a change; returns what of it is new and gone for this watcher."""
+        new = [str(each) for each in added if matches(self._pattern, each)]
+        gone = [str(each) for each in deleted if str(each) in self.names]
+        self.names.update(new)
+        self.names.difference_update(gone)
+        return new, gone
+
+    def on_change(self, added: list[TopicName], deleted: list[TopicName]) -> None:
+        """Tells the client what of a change concerns it."""
+        new, gone = self.update(added, deleted)
+        if new or gone:
+            self._connection.send_frame(
+                replies.topic_update(self._watcher_id, new, gone, topics_hash(self.names))
+            )
+
+
+class WatchedNamespace:
+    """The persistent topics of one namespace, kept up to date while somebody wants to know."""
+
+    def __init__(self, store: MetadataStore, namespace: str, turn: Any) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._turn = turn
+        self._path = paths.managed_ledgers(namespace, PERSISTENT)
+        self._watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
+        self._changed = asyncio.Event()
+        self._unsubscribe = store.watch(self._on_notification, prefix=self._path)
+        self._task: asyncio.Task[None] | None = None
+        self._loaded: asyncio.Future[None] | None = None
+        self.topics: dict[str, TopicName] = {}  # by their names in metadata
+        self.users = 0  # watchers, and those that are being made
+
+    async def load(self) -> None:
+        """Reads the list for the first time, once for all who wait. Raises MetadataError."""
+        if self._loaded is None or (self._loaded.done() and self._loaded.exception()):
+            self._loaded = asyncio.ensure_future(self._read())
+        await asyncio.shield(self._loaded)
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._follow())
+
+    def add(self, watcher: TopicListWatcher) -> None:
+        self._watchers[watcher] = None
+
+    def remove(self, watcher: TopicListWatcher) -> None:
+        del self._watchers[watcher]
+
+    def close(self) -> None:
+        self._unsubscribe()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _on_notification(self, notification: Notification) -> None:
+        if notification.path == self._path:
+            self._changed.set()
+
+    async def _read(self) -> None:
+        self.topics = await list_persistent_topics(self._store, self._namespace, self.topics)
+
+    async def _follow(self) -> None:
+        """Reads the list again after changes and tells of them; what takes long comes rarely."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            began = loop.time()
+            before = self.topics
+            try:
+                await self._read()
+            except MetadataError as error:
+                log.warning("topics cannot be listed", namespace=self._namespace, error=error)
+                self._changed.set()
+                await asyncio.sleep(RETRY_S)
+                continue
+            await self._tell(before)
+            await asyncio.sleep((loop.time() - began) * REST_FACTOR)
+
+    async def _tell(self, before: dict[str, TopicName]) -> None:
+        """Tells all watchers; one that comes meanwhile has got the list as it is now."""
+        added, deleted = _difference(before, self.topics)
+        slices = _Slices()
+        for watcher in list(self._watchers):
+            if watcher in self._watchers:
+                self._turn.run(watcher.on_change, added, deleted)
+            await slices.pause()
+
+
+class TopicLists:
+    """The handlers of these commands; handlers.py has the table that leads here."""
+
+    def __init__(self, service: Service, lookups: LookupLimit) -> None:
+        self._service = service
+        self._lookups = lookups
+        self._watched: dict[str, WatchedNamespace] = {}
+
+    async def handle_get_topics(self, connection: Connection, message: Any) -> None:
+        """GET_TOPICS_OF_NAMESPACE."""
+        namespace = str(NamespaceName.get(message.namespace))
+        pattern = self._pattern(message)
+        with self._lookups.admitted():
+            topics = await self._topics_of(namespace, message.mode)
+            if pattern is not None:
+                topics = await _matching(pattern, topics)
+        names = [str(each) for each in topics]
+        found = topics_hash(names)
+        changed = not message.HasField("topics_hash") or message.topics_hash != found
+        connection.send_frame(
+            replies.topics_of_namespace(
+                message.request_id, names if changed else [], pattern is not None, found, changed
+            )
+        )
+
+    def _pattern(self, message: Any) -> re.Pattern[str] | None:
+        config = self._service.config
+        if (
+            not config.enableBrokerSideSubscriptionPatternEvaluation
+            or not message.HasField("topics_pattern")
+            or len(message.topics_pattern) > config.subscriptionPatternMaxLength
+        ):
+            return None
+        return compile_pattern(message.topics_pattern)
+
+    async def _topics_of(self, namespace: str, mode: int) -> list[TopicName]:
+        modes = pb.CommandGetTopicsOfNamespace
+        found: list[TopicName] = []
+        if mode != modes.NON_PERSISTENT:
+            persistent = await list_persistent_topics(self._service.metadata, namespace)
+            found.extend(persistent.values())
+        if mode != modes.PERSISTENT:
+            found.extend(
+                topic.name
+                for topic in self._service.topics
+                if topic.name.domain == NON_PERSISTENT and topic.name.namespace == namespace
+            )
+        return found
+
+    async def handle_watch(self, connection: Connection, message: Any) -> None:
+        """WATCH_TOPIC_LIST; asked again, it answers with the list as it is now."""
+        watcher_id = message.watcher_id
+        watchers = connection.session.watchers
+        with Opening(connection, ("watcher", watcher_id)), self._lookups.admitted():
+            watcher = watchers.get(watcher_id)
+            if watcher is None:
+                watcher = await self._watch(connection, message)
+            if connection.closed:
+                watcher.forget()
+                return
+            watchers[watcher_id] = watcher
+            found = topics_hash(watcher.names)
+            is_known = message.HasField("topics_hash") and message.topics_hash == found
+            names = [] if is_known else sorted(watcher.names)
+            connection.send_frame(
+                replies.watch_topic_list_success(message.request_id, watcher_id, names, found)
+            )
+
+    async def _watch(self, connection: Connection, message: Any) -> TopicListWatcher:
+        namespace = str(NamespaceName.get(message.namespace))
+        pattern = self._watchable(message.topics_pattern)
+        if len(connection.session.watchers) >= WATCHERS_MAX:
+            raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
+        watched = self._watched.get(namespace)
+        if watched is None:
+            turn = self._service.connections.turn
+            watched = WatchedNamespace(self._service.metadata, namespace, turn)
+            self._watched[namespace] = watched
+        watched.users += 1
+        try:
+            await watched.load()
+            known = watched.topics
+            names = {str(each) for each in await _matching(pattern, known.values())}
+        except BaseException:
+            self._release(namespace, watched)
+            raise
+        watcher = TopicListWatcher(connection, message.watcher_id, pattern, names)
+        # The client has heard of nothing yet, so what changed meanwhile just counts.
+        watcher.update(*_difference(known, watched.topics))
+        watched.add(watcher)
+
+        def forget() -> None:
+            watched.remove(watcher)
+            self._release(namespace, watched)
+
+        watcher.forget = forget
+        return watcher
+
+    def _watchable(self, pattern: str) -> re.Pattern[str]:
+        """Raises NotAllowed when a client has to find out by itself; it asks for the list then."""
+        config = self._service.config
+        if not config.enableBrokerTopicListWatcher:
+            raise NotAllowed("Watching lists of topics is disabled (enableBrokerTopicListWatcher).")
+        limit = config.subscriptionPatternMaxLength
+        if len(pattern) > limit:
+            raise NotAllowed(
+                f"The topics pattern is longer than {limit} characters"
+                " (subscriptionPatternMaxLength)."
+            )
+        compiled = compile_pattern(pattern)
+        if compiled is None:
+            raise NotAllowed(f"The topics pattern {pattern!r} is too costly, or not understood.")
+        return compiled
+
+    def _release(self, namespace: str, watched: WatchedNamespace) -> None:
+        watched.users -= 1
+        if watched.users == 0:
+            watched.close()
+            del self._watched[namespace]
+
+    async def handle_watch_close(self, connection: Connection, message: Any) -> None:
+        """WATCH_TOPIC_LIST_CLOSE."""
+        await opened(connection, ("watcher", message.watcher_id))
+        watcher = connection.session.watchers.pop(message.watcher_id, None)
+        if watcher is not None:
+            watcher.forget()
+        connection.send_frame(replies.success(message.request_id))
+
+
+async def list_persistent_topics(
+    store: MetadataStore, namespace: str, known: Mapping[str, TopicName] = _NOTHING
+) -> dict[str, TopicName]:
+    """The persistent topics of a namespace, without the broker's own, by their names in metadata.
+
+    known: what an earlier list said. The store tells the next change of the list to who watches
+    it. Raises MetadataError.
+    """
+    path = paths.managed_ledgers(namespace, PERSISTENT)
+    # A list that does not exist has no children to watch; that it comes to be is news of the node.
+    _, names = await asyncio.gather(store.exists(path), store.children(path))
+    slices = _Slices()
+    found: dict[str, TopicName] = {}
+    for name in names:
+        topic = known.get(name) or _topic_of(namespace, name)
+        if topic is not None:
+            found[name] = topic
+        await slices.pause()
+    return found
+
+
+def _topic_of(namespace: str, name: str) -> TopicName | None:
+    try:
+        topic = TopicName.get(f"{PERSISTENT}://{namespace}/{decode(name)}")
+    except InvalidTopicName as error:
+        log.warning("metadata has a topic that cannot be one", namespace=namespace, error=error)
+        return None
+    return None if topic.is_system else topic
+
+
+def _difference(
+    before: Mapping[str, TopicName], after: Mapping[str, TopicName]
+) -> tuple[list[TopicName], list[TopicName]]:
+    """(added, deleted)."""
+    added = [topic for name, topic in after.items() if name not in before]
+    deleted = [topic for name, topic in before.items() if name not in after]
+    return added, deleted
+
+
+async def _matching(pattern: re.Pattern[str], topics: Iterable[TopicName]) -> list[TopicName]:
+    """Those that a pattern names."""
+    slices = _Slices()
+    found = []
+    for topic in list(topics):
+        if matches(pattern, topic):
+            found.append(topic)
+        await slices.pause()
+    return found
+
+
+class _Slices:
+    """Gives others a turn now and then during work on a long list."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + SLICE_S
+
+    async def pause(self) -> None:
+        if time.monotonic() > self._until:
+            await asyncio.sleep(0)
+            self._until = time.monotonic() + SLICE_S

@@ -1,0 +1,1 @@
+"""Topics, and who is attached to them: producers, subscriptions, consumers."""

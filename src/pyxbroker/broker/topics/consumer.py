@@ -1,0 +1,128 @@
+"""A consumer of one subscription: what its client asked for, and the way of its acks."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyxbroker.base.errors import ConsumerNotFound
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.connection import Connection
+from pyxbroker.delivery import ConsumerState
+from pyxbroker.entry import AckRun
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.subscription import Subscription
+
+RATE_WINDOW_S = 60.0
+PERMITS_MAX = 2**31 - 1
+AUTO_SPLIT = KeySharedPolicy()
+
+
+class ConsumerRates(NamedTuple):
+    """What a consumer got and did, per second."""
+
+    msg_out: float = 0.0
+    bytes_out: float = 0.0
+    redelivered: float = 0.0
+    acked: float = 0.0
+
+
+class RateWindow:
+    """Rates of counters that only grow, over the last window that has ended.
+
+    It is asked now and then: a window ends when it is asked at least window_s after its begin.
+    """
+
+    def __init__(self, window_s: float, now: float) -> None:
+        self._window_s = window_s
+        self._began = now
+        self._counters = (0, 0, 0, 0)
+        self._rates = ConsumerRates()
+
+    def rates(self, now: float, counters: tuple[int, int, int, int]) -> ConsumerRates:
+        """The rates at a time, in seconds, at which the counters are these."""
+        seconds = now - self._began
+        if seconds >= self._window_s:
+            grown = (new - old for new, old in zip(counters, self._counters, strict=True))
+            self._rates = ConsumerRates(*(each / seconds for each in grown))
+            self._began = now
+            self._counters = counters
+        return self._rates
+
+
+class Consumer(ConsumerState):
+    """One consumer of a subscription."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        consumer_id: int,
+        subscription: Subscription,
+        name: str,
+        priority_level: int,
+        metadata: dict[str, str],
+        key_shared: KeySharedPolicy = AUTO_SPLIT,
+    ) -> None:
+        super().__init__(connection, consumer_id, subscription.topic.partition)
+        self.subscription = subscription
+        self.name = name
+        self.priority_level = priority_level
+        self.metadata = metadata
+        self.key_shared = key_shared
+        self.forgets = not subscription.topic.name.is_persistent
+        self.end_told = False  # REACHED_END_OF_TOPIC was sent
+        self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
+        self._rates = RateWindow(RATE_WINDOW_S, subscription.topic.loop.time())
+
+    def __str__(self) -> str:
+        """As Pulsar names a consumer in its errors."""
+        return (
+            f"Consumer{{subscription={self.subscription.name}, consumerId={self.consumer_id},"
+            f" consumerName={self.name}, address=/{self.connection.peer}}}"
+        )
+
+    def rates(self) -> ConsumerRates:
+        """What it got and did, per second, lately."""
+        counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked)
+        return self._rates.rates(self.subscription.topic.loop.time(), counters)
+
+    def on_flow(self, permits: int) -> None:
+        """FLOW: the client has room for that many messages more."""
+        if self.closed:
+            return
+        self.permits = min(self.permits + permits, PERMITS_MAX)
+        self.subscription.dispatcher.wake()
+        self.subscription.tell_end()
+
+    def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
+        """ACK: positions this consumer is done with; with a request id the client wants an
+        answer.
+        """
+        if self.closed:
+            if request_id is not None:
+                self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
+            return
+        refusal = self.subscription.acknowledge(self, run, cumulative, has_txn)
+        self.subscription.tell_end()
+        if request_id is None:
+            return
+        if refusal is not None:
+            self._answer_ack(request_id, replies.NOT_ALLOWED, refusal)
+            return
+        durable = self.subscription.cursor.persist()
+        durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
+
+    def _on_ack_durable(self, future: asyncio.Future[None], request_id: int) -> None:
+        error = future.exception()
+        if error is None:
+            self._answer_ack(request_id, None, "")
+        else:
+            self._answer_ack(request_id, replies.PERSISTENCE_ERROR, str(error))
+
+    def _answer_ack(self, request_id: int, code: int | None, message: str) -> None:
+        self.connection.send_frame(
+            replies.ack_response(self.consumer_id, request_id, code, message)
+        )

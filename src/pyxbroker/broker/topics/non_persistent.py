@@ -1,0 +1,143 @@
+"""Non-persistent topics: what is published is handed to who is there to take it, and forgotten.
+
+An entry goes to each subscription within the turn that brings it. Who has no permits, or does not
+read its socket, does not get it; it is dropped and counted. There are no positions: every message
+has the id 0:0, nothing is acknowledged, redelivered or moved, and a subscription lives as long as
+it has consumers. Mirrors Pulsar's NonPersistentTopic and its dispatchers, of which there are four
+as for persistent topics: who is chosen is the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
+from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
+from pyxbroker.broker.topics.topic import Topic, TopicLimits
+from pyxbroker.connection import Turn
+from pyxbroker.delivery import count_messages, deal_now
+from pyxbroker.entry import EntryBatch, EntryRun, Position
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+NOWHERE = Position(0, -1)  # before the only id there is
+
+
+class NoLedger:
+    """In the place of a managed ledger: keeps nothing, and gives what is appended to its topic.
+
+    To dispatchers and cursors it is a log that is always empty.
+    """
+
+    def __init__(self) -> None:
+        self.listener: Any = None
+        self.limits: Any = None  # of what is kept
+        self.cursors: dict[str, Any] = {}
+        self.unreadable: frozenset[str] = frozenset()
+        self.last_confirmed = NOWHERE
+        self.entries = 0
+        self.size = 0
+        self.is_dead = False
+        self.is_terminated = False
+        self.write_failure: ManagedLedgerError | None = None
+
+    def append(self, run: EntryRun) -> None:
+        """Hands a run out; its owner is told at once. Raises ManagedLedgerError when closed."""
+        if self.is_dead:
+            raise ManagedLedgerError("The topic is closed.")
+        run.keep()
+        run.ledger_id, run.first_entry_id = 0, 0
+        self.listener.hand_out(EntryBatch.of_run(run))
+        run.owner.on_run_added(run)
+
+    def first_position(self) -> Position:
+        return NOWHERE
+
+    def next_position(self, position: tuple[int, int]) -> Position:
+        return Position(0, 0)
+
+    def normalize(self, position: tuple[int, int]) -> Position | None:
+        return None
+
+    def last_entry(self, ledger_id: int) -> int | None:
+        return None
+
+    def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
+        return 0
+
+    def trim(self) -> None:
+        """There is nothing to trim."""
+
+    def take_back(self) -> None:
+        """Nothing ever waits."""
+
+    def check_age(self) -> None:
+        """Nothing grows old."""
+
+    async def settle(self) -> None:
+        """Nothing is ever under way."""
+
+    async def close(self) -> None:
+        self.is_dead = True
+
+
+class NonPersistentTopic(Topic):
+    """One non-persistent topic that this broker serves."""
+
+    def __init__(self, name: TopicName, turn: Turn, limits: TopicLimits) -> None:
+        # What is not kept is not limited either, and nobody waits for what another has not
+        # acknowledged.
+        of_its_own = limits._replace(
+            unacked_per_consumer_max=0,
+            unacked_per_subscription_max=0,
+            unacked_in_broker=None,
+            failover_delay_s=0.0,
+            delayed_delivery=False,
+        )
+        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, of_its_own)
+
+    async def subscription_for(
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        create: bool,
+        replicated: bool = False,
+    ) -> Subscription:
+        """The subscription of that name, which goes with its last consumer."""
+        subscription = self.reader_for(name, mark_delete)
+        if not subscription.consumers:
+            subscription.cursor.properties = properties
+        return subscription
+
+    def hand_out(self, batch: EntryBatch) -> None:
+        """Gives entries to every subscription."""
+        for subscription in self.all_subscriptions():
+            subscription.msg_drop += _hand_out(subscription, batch)
+
+    async def terminate(self) -> Position:
+        raise NotAllowed(f"Topic {self.name} is non-persistent; it has no end.")
+
+    async def delete(self) -> None:
+        """Sends the clients away; there is nothing else to delete."""
+        await self.close()
+
+
+def _hand_out(subscription: Subscription, batch: EntryBatch) -> int:
+    """Sends what consumers can take now; returns the messages that nobody could."""
+    dispatcher = subscription.dispatcher
+    if isinstance(dispatcher, KeySharedDispatcher):
+        return deal_now(batch, dispatcher.slots, dispatcher.keys)
+    acks = subscription.cursor.acks
+    # One after the other, as they would come one by one.
+    share = 1 if subscription.kind is SubscriptionType.SHARED else batch.count
+    at = 0
+    while at < batch.count:
+        consumer = dispatcher.next_consumer()
+        if consumer is None:
+            return count_messages(batch, at)
+        at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
+        dispatcher.served(consumer)
+    return 0

@@ -1,0 +1,277 @@
+"""Partitioned topics: how many partitions each has, and how they come, grow and go.
+
+A partitioned topic is a node in metadata that says how many partitions it has
+(PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
+named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
+are being deleted, so that nobody makes one of them again. Mirrors PartitionedTopicResources and
+BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker.base.errors import (
+    MetadataStoreError,
+    NotAllowed,
+    PartitionsNotAllowed,
+    ServiceNotReady,
+    TopicExists,
+    TopicNotFound,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.url_encoding import encode
+from pyxbroker.entry import Position
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
+from pyxbroker.settings.config import Config
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topics import MetadataCache, Topics
+
+log = get_logger("pyxbroker.topics")
+
+
+class PartitionedTopic(NamedTuple):
+    """What metadata says of one partitioned topic."""
+
+    partitions: int
+    deleted: bool  # or about to be
+    fields: dict[str, Any]  # of the record, some of which are not ours
+    version: int
+
+
+NOT_PARTITIONED = PartitionedTopic(0, False, {}, MUST_NOT_EXIST)
+
+
+class PartitionedTopics:
+    """The partitioned topics of all namespaces."""
+
+    def __init__(
+        self, config: Config, store: MetadataStore, cache: MetadataCache, topics: Topics
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._cache = cache
+        self._topics = topics
+
+    # --- asking -------------------------------------------------------------------------------
+
+    async def partitions(self, name: TopicName) -> int:
+        """How many partitions a topic has; 0 when it is not partitioned. May be a moment old."""
+        return (await self._cached(name)).partitions
+
+    async def _cached(self, name: TopicName) -> PartitionedTopic:
+        # Most topics are not partitioned: one list tells of all of a namespace.
+        names = await self._cache.children(paths.partitioned_topics(name.namespace, name.domain))
+        if encode(name.local_name) not in names:
+            return NOT_PARTITIONED
+        path = _path(name)
+        value = await self._cache.get(path)
+        return NOT_PARTITIONED if value is None else _decode(path, value, 0)
+
+    async def read(self, name: TopicName) -> PartitionedTopic:
+        """What metadata says now; NOT_PARTITIONED when there is nothing."""
+        path = _path(name)
+        found = await self._store.get(path)
+        self._cache.forget(path)
+        return NOT_PARTITIONED if found is None else _decode(path, found.value, found.version)
+
+    async def metadata(self, name: TopicName, auto_create: bool) -> int:
+        """The answer to PARTITIONED_METADATA: the partitions, 0 of a topic that has none.
+
+        A topic that does not exist is made, or may be made later, if auto_create and the policies
+        allow that; else this raises TopicNotFound.
+        """
+        policies = await self._topics.policies(name)
+        count = await self.partitions(name)
+        if count:
+            return count
+        creation = policies.auto_topic_creation
+        creates = auto_create and creation.allowed
+        if creates and creation.partitions == 0 and not name.is_partitioned:
+            return 0
+        if await self._exists(name, creates):
+            return 0
+        if creates and not name.is_partitioned:
+            return await self._create_default(name, creation.partitions)
+        raise TopicNotFound(f"Topic {name} does not exist.")
+
+    async def _exists(self, name: TopicName, creates: bool) -> bool:
+        """Whether an unpartitioned topic is there, or a partition may come to be."""
+        if name.is_partitioned:
+            whole = await self.read(TopicName.get(name.partitioned_topic_name))
+            if whole.partitions:
+                return name.partition_index < whole.partitions
+            if creates:
+                return True
+        return await self._topics.exists(name)
+
+    async def _create_default(self, name: TopicName, count: int) -> int:
+        self._check_count(count)
+        try:
+            await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
+        except BadVersion:
+            return (await self.read(name)).partitions
+        log.info("a partitioned topic was made", topic=name, partitions=count)
+        return count
+
+    async def check_name(self, name: TopicName, create: bool) -> bool:
+        """Whether opening a topic may make it, as far as partitions are concerned.
+
+        create: whether the client and the policies allow that. Raises NotAllowed when there is a
+        partitioned topic of the name, TopicNotFound for a partition that there is not.
+        """
+        if not name.is_partitioned:
+            if await self.partitions(name) and (await self.read(name)).partitions:
+                raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+            return create
+        whole = TopicName.get(name.partitioned_topic_name)
+        now = await self._cached(whole)
+        if name.partition_index >= now.partitions:
+            # What the cache has may be a moment old, and clients do not ask a second time.
+            now = await self.read(whole)
+        if now.deleted:
+            raise TopicNotFound(f"Topic {name} does not exist: {whole} is being deleted.")
+        if name.partition_index < now.partitions:
+            return True
+        if now.partitions:
+            raise TopicNotFound(f"Topic {name} does not exist: {whole} has {now.partitions}.")
+        if create and not await self._topics.exists(name):
+            raise NotAllowed(f"Partition metadata not found for the partitioned topic: {name}")
+        return False
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def create(
+        self, name: TopicName, count: int, properties: dict[str, str] | None = None
+    ) -> None:
+        """Makes a partitioned topic with all its partitions.
+
+        Raises TopicExists, PartitionsNotAllowed for a number that cannot be, NotAllowed for the
+        name of a partition, TopicNotFound for a namespace that does not exist.
+        """
+        await self._topics.policies(name)
+        self._check_count(count)
+        if name.is_partitioned:
+            raise NotAllowed(f"{name} is the name of a partition.")
+        if await self._topics.exists(name):
+            raise TopicExists(f"Topic {name} exists already.")
+        fields: dict[str, Any] = {"partitions": count, "deleted": False}
+        if properties is not None:
+            fields["properties"] = properties
+        try:
+            await self._write(name, fields, MUST_NOT_EXIST)
+        except BadVersion as error:
+            raise TopicExists(f"Topic {name} exists already.") from error
+        if name.is_persistent:
+            await self._open_partitions(name, 0, count)
+
+    async def update(self, name: TopicName, count: int) -> None:
+        """Makes further partitions, with the subscriptions that the topic has.
+
+        Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
+        more or may not have so many.
+        """
+        found = await self._existing(name)
+        limit = self._config.maxNumPartitionsPerPartitionedTopic
+        if limit and count > limit:
+            raise PartitionsNotAllowed(
+                f"Desired partitions {count} can't be greater than the maximum partitions per topic"
+                f" {limit}."
+            )
+        if count < found.partitions:
+            raise PartitionsNotAllowed(
+                f"Desired partitions {count} can't be less than the current partitions"
+                f" {found.partitions}."
+            )
+        if name.is_persistent:
+            # Subscriptions come before producers: these see the partitions when metadata has them.
+            await self._open_partitions(name, found.partitions, count)
+            await self._copy_subscriptions(name, found.partitions, count)
+        try:
+            await self._write(name, found.fields | {"partitions": count}, found.version)
+        except BadVersion as error:
+            raise ServiceNotReady(f"The partitions of {name} are being changed.") from error
+
+    async def _open_partitions(self, name: TopicName, first: int, count: int) -> None:
+        await asyncio.gather(
+            *(self._topics.make(name.partition(index)) for index in range(first, count))
+        )
+
+    async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
+        existing = [
+            await self._topics.get(name.partition(index), create=True) for index in range(first)
+        ]
+        wanted = {
+            subscription.name: subscription
+            for topic in existing
+            for subscription in topic.subscriptions.values()
+        }
+        for index in range(first, count):
+            topic = await self._topics.make(name.partition(index))
+            start: Position = topic.managed_ledger.first_position()
+            for each in wanted.values():
+                properties = dict(each.cursor.properties)
+                await topic.subscription_for(each.name, start, properties, True, each.replicated)
+
+    async def delete(self, name: TopicName, force: bool = False) -> None:
+        """Deletes a partitioned topic and its partitions; with force, even while they are in use.
+
+        Raises TopicNotFound, TopicBusy when it is in use. Who was interrupted begins again.
+        """
+        found = await self._existing(name)
+        partitions = [name.partition(index) for index in range(found.partitions)]
+        if not force:
+            for each in partitions:
+                self._topics.check_unused(each)
+        await self._write(name, found.fields | {"deleted": True}, found.version)
+        for each in partitions:
+            await self._topics.delete_by_name(each, force=True)
+        await self.forget(name)
+
+    async def forget(self, name: TopicName) -> None:
+        """Deletes the number of partitions."""
+        path = _path(name)
+        await self._store.delete(path)
+        self._cache.forget(path)
+
+    async def _existing(self, name: TopicName) -> PartitionedTopic:
+        found = await self.read(name)
+        if found.partitions == 0:
+            raise TopicNotFound(f"Topic {name} is not the partitioned topic.")
+        return found
+
+    async def _write(self, name: TopicName, fields: dict[str, Any], version: int) -> None:
+        path = _path(name)
+        value = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
+        try:
+            await self._store.put(path, value, version)
+        finally:
+            self._cache.forget(path)
+
+    def _check_count(self, count: int) -> None:
+        if count <= 0:
+            raise PartitionsNotAllowed("Number of partitions should be more than 0")
+        limit = self._config.maxNumPartitionsPerPartitionedTopic
+        if limit and count > limit:
+            raise PartitionsNotAllowed(
+                f"Number of partitions should be less than or equal to {limit}"
+            )
+
+
+def _path(name: TopicName) -> str:
+    return paths.partitioned_topic(name.namespace, name.local_name, name.domain)
+
+
+def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
+    try:
+        fields = json.loads(value)
+        return PartitionedTopic(
+            int(fields["partitions"]), bool(fields.get("deleted")), fields, version
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error

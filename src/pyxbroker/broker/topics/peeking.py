@@ -1,0 +1,63 @@
+"""Looking into single entries, for what is asked about a topic rather than sent to a consumer."""
+
+from __future__ import annotations
+
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch.read_trouble import LOST_IN_A_ROW_MAX
+from pyxbroker.delivery import Peeked, peek_entry
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import EntryDamaged, LedgerError, NoSuchEntry
+from pyxbroker.ledger.patience import Patience
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+log = get_logger("pyxbroker.topic")
+
+
+class Peeking:
+    """Looks into entries of a managed ledger, for something that is asked about it."""
+
+    def __init__(self, managed_ledger: ManagedLedger, topic: TopicName, what: str) -> None:
+        self.lost: set[Position] = set()
+        self.was_lost = False  # the entry that was asked for last
+        self._managed_ledger = managed_ledger
+        self._topic = topic
+        self._what = what
+        self._patience = Patience(f"looking for {what} of {topic}")
+        self._error: LedgerError | None = None
+
+    async def at(self, position: Position | None) -> Peeked | None:
+        """What the metadata of an entry says; None when it is lost, or says nothing.
+
+        Raises LedgerError when it cannot be read now.
+        """
+        self.was_lost = False
+        if position is None:
+            return None
+        wanted = position
+        try:
+            batch = await self._patience.ask(lambda: self._managed_ledger.read_one(wanted))
+        except (EntryDamaged, NoSuchEntry) as error:
+            self.was_lost = True
+            self.lost.add(position)
+            self._error = error
+            return None
+        return peek_entry(batch, 0)
+
+    @property
+    def has_lost_too_many(self) -> bool:
+        """More than subscriptions pass over."""
+        return len(self.lost) > LOST_IN_A_ROW_MAX
+
+    def report(self) -> None:
+        """One line for what was lost."""
+        if self.lost:
+            log.error(
+                "entries cannot be read",
+                topic=self._topic,
+                sought=self._what,
+                entries=len(self.lost),
+                first=min(self.lost),
+                last=max(self.lost),
+                error=self._error,
+            )

@@ -1,0 +1,241 @@
+"""A subscription: a cursor, its consumers, and the dispatcher between them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.errors import (
+    ConsumerBusy,
+    MetadataStoreError,
+    ServiceNotReady,
+    SubscriptionBusy,
+)
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
+from pyxbroker.broker.dispatch.shared import SharedDispatcher
+from pyxbroker.broker.dispatch.single_active import ExclusiveDispatcher, FailoverDispatcher
+from pyxbroker.entry import AckRun, Position
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger.cursor import Cursor
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.topic import Topic
+
+
+# What marks a cursor whose position other clusters shall know, with the value 1.
+REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
+VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END_OF_TOPIC
+# The Go client, the C++ client and those made of it (Python, Node.js) have a newer protocol, do
+# not know the command all the same, and close the connection; at the end of a topic they would do
+# nothing but reconnect.
+CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
+
+
+class SubscriptionType(enum.IntEnum):
+    """CommandSubscribe.SubType."""
+
+    EXCLUSIVE = 0
+    SHARED = 1
+    FAILOVER = 2
+    KEY_SHARED = 3
+
+    def __str__(self) -> str:
+        return TYPE_NAMES[self]
+
+
+TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
+
+
+class Subscription:
+    """One subscription of a topic."""
+
+    def __init__(self, topic: Topic, name: str, cursor: Cursor) -> None:
+        self.topic = topic
+        self.name = name
+        self.cursor = cursor
+        self.kind = SubscriptionType.EXCLUSIVE
+        self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
+        self.closing = False  # it is being deleted or moved: no consumer may come
+        self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
+        self._past_msg_out = 0  # to consumers that are gone
+        self._past_bytes_out = 0
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        return self.dispatcher.consumers
+
+    @property
+    def replicated(self) -> bool:
+        """Whether its position is to be replicated to other clusters; kept, and not done yet."""
+        return self.cursor.position_properties.get(REPLICATED_SUBSCRIPTION) == 1
+
+    async def set_replicated(self) -> None:
+        """Notes that the position is to be replicated. Raises CursorError."""
+        if not self.replicated:
+            await self.cursor.put_property(REPLICATED_SUBSCRIPTION, 1)
+
+    def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
+        """Who keeps a consumer from joining, and would not if its client were gone."""
+        if kind is not self.kind or not self.consumers:
+            return None
+        if kind is SubscriptionType.EXCLUSIVE:
+            return self.consumers[0]
+        if isinstance(self.dispatcher, KeySharedDispatcher):
+            return self.dispatcher.holder(key_shared.ranges)
+        return None
+
+    def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
+        if self.closing:
+            raise ServiceNotReady("Subscription is fenced")
+        if self.consumers:
+            self._check_compatible(consumer, kind)
+            limit = self.topic.limits.consumers_per_subscription_max
+            if limit and kind is not SubscriptionType.EXCLUSIVE and len(self.consumers) >= limit:
+                raise ConsumerBusy(
+                    "Subscription reached max consumers limit (maxConsumersPerSubscription)"
+                )
+            self.dispatcher.add_consumer(consumer)
+            return
+        dispatcher = self.dispatcher
+        if kind is not self.kind or not dispatcher.is_kept:
+            dispatcher.rewind()
+            dispatcher = self._make_dispatcher(consumer, kind)
+        dispatcher.add_consumer(consumer)
+        self.kind = kind
+        self.dispatcher = dispatcher
+
+    def _make_dispatcher(self, consumer: Consumer, kind: SubscriptionType) -> Dispatcher:
+        if kind is SubscriptionType.KEY_SHARED:
+            return KeySharedDispatcher(self, consumer.key_shared)
+        if kind is SubscriptionType.SHARED:
+            return SharedDispatcher(self)
+        if kind is SubscriptionType.FAILOVER:
+            return FailoverDispatcher(self)
+        return ExclusiveDispatcher(self)
+
+    def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
+        """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
+        different = "Subscription is of different type. "
+        if kind is not self.kind:
+            raise SubscriptionBusy(
+                f"{different}Active subscription type of '{self.kind}' is different than the"
+                f" connecting consumer's type '{kind}'."
+            )
+        if not isinstance(self.dispatcher, KeySharedDispatcher):
+            return
+        here, wanted = self.dispatcher.policy, consumer.key_shared
+        if here.mode is not wanted.mode:
+            raise SubscriptionBusy(
+                f"{different}Active subscription key_shared mode of '{here.mode.name}' is different"
+                f" than the connecting consumer's key_shared mode '{wanted.mode.name}'."
+            )
+        if here.out_of_order and not wanted.out_of_order:
+            raise SubscriptionBusy(
+                f"{different}Active subscription allows out of order delivery while the connecting"
+                " consumer does not allow it."
+            )
+        if wanted.out_of_order and not here.out_of_order:
+            raise SubscriptionBusy(
+                f"{different}Active subscription does not allow out of order delivery while the"
+                " connecting consumer allows it."
+            )
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
+        if consumer in self.consumers:
+            consumer.closed = True
+            self._past_msg_out += consumer.msg_out
+            self._past_bytes_out += consumer.bytes_out
+            self.dispatcher.remove_consumer(consumer)
+            self.dispatcher.wake()
+        self.topic.drop_unused_reader(self)
+
+    def disconnect(self, but: Consumer | None = None) -> None:
+        """Detaches every consumer, and tells the clients of all but one, which knows."""
+        going = list(self.consumers)
+        for each in going:
+            # What the first one has not acknowledged is not for those that go right after it.
+            each.closed = True
+        for each in going:
+            connection = each.connection
+            connection.consumers.pop(each.consumer_id, None)
+            if each is not but:
+                connection.send_frame(replies.close_consumer(each.consumer_id))
+            self.remove_consumer(each)
+
+    def tell_end(self) -> None:
+        """Tells consumers, once each, when nothing will ever come for the subscription."""
+        if not self.topic.is_terminated or self.cursor.backlog > 0:
+            return
+        for consumer in self.consumers:
+            connection = consumer.connection
+            if not consumer.end_told and (
+                connection.protocol_version >= VERSION_END
+                and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
+            ):
+                consumer.end_told = True
+                connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
+
+    @property
+    def msg_out(self) -> int:
+        """Messages sent to consumers since the topic was opened."""
+        return self._past_msg_out + sum(each.msg_out for each in self.consumers)
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent to consumers since the topic was opened."""
+        return self._past_bytes_out + sum(each.bytes_out for each in self.consumers)
+
+    def acknowledge(
+        self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
+    ) -> str | None:
+        """Takes an ACK; returns the sentence with which it is refused, or None."""
+        if has_txn:
+            return "Acknowledging within a transaction is not supported by this broker."
+        if not cumulative:
+            self.cursor.acknowledge(run)
+            self.dispatcher.on_acknowledged(consumer, run)
+            return None
+        if self.kind in INDIVIDUAL:
+            return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
+        if len(run) != 1:
+            return f"A cumulative acknowledgement names one message id, not {len(run)}."
+        ledger_id, entry_id, left = run.position(0)
+        if entry_id >= 0:
+            self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
+            consumer.settle_up_to(ledger_id, entry_id - 1 if left else entry_id)
+            if left:
+                self.dispatcher.settle_batches(run)
+        return None
+
+    async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
+
+        ack_set: the messages that are wanted of the batch which comes first.
+        """
+        self.cursor.reset(mark_delete, ack_set)
+        self.dispatcher.reset()
+        await self.cursor.persist()
+        self.dispatcher.wake()
+
+    async def delete(self) -> None:
+        """Removes the subscription; it has no consumers any more."""
+        self.closing = True
+        try:
+            await self.cursor.delete()
+        except MetadataError:
+            # Its node is still there, so it is: the client may try again.
+            self.cursor.closed = False
+            self.closing = False
+            raise
+
+    def check_unsubscribe(self, consumer: Consumer, force: bool) -> None:
+        """Raises MetadataStoreError, as Pulsar does, while others use the subscription."""
+        if not force and any(each is not consumer for each in self.consumers):
+            raise MetadataStoreError("Unconnected or shared consumer attempting to unsubscribe")

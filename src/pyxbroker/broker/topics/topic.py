@@ -1,0 +1,429 @@
+"""A persistent topic: a managed ledger, its producers and its subscriptions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyxbroker.base.errors import (
+    ConsumerBusy,
+    NotAllowed,
+    PersistenceError,
+    ProducerBlockedQuotaExceededException,
+    ProducerBusy,
+    ServiceNotReady,
+    SubscriptionNotFound,
+    TopicTerminated,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.topics.producer import Producer
+from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
+from pyxbroker.connection import Turn
+from pyxbroker.delivery import UnackedCount
+from pyxbroker.entry import Position
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.opening import delete_managed_ledger
+from pyxbroker.mledger.termination import terminate
+from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.peeking import Peeking
+
+log = get_logger("pyxbroker.topic")
+
+
+class TopicLimits(NamedTuple):
+    """What bounds a topic; 0 is no limit. The settings of the same names are Pulsar's."""
+
+    producers_max: int = 0  # maxProducersPerTopic
+    consumers_max: int = 0  # maxConsumersPerTopic
+    consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
+    subscriptions_max: int = 0  # maxSubscriptionsPerTopic
+    unacked_per_consumer_max: int = 0  # messages; maxUnackedMessagesPerConsumer
+    unacked_per_subscription_max: int = 0  # messages; maxUnackedMessagesPerSubscription
+    unacked_in_broker: BrokerUnacked | None = None  # maxUnackedMessagesPerBroker
+    unacked_share: int = 0  # messages; what a subscription may have while the broker has too many
+    read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
+    read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
+    round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
+    failover_delay_s: float = 0.0  # activeConsumerFailoverDelayTimeMillis
+    failover_by_hash: bool = False  # activeConsumerFailoverConsistentHashing
+    key_shared_by_ring: bool = True  # subscriptionKeySharedUseConsistentHashing
+    key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
+    delayed_delivery: bool = True  # delayedDeliveryEnabled
+    look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
+    look_ahead_per_subscription_max: int = 20000
+    read_retry_min_s: float = 0.05  # dispatcherReadFailureBackoffInitialTimeInMs
+    read_retry_max_s: float = 1.0  # dispatcherReadFailureBackoffMaxTimeInMs
+    skips_lost_data: bool = False  # autoSkipNonRecoverableData
+
+    def unacked_of_subscription(self) -> UnackedCount:
+        """A count of what the consumers of one subscription have unacknowledged."""
+        return UnackedCount(
+            self.unacked_per_subscription_max, self.unacked_in_broker, self.unacked_share
+        )
+
+
+class Topic:
+    """One topic that this broker serves."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        managed_ledger: ManagedLedger,
+        turn: Turn,
+        limits: TopicLimits,
+    ) -> None:
+        self.name = name
+        self.managed_ledger = managed_ledger
+        self.turn = turn
+        self.loop: asyncio.AbstractEventLoop = turn.loop
+        self.limits = limits
+        self.wall_clock: Callable[[], float] = time.time  # s since the epoch
+        self.partition: int = name.partition_index
+        self.producers: dict[str, Producer] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self.fenced = False  # closing, or its log failed: clients have to look it up again
+        self.being_deleted = False
+        self._last_active = self.loop.time()  # when somebody was seen to use it
+        self._readers: set[Subscription] = set()  # non-durable subscriptions
+        self._notify_due = False
+        self._past_msg_in = 0  # of producers that are gone
+        self._past_bytes_in = 0
+        managed_ledger.listener = self
+        for cursor in managed_ledger.cursors.values():
+            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+
+    # --- producers ----------------------------------------------------------------------------
+
+    def holder(self, producer: Producer) -> Producer | None:
+        """Who has a producer's name and does not give way to it."""
+        old = self.producers.get(producer.name)
+        return None if old is None or self._replaces(producer, old) else old
+
+    def add_producer(self, producer: Producer) -> None:
+        """Raises ProducerBusy when the name is taken or there are too many."""
+        self.check_open()
+        if self.is_terminated:
+            raise TopicTerminated("Topic was already terminated")
+        failure = self.managed_ledger.write_failure
+        if failure is not None:
+            # With this code clients fail the sends that they hold, instead of trying for ever.
+            raise ProducerBlockedQuotaExceededException(str(failure))
+        old = self.producers.get(producer.name)
+        if old is not None and not self._replaces(producer, old):
+            raise ProducerBusy(
+                f"Producer with name '{producer.name}' is already connected to topic '{self.name}'"
+            )
+        limit = self.limits.producers_max
+        if old is None and limit and len(self.producers) >= limit:
+            raise ProducerBusy(
+                f"Topic {self.name} has {limit} producers, which is its limit"
+                " (maxProducersPerTopic)."
+            )
+        if old is not None:
+            old.closed = True
+            old.connection.forget_producer(old.producer_id)
+            self._count_past(old)
+        self.producers[producer.name] = producer
+
+    @staticmethod
+    def _replaces(producer: Producer, old: Producer) -> bool:
+        """A client that reconnected before its old connection was seen to be gone takes over."""
+        if old.connection.closed:
+            return True
+        return (
+            not producer.user_provided_name
+            and not old.user_provided_name
+            and producer.epoch > old.epoch
+        )
+
+    def remove_producer(self, producer: Producer) -> None:
+        producer.closed = True
+        if self.producers.get(producer.name) is producer:
+            del self.producers[producer.name]
+            self._count_past(producer)
+            self._last_active = self.loop.time()
+
+    def _count_past(self, producer: Producer) -> None:
+        self._past_msg_in += producer.msg_in
+        self._past_bytes_in += producer.bytes_in
+
+    @property
+    def msg_in(self) -> int:
+        """Messages received since the topic was opened."""
+        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
+
+    @property
+    def bytes_in(self) -> int:
+        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    def check_consumers(self) -> None:
+        """Raises ConsumerBusy when the topic has as many consumers as it may have."""
+        self.check_open()
+        limit = self.limits.consumers_max
+        if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
+            raise ConsumerBusy(
+                f"Topic {self.name} has {limit} consumers, which is its limit"
+                " (maxConsumersPerTopic)."
+            )
+
+    async def subscription_for(
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        create: bool,
+        replicated: bool = False,
+    ) -> Subscription:
+        """The durable subscription of that name; a new one starts after mark_delete.
+
+        properties are those of a new one. Once replicated, a subscription stays so.
+        """
+        self.check_open()
+        found = self.subscriptions.get(name)
+        if found is not None:
+            await found.cursor.created()
+            if replicated:
+                await found.set_replicated()
+            return found
+        if name in self.managed_ledger.unreadable:
+            raise PersistenceError(
+                f"The state of subscription {name} of {self.name} cannot be read; the broker's log"
+                " says why."
+            )
+        if not create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} of {self.name} does not exist, and it may not be created"
+                " by a consumer (allowAutoSubscriptionCreation)."
+            )
+        limit = self.limits.subscriptions_max
+        if limit and len(self.subscriptions) >= limit:
+            raise NotAllowed(
+                f"Topic {self.name} has {limit} subscriptions, which is its limit"
+                " (maxSubscriptionsPerTopic)."
+            )
+        cursor = Cursor(self.managed_ledger, name, mark_delete)
+        cursor.properties = properties
+        if replicated:
+            cursor.position_properties[REPLICATED_SUBSCRIPTION] = 1
+        # From here on it counts, so that a second consumer of the name does not create it again and
+        # nothing behind its position is trimmed.
+        subscription = Subscription(self, name, cursor)
+        self.subscriptions[name] = subscription
+        self.managed_ledger.cursors[name] = cursor
+        try:
+            await cursor.create_node()
+        except Exception:
+            # The topic may have been deleted meanwhile, with both of them.
+            self.subscriptions.pop(name, None)
+            self.managed_ledger.cursors.pop(name, None)
+            raise
+        return subscription
+
+    def reader_for(self, name: str, mark_delete: Position) -> Subscription:
+        """A non-durable subscription: it lives as long as its consumer."""
+        self.check_open()
+        for found in self._readers:
+            if found.name == name:
+                return found
+        cursor = Cursor(self.managed_ledger, name, mark_delete, durable=False)
+        subscription = Subscription(self, name, cursor)
+        self._readers.add(subscription)
+        return subscription
+
+    def drop_unused_reader(self, subscription: Subscription) -> None:
+        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
+        if not subscription.consumers and not subscription.closing:
+            self._readers.discard(subscription)
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        """Deletes a subscription whose consumers are gone."""
+        await subscription.delete()
+        if subscription.cursor.durable:
+            self.subscriptions.pop(subscription.name, None)
+        self._readers.discard(subscription)
+
+    # --- new entries --------------------------------------------------------------------------
+
+    def on_entries_added(self) -> None:
+        """The log has grown: subscriptions are woken once per turn."""
+        if not self._notify_due:
+            self._notify_due = True
+            self.turn.at_end(self._notify)
+
+    def _notify(self) -> None:
+        self._notify_due = False
+        for subscription in self.subscriptions.values():
+            if subscription.consumers:
+                subscription.dispatcher.wake()
+        for subscription in tuple(self._readers):
+            subscription.dispatcher.wake()
+
+    # --- positions ----------------------------------------------------------------------------
+
+    async def last_message(self) -> tuple[Position, int]:
+        """(position, batch index) of the last message; the index is -1 outside of a batch.
+
+        Markers are no messages. (-1, -1) when there is no message.
+        """
+        managed_ledger = self.managed_ledger
+        peeking = self._peeking("the last message")
+        index = managed_ledger.entries
+        while index > 0:
+            position = managed_ledger.position_of(index - 1)
+            peeked = await peeking.at(position)
+            if not peeking.was_lost:
+                if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                    return position, -1
+                if peeked.marker_type < 0:
+                    return position, peeked.num_messages - 1
+            elif peeking.has_lost_too_many:
+                peeking.report()
+                raise PersistenceError(
+                    f"The last {len(peeking.lost)} entries of {self.name} cannot be read; the"
+                    " broker's log says why."
+                )
+            # Nobody gets a marker or what is lost, so no reader shall wait for it. Ledgers may have
+            # been trimmed meanwhile, so it is counted anew.
+            index = managed_ledger.ordinal(position) - 1
+        return Position(-1, -1), -1
+
+    async def position_before_time(self, publish_time_ms: int) -> Position:
+        """The last position whose entry was published before a time, by bisection."""
+        managed_ledger = self.managed_ledger
+        end, count = managed_ledger.last_confirmed, managed_ledger.entries
+        peeking = self._peeking("the first message of a time")
+
+        def place(index: int) -> Position | None:
+            # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
+            kept = managed_ledger.ordinal(end) - count + index
+            return managed_ledger.position_of(kept) if kept >= 0 else None
+
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            # An entry that is lost tells nothing: the one before it is asked.
+            at = middle
+            while (peeked := await peeking.at(place(at))) is None and at > low:
+                at -= 1
+            if peeked is not None and peeked.publish_time >= publish_time_ms:
+                high = at
+            else:
+                low = middle + 1
+        peeking.report()
+        before = place(low - 1) if low else None
+        return before or managed_ledger.first_position()
+
+    def _peeking(self, what: str) -> Peeking:
+        from pyxbroker.broker.topics.peeking import Peeking
+
+        return Peeking(self.managed_ledger, self.name, what)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises ServiceNotReady when the topic is not served here any more."""
+        if self.fenced:
+            raise ServiceNotReady(f"Topic {self.name} is being closed; look it up again.")
+
+    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written: clients are sent away, and may find another owner."""
+        log.error("the topic cannot be written any more", topic=self.name, error=error)
+        self.fenced = True
+        self.turn.at_end(self.disconnect)
+
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written; consumers get on with what was acknowledged."""
+        self.turn.at_end(self.close_producers)
+
+    def disconnect(self) -> None:
+        """Tells every client that the topic is not served here any more."""
+        self.close_producers()
+        for subscription in [*self.subscriptions.values(), *self._readers]:
+            subscription.disconnect()
+
+    def close_producers(self, only_waiting: bool = False) -> int:
+        """Sends producers away (or only those that wait for answers); how many SENDs they had
+        pending. Their clients may open them again, and are told then why they cannot.
+        """
+        pending = 0
+        for producer in list(self.producers.values()):
+            if only_waiting and not producer.pending_sends:
+                continue
+            pending += producer.pending_sends
+            connection = producer.connection
+            connection.send_frame(replies.close_producer(producer.producer_id))
+            connection.forget_producer(producer.producer_id)
+            self.remove_producer(producer)
+        return pending
+
+    async def close(self) -> None:
+        """Sends the clients away, makes everything durable, and lets the managed ledger go."""
+        self.fenced = True
+        self.disconnect()
+        self.managed_ledger.take_back()
+        await self.managed_ledger.close()
+
+    @property
+    def is_terminated(self) -> bool:
+        """Nothing can be added any more; what is there can be read for ever."""
+        return self.managed_ledger.is_terminated
+
+    async def terminate(self) -> Position:
+        """Lets nothing be added any more; returns the last position there will ever be.
+
+        Raises ManagedLedgerError.
+        """
+        position = await terminate(self.managed_ledger)
+        self.turn.run(self._on_terminated)
+        return position
+
+    def _on_terminated(self) -> None:
+        self.close_producers()
+        for subscription in self.all_subscriptions():
+            subscription.tell_end()
+
+    async def delete(self) -> None:
+        """Deletes the topic with its subscriptions and messages; its clients are sent away.
+
+        Raises MetadataError or ManagedLedgerError: then some of it may be left, and be opened.
+        """
+        self.fenced = True
+        self.being_deleted = True
+        self.disconnect()
+        self.managed_ledger.take_back()
+        try:
+            await delete_managed_ledger(self.managed_ledger)
+        finally:
+            self.being_deleted = False
+
+    def is_inactive(self, policies: NamespacePolicies) -> bool:
+        """Whether nobody has used the topic for so long that it may be deleted."""
+        if self._is_used(policies.inactive_topics.mode):
+            self._last_active = self.loop.time()
+            return False
+        since = self.loop.time() - self._last_active
+        is_retained = self.name.is_persistent and not 0 <= policies.retention_s <= since
+        return since >= policies.inactive_topics.max_inactive_s and not is_retained
+
+    def _is_used(self, mode: str) -> bool:
+        if self.producers or self._readers or self.managed_ledger.unreadable:
+            return True
+        subscriptions = self.subscriptions.values()
+        if mode == DELETE_WHEN_NO_SUBSCRIPTIONS:
+            return len(subscriptions) > 0
+        return any(each.consumers or each.cursor.backlog > 0 for each in subscriptions)
+
+    def all_subscriptions(self) -> list[Subscription]:
+        """Durable ones and those of readers."""
+        return [*self.subscriptions.values(), *self._readers]

@@ -1,0 +1,457 @@
+"""The topics that this broker serves: opened when they are first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import (
+    NotAllowed,
+    PersistenceError,
+    PulsarError,
+    ServiceNotReady,
+    TopicBusy,
+    TopicNotFound,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
+from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
+from pyxbroker.broker.topics.topic import Topic, TopicLimits
+from pyxbroker.connection import Turn
+from pyxbroker.entry import Position
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.patience import may_pass
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import (
+    MetadataError,
+    MetadataStore,
+    Notification,
+    Unavailable,
+    parent_of,
+)
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.opening import NONE, open_managed_ledger
+from pyxbroker.policies.namespace import NamespacePolicies, namespace_policies
+from pyxbroker.settings.config import Config
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+log = get_logger("pyxbroker.topics")
+
+CACHED_NODES_MAX = 10_000
+TOPICS_PER_LOOK = 256  # before others have their turn
+CACHED_PREFIX = "/admin/"
+
+
+class MetadataCache:
+    """Values of nodes below CACHED_PREFIX that were read lately; a change of a node drops it
+    (Pulsar's MetadataCache).
+    """
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._values: OrderedDict[str, bytes | None] = OrderedDict()
+        self._children: dict[str, frozenset[str]] = {}
+        self._changes = 0
+        self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
+
+    async def get(self, path: str) -> bytes | None:
+        """The value of a node, None when there is none."""
+        if path in self._values:
+            self._values.move_to_end(path)
+            return self._values[path]
+        changes = self._changes
+        found = await self._store.get(path)
+        value = None if found is None else found.value
+        if changes == self._changes:
+            # Nothing changed while it was read, so what was read is what is there.
+            self._values[path] = value
+            if len(self._values) > CACHED_NODES_MAX:
+                self._values.popitem(last=False)
+        return value
+
+    async def children(self, path: str) -> frozenset[str]:
+        """The names of a node's children; for few nodes with children that change seldom."""
+        if path in self._children:
+            return self._children[path]
+        changes = self._changes
+        # A node that does not exist has no children to watch; that it comes to be is its own news.
+        _, found = await asyncio.gather(self._store.exists(path), self._store.children(path))
+        names = frozenset(found)
+        if changes == self._changes:
+            self._children[path] = names
+        return names
+
+    def _on_change(self, notification: Notification) -> None:
+        self.forget(notification.path)
+
+    def forget(self, path: str) -> None:
+        """A node is not as it was; who has changed it says so, and need not wait for the news."""
+        self._children.pop(path, None)
+        self._children.pop(parent_of(path), None)
+        self._values.pop(path, None)
+        self._changes += 1
+
+    def close(self) -> None:
+        self._unsubscribe()
+
+
+def limits_of(config: Config) -> ManagedLedgerLimits:
+    """The settings of managed ledgers, but for retention, which is a namespace's policy."""
+    return ManagedLedgerLimits(
+        entries_per_ledger_max=config.managedLedgerMaxEntriesPerLedger,
+        bytes_per_ledger_max=config.managedLedgerMaxSizePerLedgerMbytes << 20,
+        rollover_min_s=config.managedLedgerMinLedgerRolloverTimeMinutes * 60,
+        rollover_max_s=config.managedLedgerMaxLedgerRolloverTimeMinutes * 60,
+        cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
+        mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
+        ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
+        ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
+    )
+
+
+def topic_limits_of(config: Config) -> TopicLimits:
+    """The settings of topics."""
+    unacked_in_broker = None
+    if config.maxUnackedMessagesPerBroker:
+        unacked_in_broker = BrokerUnacked(config.maxUnackedMessagesPerBroker)
+    return TopicLimits(
+        producers_max=config.maxProducersPerTopic,
+        consumers_max=config.maxConsumersPerTopic,
+        consumers_per_subscription_max=config.maxConsumersPerSubscription,
+        subscriptions_max=config.maxSubscriptionsPerTopic,
+        unacked_per_consumer_max=config.maxUnackedMessagesPerConsumer,
+        unacked_per_subscription_max=config.maxUnackedMessagesPerSubscription,
+        unacked_in_broker=unacked_in_broker,
+        unacked_share=int(
+            config.maxUnackedMessagesPerBroker
+            * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked
+        ),
+        read_batch_max=config.dispatcherMaxReadBatchSize,
+        read_bytes_max=config.dispatcherMaxReadSizeBytes,
+        round_robin_max=config.dispatcherMaxRoundRobinBatchSize,
+        failover_delay_s=config.activeConsumerFailoverDelayTimeMillis / 1000,
+        failover_by_hash=config.activeConsumerFailoverConsistentHashing,
+        key_shared_by_ring=config.subscriptionKeySharedUseConsistentHashing,
+        key_shared_points=config.subscriptionKeySharedConsistentHashingReplicaPoints,
+        delayed_delivery=config.delayedDeliveryEnabled,
+        look_ahead_per_consumer_max=config.keySharedLookAheadMsgInReplayThresholdPerConsumer,
+        look_ahead_per_subscription_max=(
+            config.keySharedLookAheadMsgInReplayThresholdPerSubscription
+        ),
+        read_retry_min_s=config.dispatcherReadFailureBackoffInitialTimeInMs / 1000,
+        read_retry_max_s=config.dispatcherReadFailureBackoffMaxTimeInMs / 1000,
+        skips_lost_data=config.autoSkipNonRecoverableData,
+    )
+
+
+class Topics:
+    """Open topics by name, and those that are being opened."""
+
+    def __init__(
+        self, config: Config, store: MetadataStore, ledgers: LedgerClient, turn: Turn
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._ledgers = ledgers
+        self._turn = turn
+        self._cache = MetadataCache(store)
+        self._ledger_limits = limits_of(config)
+        self._topic_limits = topic_limits_of(config)
+        self._topics: dict[TopicName, Topic] = {}
+        self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
+        self._policies: dict[str, tuple[bytes, NamespacePolicies]] = {}  # and what they are made of
+        self._closing = False
+        self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
+        self.partitioned = PartitionedTopics(config, store, self._cache, self)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    async def get(self, name: TopicName, create: bool) -> Topic:
+        """The topic, opened if need be; made if it does not exist and create allows it."""
+        while True:
+            topic = self._topics.get(name)
+            if topic is not None and not topic.fenced:
+                return topic
+            self._check_settled(name)
+            under_way = self._opening.get(name)
+            if under_way is None:
+                under_way = (self._begin(name, self._open(name, create), create), create)
+            opening, creates = under_way
+            if creates or not create:
+                return await asyncio.shield(opening)
+            # Who asked for it would not make it; a topic is opened once at a time.
+            await asyncio.wait([opening])
+
+    def _begin(
+        self, name: TopicName, opening: Coroutine[Any, Any, Topic], create: bool
+    ) -> Future[Topic]:
+        future = asyncio.ensure_future(opening)
+        self._opening[name] = (future, create)
+        future.add_done_callback(lambda _: self._opening.pop(name, None))
+        return future
+
+    def _check_settled(self, name: TopicName) -> None:
+        """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet."""
+        topic = self._topics.get(name)
+        if self._closing or (
+            topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
+        ):
+            raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+
+    async def make(self, name: TopicName, properties: Mapping[str, str] = NONE) -> Topic:
+        """The topic, made if need be, whatever the policies say of clients that would do that.
+
+        properties are those of a new one.
+        """
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return topic
+        found = self._opening.get(name)
+        if found is not None:
+            await asyncio.wait([found[0]])
+            return await self.make(name, properties)
+        self._check_settled(name)
+        loading = self._load(name, create=True, properties=properties)
+        return await asyncio.shield(self._begin(name, loading, create=True))
+
+    async def _open(self, name: TopicName, create: bool) -> Topic:
+        policies = await self.check_name(name)
+        may_create = await self.partitioned.check_name(
+            name, create and policies.auto_topic_creation.allowed
+        )
+        return await self._load(name, create and may_create)
+
+    async def _load(
+        self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
+    ) -> Topic:
+        async with self._loading:
+            former = self._topics.get(name)
+            if former is not None and not former.fenced:
+                return former
+            if former is not None:
+                # What it has under way must not meet what its successor does.
+                await former.managed_ledger.settle()
+                self._topics.pop(name, None)
+            if not name.is_persistent:
+                return self._load_non_persistent(name, create)
+            managed_ledger = await self._open_managed_ledger(name, create, properties)
+        if managed_ledger is None:
+            raise _not_found(name)
+        topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
+        self._topics[name] = topic
+        return topic
+
+    async def _open_managed_ledger(
+        self, name: TopicName, create: bool, properties: Mapping[str, str]
+    ) -> ManagedLedger | None:
+        limits = self._limits(await self.policies(name))
+        try:
+            return await open_managed_ledger(
+                name.managed_ledger_name, self._store, self._ledgers, limits, create, properties
+            )
+        except (LedgerError, Unavailable) as error:
+            if not may_pass(error):
+                raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
+            # Nothing of it is kept, so that whoever asks again begins anew.
+            log.error("a topic cannot be opened now", topic=name, error=error)
+            raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
+
+    def _limits(self, policies: NamespacePolicies) -> ManagedLedgerLimits:
+        return self._ledger_limits._replace(
+            retention_s=policies.retention_s,
+            retention_bytes=policies.retention_bytes,
+        )
+
+    def _load_non_persistent(self, name: TopicName, create: bool) -> Topic:
+        if not create:
+            raise _not_found(name)
+        topic = NonPersistentTopic(name, self._turn, self._topic_limits)
+        self._topics[name] = topic
+        return topic
+
+    async def check_name(self, name: TopicName) -> NamespacePolicies:
+        """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
+        config = self._config
+        if name.is_persistent and not config.enablePersistentTopics:
+            raise NotAllowed(
+                f"Broker is unable to load persistent topic {name} (enablePersistentTopics)."
+            )
+        if not name.is_persistent and not config.enableNonPersistentTopics:
+            raise NotAllowed(
+                f"Broker is unable to load non-persistent topic {name} (enableNonPersistentTopics)."
+            )
+        return await self.policies(name)
+
+    async def exists(self, name: TopicName) -> bool:
+        """Whether there is a topic that is not partitioned, open or not."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return True
+        if not name.is_persistent:
+            return False
+        return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
+
+    async def policies(self, name: TopicName) -> NamespacePolicies:
+        """What the topic's namespace says. Raises TopicNotFound when there is no such namespace."""
+        value = await self._cache.get(paths.namespace_policies(name.namespace))
+        if value is None:
+            raise TopicNotFound(
+                f"Namespace {name.namespace} does not exist; create it first, or use a topic of"
+                " public/default."
+            )
+        known = self._policies.get(name.namespace)
+        if known is None or known[0] is not value:
+            known = (value, namespace_policies(name.namespace, value, self._config))
+            self._policies[name.namespace] = known
+        return known[1]
+
+    # --- deleting -----------------------------------------------------------------------------
+
+    def check_unused(self, name: TopicName) -> None:
+        """Raises TopicBusy when somebody is connected to a topic."""
+        topic = self._topics.get(name)
+        if topic is None:
+            return
+        producers = len(topic.producers)
+        consumers = sum(len(each.consumers) for each in topic.all_subscriptions())
+        clients = producers + consumers
+        if clients and not name.is_persistent:
+            raise TopicBusy(f"Topic has {clients} connected producers/consumers")
+        if clients:
+            raise TopicBusy(
+                f"Topic has {clients} client{'s' if clients > 1 else ''} connected"
+                f" Including {consumers} consumers, {producers} producers, and 0 replicators."
+            )
+
+    async def delete_by_name(self, name: TopicName, force: bool = False) -> None:
+        """Deletes a topic, open or not, if it is there; with force, whoever is connected.
+
+        Raises TopicBusy when somebody is, and force is not set; PersistenceError.
+        """
+        if not force:
+            self.check_unused(name)
+        if await self.exists(name):
+            await self.delete(await self.make(name))
+
+    async def delete(self, topic: Topic) -> None:
+        """Deletes an open topic with everything in it; its clients are sent away.
+
+        Raises PersistenceError, MetadataError.
+        """
+        try:
+            await topic.delete()
+        except (LedgerError, ManagedLedgerError) as error:
+            raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
+        if self._topics.get(topic.name) is topic:
+            del self._topics[topic.name]
+
+    async def terminate(self, name: TopicName) -> Position:
+        """Lets nothing be added to a topic any more; the last position there will ever be.
+
+        Raises TopicNotFound, PersistenceError.
+        """
+        topic = await self.get(name, create=False)
+        try:
+            return await topic.terminate()
+        except ManagedLedgerError as error:
+            raise PersistenceError(f"Topic {name} was not terminated: {error}") from error
+
+    def open_names(self, namespace: str, domain: str) -> list[TopicName]:
+        """The topics of a namespace that are open here."""
+        return [
+            name
+            for name, topic in self._topics.items()
+            if name.domain == domain and name.namespace == namespace and not topic.fenced
+        ]
+
+    async def _in_slices(self) -> AsyncIterator[Topic]:
+        """The topics that are open; others have their turn now and then."""
+        for number, topic in enumerate(self):
+            if number % TOPICS_PER_LOOK == 0:
+                await asyncio.sleep(0)
+            yield topic
+
+    async def delete_inactive(self) -> None:
+        """Called now and then: deletes the topics that nobody has used for long enough."""
+        async for topic in self._in_slices():
+            try:
+                policies = await self.policies(topic.name)
+                if (
+                    policies.inactive_topics.delete
+                    and not topic.fenced
+                    and topic.is_inactive(policies)
+                ):
+                    await self.delete(topic)
+                    log.info("deleted, since nobody uses it", topic=topic.name)
+                    await self._forget_partitions(topic.name)
+            except (PulsarError, MetadataError) as error:
+                log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
+
+    async def _forget_partitions(self, name: TopicName) -> None:
+        """Deletes the number of partitions when the last partition was deleted."""
+        config = self._config
+        if not name.is_partitioned or (
+            not config.brokerDeleteInactivePartitionedTopicMetadataEnabled
+        ):
+            return
+        whole = TopicName.get(name.partitioned_topic_name)
+        count = await self.partitioned.partitions(whole)
+        found = [await self.exists(whole.partition(index)) for index in range(count)]
+        if found and not any(found):
+            await self.partitioned.forget(whole)
+            log.info("its last partition was deleted", topic=whole)
+
+    async def check_ages(self) -> None:
+        """Called now and then: ledgers that are old enough are closed or deleted, as the policies
+        say by now.
+        """
+        async for topic in self._in_slices():
+            try:
+                policies = await self.policies(topic.name)
+            except (PulsarError, MetadataError) as error:
+                log.warning(
+                    "a topic keeps its ledgers until its policies can be read",
+                    topic=topic.name,
+                    error=error,
+                )
+                continue
+            topic.managed_ledger.limits = self._limits(policies)
+            topic.managed_ledger.check_age()
+
+    async def free_space(self) -> None:
+        """Called while space is short: what everybody has acknowledged goes at once."""
+        async for topic in self._in_slices():
+            if topic.name.is_persistent and not topic.fenced:
+                topic.managed_ledger.roll_over_if_consumed()
+
+    async def close(self) -> None:
+        """Closes every topic; those that fail are logged, and recovered at the next start."""
+        self._closing = True
+        while self._opening:
+            await asyncio.wait([opening for opening, _ in self._opening.values()])
+        topics = list(self._topics.values())
+        results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)
+        for topic, result in zip(topics, results, strict=True):
+            if isinstance(result, BaseException):
+                log.error("a topic was not closed cleanly", topic=topic.name, error=result)
+        self._cache.close()
+
+
+def _not_found(name: TopicName) -> TopicNotFound:
+    return TopicNotFound(
+        f"Topic {name} does not exist, and it may not be created by a client"
+        " (allowAutoTopicCreation)."
+    )

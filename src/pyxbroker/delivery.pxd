@@ -1,0 +1,52 @@
+# Delivery: what one consumer may get, has got and has not acknowledged yet.
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
+
+from pyxbroker.ackset cimport AckSet
+from pyxbroker.commands cimport MetadataPeek
+from pyxbroker.connection cimport Connection
+from pyxbroker.entry cimport AckRun, EntryBatch
+from pyxbroker.keys cimport KeyShared
+
+# Messages that are sent and not acknowledged, of a subscription or of the whole broker. At its
+# limit it blocks until less than half of the limit is left.
+cdef class UnackedCount:
+    cdef readonly int64_t messages
+    cdef readonly int64_t limit             # 0: none
+    cdef readonly bint blocked
+    cdef readonly UnackedCount whole        # what this is a part of, or None
+    cdef readonly int64_t share             # what this may have while the whole blocks
+    cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
+    cdef bint stops(self) noexcept          # nothing more may be sent
+
+# The hot half of a consumer; broker/topics/consumer.py adds the policy.
+cdef class ConsumerState:
+    cdef readonly Connection connection
+    cdef readonly uint64_t consumer_id
+    cdef readonly int32_t partition         # index of the topic's partition, -1: none
+    cdef public int64_t permits             # messages the client still wants; below 0 after a batch
+    cdef public int64_t unacked_messages    # delivered, not acknowledged
+    cdef public int64_t unacked_max         # delivered before acks must come; 0: no limit
+    cdef public UnackedCount unacked_total  # of its subscription; None: not limited
+    cdef public int64_t consumer_epoch      # -1: the client knows of none
+    cdef public bint closed
+    cdef public bint forgets                # nothing is ever redelivered: what is sent is not kept
+    cdef public int32_t priority_level      # of a Shared subscription: 0 comes first
+    cdef public KeyShared keys              # of a Key_Shared subscription, or None
+    cdef public int32_t slot                # the consumer's number there
+    cdef readonly uint64_t msg_out          # counters since the consumer came
+    cdef readonly uint64_t bytes_out
+    cdef readonly uint64_t redelivered
+    cdef double messages_per_entry          # moving average of what was sent to it
+    cdef readonly uint64_t acked
+    cdef bint at_limit                      # unacked_max was reached
+    cdef uint64_t pinned_in                 # the round in which it got entries of a batch last
+    cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
+    cdef bint _can_take(self) noexcept
+    cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
+    cdef int _settled(self, int64_t held) except -1
+    cdef int _less_unacked(self, int64_t messages) noexcept
+    cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
+                   uint32_t redelivery_count, bint pin) except -1
+
+# Fills peek; False for an entry that no client may see: a marker, or one that cannot be decoded.
+cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept

@@ -1,0 +1,188 @@
+"""What Python sees of dispatch.pyx: one consumer's deliveries, and a look into an entry."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyxbroker.ackset import AckSet
+from pyxbroker.connection import Connection
+from pyxbroker.delayed_index import DelayedIndex
+from pyxbroker.entry import AckRun, EntryBatch
+from pyxbroker.keys import KeyShared
+
+class UnackedCount:
+    """Messages sent and not acknowledged, of a subscription or of the whole broker.
+
+    At its limit (0: none) it blocks until less than half of that is left. While the whole that it
+    is a part of blocks, it may still have its share.
+    """
+
+    def __init__(
+        self, limit: int = 0, whole: UnackedCount | None = None, share: int = 0
+    ) -> None: ...
+    @property
+    def messages(self) -> int:
+        """How many there are."""
+    @property
+    def limit(self) -> int:
+        """How many there may be."""
+    @property
+    def blocked(self) -> bool:
+        """Its limit was reached."""
+    @property
+    def is_stopped(self) -> bool:
+        """Nothing more may be sent until something is acknowledged."""
+    def set_limit(self, limit: int) -> None:
+        """A policy changed."""
+
+class ConsumerState:
+    """Permits, deliveries and unacknowledged entries of one consumer."""
+
+    permits: int
+    """Messages that the client still wants; below 0 after a batch larger than they were."""
+    unacked_messages: int
+    """Messages delivered and not acknowledged."""
+    unacked_max: int
+    """Messages that may be unacknowledged before it gets no more; 0: no limit."""
+    unacked_total: UnackedCount | None
+    """Of its subscription; None: not limited."""
+    consumer_epoch: int
+    """What the client counts its redeliveries with; -1: it does not."""
+    closed: bool
+    forgets: bool
+    """Nothing is ever redelivered, so what was sent is not kept as pending."""
+    priority_level: int
+    """Of a Shared subscription: 0 comes first."""
+    keys: KeyShared | None
+    """Of a Key_Shared subscription."""
+    slot: int
+    """The consumer's number there."""
+
+    def __init__(self, connection: Connection, consumer_id: int, partition: int = -1) -> None: ...
+    @property
+    def connection(self) -> Connection:
+        """The socket that it is served on."""
+    @property
+    def consumer_id(self) -> int:
+        """The client's id of it, unique on its connection."""
+    @property
+    def partition(self) -> int:
+        """Index of the topic's partition; -1: none."""
+    @property
+    def msg_out(self) -> int:
+        """Messages sent since it came."""
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent since it came."""
+    @property
+    def redelivered(self) -> int:
+        """Messages sent not for the first time."""
+    @property
+    def can_deliver(self) -> bool:
+        """True when it has permits and its connection takes more bytes."""
+    @property
+    def acked(self) -> int:
+        """Messages acknowledged by it."""
+    @property
+    def is_at_limit(self) -> bool:
+        """It has reached unacked_max, and has still more than half of that unacknowledged."""
+    @property
+    def is_blocked(self) -> bool:
+        """It, or another of its subscription, must acknowledge something before it gets more."""
+    def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
+        """(entries, bytes) to read for it: no more than its permits and its connection take now."""
+    def deliver(
+        self,
+        batch: EntryBatch,
+        start: int,
+        stop: int,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+        left_out: list[tuple[int, int]],
+        aside: DelayedIndex | None = None,
+        chunked: object | None = None,
+    ) -> int:
+        """Sends entries start..stop-1 of a batch while there are permits; where it stopped.
+
+        Acknowledged entries are passed over; so are those that no client may see, which are
+        appended to left_out. Those that are not due yet go into aside, if there is one.
+        """
+    def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
+        """Of a delivered batch only so many messages are left; how many were settled."""
+    def settle(self, run: AckRun, strangers: list[tuple[int, int]] | None = None) -> int:
+        """Forgets the whole entries of an individual ack; the messages that they had.
+
+        Positions of whole entries that are not pending here are appended to strangers.
+        """
+    def settle_one(self, ledger_id: int, entry_id: int) -> int:
+        """Forgets one delivered entry; its messages, 0 when it was not pending here."""
+    def settle_up_to(self, ledger_id: int, entry_id: int) -> int:
+        """Forgets every delivered entry up to a position; the messages that they had.
+
+        Only for who gets entries in order, as all do that may acknowledge cumulatively.
+        """
+    def is_pending(self, ledger_id: int, entry_id: int) -> bool:
+        """Whether an entry is delivered and not acknowledged here."""
+    def key_hash_of(self, ledger_id: int, entry_id: int) -> int:
+        """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
+    def pending_positions(self) -> list[tuple[int, int]]:
+        """Every delivered, unacknowledged position, in order."""
+    def clear_pending(self) -> None:
+        """Forgets all deliveries: they will be sent again."""
+
+def choose(consumers: Sequence[ConsumerState], turn_of: int) -> int:
+    """The index of the consumer that gets the next entries; -1: nobody can take any.
+
+    Among those of the best priority level that can take some it is the first at or after turn_of.
+    """
+
+def deal(
+    batch: EntryBatch,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+    acks: AckSet,
+    redelivery_counts: dict[tuple[int, int], int],
+    left_out: list[tuple[int, int]],
+    waiting_max: int,
+    aside: DelayedIndex | None = None,
+    again: bool = False,
+) -> int:
+    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
+
+    consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
+    stopped. Acknowledged entries are passed over, as are those that no client may see, which are
+    appended to left_out. Those that are not due yet go into aside, if there is one; again: they
+    were there, and lie before others that wait.
+    """
+
+def deal_waiting(
+    batch: EntryBatch,
+    consumers: Sequence[ConsumerState | None],
+    keys: KeyShared,
+    acks: AckSet,
+    redelivery_counts: dict[tuple[int, int], int],
+    left_out: list[tuple[int, int]],
+) -> int:
+    """Sends entries of a batch that wait in keys and have their turn; returns how many went.
+
+    Those that are acknowledged meanwhile wait no longer, and those of which nothing is left are
+    appended to left_out. Entries that do not wait are passed over.
+    """
+
+class Peeked(NamedTuple):
+    """What peek_entry tells of an entry."""
+
+    publish_time: int
+    num_messages: int
+    is_batch: bool
+    marker_type: int
+
+def count_messages(batch: EntryBatch, start: int) -> int:
+    """Messages in the entries of a batch from start on, of those that clients may see."""
+
+def deal_now(batch: EntryBatch, consumers: Sequence[ConsumerState | None], keys: KeyShared) -> int:
+    """Sends entries to the owners of their keys, nothing waits; returns the messages that nobody
+    took. consumers: by slot, the first one is None.
+    """
+
+def peek_entry(batch: EntryBatch, i: int) -> Peeked | None:
+    """What the metadata of an entry says; None when it cannot be decoded. IndexError."""

@@ -1,0 +1,514 @@
+"""A dispatch round's loops over entries: who gets them, what is left out, the frames."""
+from libc.math cimport ceil
+from libc.stdint cimport uint8_t
+
+from pyxbroker.ackset cimport bits_below
+from pyxbroker.buffers cimport OutVector
+from pyxbroker.commands cimport (
+    ACK_SET_WORD_BYTES_MAX,
+    MESSAGE_HEADER_BYTES_MAX,
+    build_message_header,
+    peek_metadata,
+)
+from pyxbroker.connection cimport OUT_PENDING_DISPATCH
+from pyxbroker.delayed_index cimport DelayedIndex
+from pyxbroker.frames cimport broker_metadata_size, payload_metadata
+from pyxbroker.keys cimport key_hash
+from pyxbroker.native cimport entry_ref
+
+from typing import NamedTuple
+
+cdef double AVERAGE_WEIGHT = 0.5        # of the newest delivery among all before it
+cdef double DEALT_WEIGHT = 0.0625       # of the newest entry of a key
+
+cdef enum:
+    MESSAGES_MASK = 0x7fffffff      # of what pending holds; the key's hash is above 32 bits
+
+# Numbers the rounds of dealing, so that each connection pins a batch once in each.
+cdef uint64_t _rounds = 0
+
+
+cdef class UnackedCount:
+    """Messages sent and not acknowledged, of a subscription or the broker; see dispatch.pxd."""
+
+    def __init__(self, int64_t limit=0, UnackedCount whole=None, int64_t share=0):
+        self.limit = limit
+        self.whole = whole
+        self.share = share
+
+    cdef int add(self, int64_t messages) noexcept:
+        self.messages += messages
+        if self.limit > 0 and self.messages >= self.limit:
+            self.blocked = True
+        elif self.blocked and (self.limit <= 0 or self.messages * 2 < self.limit):
+            self.blocked = False
+        if self.whole is not None:
+            self.whole.add(messages)
+        return 0
+
+    cdef bint stops(self) noexcept:
+        if self.blocked:
+            return True
+        return (self.whole is not None and self.whole.blocked
+                and self.messages > self.share)
+
+    def set_limit(self, int64_t limit):
+        """A policy changed."""
+        self.limit = limit
+        self.add(0)
+
+    @property
+    def is_stopped(self):
+        """Nothing more may be sent until something is acknowledged."""
+        return self.stops()
+
+
+cdef class ConsumerState:
+    """Permits, deliveries and unacknowledged entries of one consumer."""
+
+    def __init__(self, Connection connection not None, uint64_t consumer_id,
+                 int32_t partition=-1):
+        self.connection = connection
+        self.consumer_id = consumer_id
+        self.partition = partition
+        self.consumer_epoch = -1
+        self.messages_per_entry = 1.0
+        self.pending = {}
+
+    @property
+    def can_deliver(self):
+        """True when the consumer may get entries and its connection takes more bytes."""
+        return self._can_take()
+
+    @property
+    def is_at_limit(self):
+        """It has reached unacked_max, and has still more than half of that unacknowledged."""
+        return self.at_limit
+
+    @property
+    def is_blocked(self):
+        """It, or another of its subscription, must acknowledge something before it gets more."""
+        return self.at_limit or (self.unacked_total is not None and self.unacked_total.stops())
+
+    cdef bint _can_take(self) noexcept:
+        if self.permits <= 0 or self.at_limit or self.closed:
+            return False
+        if self.unacked_total is not None and self.unacked_total.stops():
+            return False
+        return self.connection.can_deliver()
+
+    def worth_reading(self, int entries_max, int64_t bytes_max):
+        """(entries, bytes) to read for it: no more than its permits and its connection take now.
+
+        What is read beyond that would be read once more when the client has asked for it.
+        """
+        cdef double entries = ceil(<double>max(self.permits, 1) / self.messages_per_entry)
+        cdef int64_t room = OUT_PENDING_DISPATCH - self.connection.out.pending
+        return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
+
+    def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
+                dict redelivery_counts, list left_out not None, DelayedIndex aside=None,
+                chunked=None):
+        """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
+
+        Acknowledged entries are passed over. Entries that no client may see (markers, metadata that
+        cannot be decoded) are passed over and appended to left_out as (ledger_id, entry_id). Those
+        that are not due yet are set aside, where there is an index for that. chunked, which is a
+        ChunkedMessages or None, may give a chunk to another consumer, or keep it.
+        """
+        cdef MetadataPeek peek
+        cdef ConsumerState taker
+        cdef int64_t entry_id
+        cdef int i = start
+        cdef int sent = 0
+        cdef int64_t before = self.permits
+        cdef bint pinned = False
+        cdef uint32_t count = 0
+        cdef int32_t messages
+        cdef bytes words                # of the messages left of a batch, None: all are
+        while i < stop and self._can_take():
+            entry_id = batch.refs[i].entry_id
+            i += 1
+            if acks.contains(batch.ledger_id, entry_id):
+                continue
+            if not peek_message(batch, i - 1, &peek):
+                left_out.append((batch.ledger_id, entry_id))
+                continue
+            if aside is not None and peek.deliver_at_time > aside.now:
+                aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
+                continue
+            if redelivery_counts:
+                count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
+            messages = max(peek.num_messages, 1)
+            words = acks.left_of(batch.ledger_id, entry_id)
+            if words is not None:
+                messages = bits_below(words, messages)
+                if messages == 0:
+                    left_out.append((batch.ledger_id, entry_id))
+                    continue
+            if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
+                taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
+                                      peek.chunk_id == peek.num_chunks - 1, self)
+                if taker is not self:
+                    if taker is not None:
+                        taker._send(batch, i - 1, messages, words, 0, count, True)
+                        taker.connection.group.mark_dirty(taker.connection)
+                    continue
+            self._send(batch, i - 1, messages, words, 0, count, not pinned)
+            pinned = True
+            sent += 1
+        if pinned:
+            self.connection.group.mark_dirty(self.connection)
+            self.messages_per_entry += ((before - self.permits) / <double>sent
+                                        - self.messages_per_entry) * AVERAGE_WEIGHT
+        return i
+
+    cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
+                   uint32_t redelivery_count, bint pin) except -1:
+        cdef OutVector out = self.connection.out
+        cdef entry_ref *ref = &batch.refs[i]
+        cdef const uint8_t *data = ref.data + batch.data_offset
+        cdef uint32_t size = ref.length - batch.data_offset
+        # What another broker has put in front is for brokers.
+        cdef uint32_t skipped = broker_metadata_size(data, size)
+        cdef uint32_t words = 0 if ack_set is None else <uint32_t>(len(ack_set) // 8)
+        cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX + words * ACK_SET_WORD_BYTES_MAX)
+        cdef dict ledger
+        if at == NULL:
+            raise MemoryError("no memory for the header of a message")
+        out.commit(build_message_header(
+            at, self.consumer_id, <uint64_t>batch.ledger_id, <uint64_t>ref.entry_id,
+            self.partition, redelivery_count,
+            <const int64_t *><const char *>ack_set if words else NULL, words,
+            self.consumer_epoch, size - skipped))
+        out.reference(data + skipped, size - skipped, batch if pin else None)
+        self.permits -= messages
+        self.msg_out += messages
+        self.bytes_out += size
+        if self.forgets:
+            return 0
+        ledger = self.pending.get(batch.ledger_id)
+        if ledger is None:
+            ledger = self.pending[batch.ledger_id] = {}
+        ledger[ref.entry_id] = messages | (<int64_t>hash << 32)
+        self.unacked_messages += messages
+        if self.unacked_max > 0 and self.unacked_messages >= self.unacked_max:
+            self.at_limit = True
+        if self.unacked_total is not None:
+            self.unacked_total.add(messages)
+        if redelivery_count:
+            self.redelivered += messages
+        return 0
+
+    cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1:
+        """Forgets one delivered entry; returns what pending had of it, 0 when it had nothing."""
+        cdef dict ledger = self.pending.get(ledger_id)
+        cdef int64_t held
+        if ledger is None:
+            return 0
+        held = ledger.pop(entry_id, 0)
+        if not ledger:
+            del self.pending[ledger_id]
+        if held:
+            self._settled(held)
+        return held
+
+    cdef int _settled(self, int64_t held) except -1:
+        self._less_unacked(held & MESSAGES_MASK)
+        if self.keys is not None:
+            self.keys.release(<int32_t>(held >> 32), self.slot)
+        return 0
+
+    cdef int _less_unacked(self, int64_t messages) noexcept:
+        self.unacked_messages -= messages
+        if self.at_limit and self.unacked_messages * 2 <= self.unacked_max:
+            self.at_limit = False
+        if self.unacked_total is not None:
+            self.unacked_total.add(-messages)
+        return 0
+
+    def settle(self, AckRun run not None, list strangers=None):
+        """Forgets the whole entries of an individual ack; returns the messages that they had.
+
+        Positions of whole entries that are not pending here are appended to strangers.
+        """
+        cdef int i
+        cdef int64_t held
+        cdef int64_t messages = 0
+        for i in range(run.count):
+            if run.items[i].left != 0:
+                continue
+            held = self._settle(run.items[i].ledger_id, run.items[i].entry_id)
+            messages += held & MESSAGES_MASK
+            if held == 0 and strangers is not None:
+                strangers.append((run.items[i].ledger_id, run.items[i].entry_id))
+        self.acked += messages
+        return messages
+
+    def settle_all_but(self, int64_t ledger_id, int64_t entry_id, int64_t left):
+        """Of a delivered batch only so many messages are left; returns how many were settled."""
+        cdef dict ledger = self.pending.get(ledger_id)
+        cdef int64_t held, messages
+        if ledger is None or entry_id not in ledger:
+            return 0
+        held = ledger[entry_id]
+        messages = held & MESSAGES_MASK
+        if left >= messages:
+            return 0
+        ledger[entry_id] = held - messages + left
+        self._less_unacked(messages - left)
+        return messages - left
+
+    def settle_one(self, int64_t ledger_id, int64_t entry_id):
+        """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""
+        return self._settle(ledger_id, entry_id) & MESSAGES_MASK
+
+    def settle_up_to(self, int64_t ledger_id, int64_t entry_id):
+        """Forgets every delivered entry up to a position; returns the messages that they had.
+
+        Only for who gets entries in order, as all do that may acknowledge cumulatively.
+        """
+        cdef int64_t before = self.unacked_messages
+        cdef list due
+        for held in list(self.pending):
+            if held > ledger_id:
+                break
+            due = []
+            for entry in self.pending[held]:
+                if held == ledger_id and entry > entry_id:
+                    break
+                due.append(entry)
+            for entry in due:
+                self._settle(held, entry)
+        self.acked += before - self.unacked_messages
+        return before - self.unacked_messages
+
+    def is_pending(self, int64_t ledger_id, int64_t entry_id):
+        cdef dict ledger = self.pending.get(ledger_id)
+        return ledger is not None and entry_id in ledger
+
+    def key_hash_of(self, int64_t ledger_id, int64_t entry_id):
+        """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
+        cdef dict ledger = self.pending.get(ledger_id)
+        return 0 if ledger is None else ledger.get(entry_id, 0) >> 32
+
+    def pending_positions(self):
+        """Every delivered, unacknowledged position, in order."""
+        return sorted((ledger_id, entry_id)
+                      for ledger_id, entries in self.pending.items() for entry_id in entries)
+
+    def clear_pending(self):
+        """Forgets all deliveries: they will be sent again, to this consumer or to others."""
+        pending = self.pending
+        self.pending = {}
+        if self.keys is None and self.unacked_total is None:
+            self.unacked_messages = 0
+            self.at_limit = False
+            return
+        for entries in pending.values():
+            for held in entries.values():
+                self._settled(held)
+
+
+def choose(list consumers not None, Py_ssize_t turn_of):
+    """The index of the consumer that gets the next entries; -1: nobody can take any.
+
+    Among those of the best priority level that can take some it is the first at or after turn_of.
+    """
+    cdef Py_ssize_t count = len(consumers)
+    cdef Py_ssize_t best = -1
+    cdef Py_ssize_t step, at
+    cdef int32_t level = 0
+    cdef ConsumerState consumer
+    for step in range(count):
+        at = (turn_of + step) % count
+        consumer = consumers[at]
+        if (best < 0 or consumer.priority_level < level) and consumer._can_take():
+            best = at
+            level = consumer.priority_level
+    return best
+
+
+cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept:
+    cdef const uint8_t *metadata
+    cdef uint32_t metadata_size
+    cdef entry_ref *ref = &batch.refs[i]
+    cdef uint32_t offset = batch.data_offset
+    return (ref.length >= offset
+            and payload_metadata(ref.data + offset, ref.length - offset, &metadata,
+                                 &metadata_size) == 0
+            and peek_metadata(metadata, metadata_size, peek) == 0
+            and peek.marker_type < 0)
+
+
+# Sends an entry to the owner of its key within a round of dealing; 0 when nothing of it is left.
+cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek *peek, int32_t hash,
+                  AckSet acks, dict redelivery_counts) except -1:
+    cdef uint32_t count = 0
+    cdef bint first = consumer.pinned_in != _rounds
+    cdef int32_t messages = max(peek.num_messages, 1)
+    cdef bytes words = acks.left_of(batch.ledger_id, batch.refs[i].entry_id)
+    if words is not None:
+        messages = bits_below(words, messages)
+        if messages == 0:
+            return 0
+    if redelivery_counts:
+        count = redelivery_counts.get((batch.ledger_id, batch.refs[i].entry_id), 0)
+    consumer._send(batch, i, messages, words, hash, count, first)
+    consumer.keys.hold(hash, consumer.slot)
+    consumer.messages_per_entry += (messages - consumer.messages_per_entry) * DEALT_WEIGHT
+    if first:
+        consumer.pinned_in = _rounds
+        consumer.connection.group.mark_dirty(consumer.connection)
+    return 1
+
+
+def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+         AckSet acks not None, dict redelivery_counts, list left_out not None,
+         int64_t waiting_max, DelayedIndex aside=None, bint again=False):
+    """Sends entries to the owners of their keys; those that cannot take them wait in keys.
+
+    consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
+    stopped. Acknowledged entries are passed over, as are those that no client may see, which are
+    appended to left_out. Those that are not due yet are set aside, where there is an index for
+    that; again: they were, and lie before others that wait.
+    """
+    global _rounds
+    cdef MetadataPeek peek
+    cdef ConsumerState consumer
+    cdef int64_t entry_id
+    cdef int32_t hash, slot
+    cdef int i
+    _rounds += 1
+    for i in range(batch.count):
+        if keys.waiting >= waiting_max:
+            return i
+        entry_id = batch.refs[i].entry_id
+        if acks.contains(batch.ledger_id, entry_id):
+            continue
+        if not peek_message(batch, i, &peek):
+            left_out.append((batch.ledger_id, entry_id))
+            continue
+        if aside is not None and peek.deliver_at_time > aside.now:
+            aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
+            continue
+        hash = key_hash(&peek, keys.hashes)
+        slot = keys.owner(hash)
+        if slot and keys.may_send(hash, slot):
+            consumer = consumers[slot]
+            if consumer._can_take():
+                if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                    left_out.append((batch.ledger_id, entry_id))
+                continue
+        if again:
+            keys.wait_again(hash, batch.ledger_id, entry_id)
+        else:
+            keys.wait(hash, batch.ledger_id, entry_id)
+    return batch.count
+
+
+def deal_waiting(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
+                 AckSet acks not None, dict redelivery_counts, list left_out not None):
+    """Sends entries of a batch that wait in keys and have their turn; returns how many went.
+
+    Those that are acknowledged meanwhile wait no longer, and those of which nothing is left are
+    appended to left_out. Entries that do not wait are passed over.
+    """
+    global _rounds
+    cdef MetadataPeek peek
+    cdef ConsumerState consumer
+    cdef int64_t entry_id
+    cdef int32_t hash, slot
+    cdef int i
+    cdef int gone = 0
+    _rounds += 1
+    for i in range(batch.count):
+        if not peek_message(batch, i, &peek):
+            continue
+        entry_id = batch.refs[i].entry_id
+        hash = key_hash(&peek, keys.hashes)
+        if not keys.is_first(hash, batch.ledger_id, entry_id):
+            continue
+        if acks.contains(batch.ledger_id, entry_id):
+            keys.drop_first(hash)
+            gone += 1
+            continue
+        slot = keys.owner(hash)
+        if slot == 0 or not keys.may_go_on(hash, slot):
+            continue
+        consumer = consumers[slot]
+        if consumer._can_take():
+            if not _deal_to(consumer, batch, i, &peek, hash, acks, redelivery_counts):
+                left_out.append((batch.ledger_id, entry_id))
+            keys.drop_first(hash)
+            gone += 1
+    return gone
+
+
+def count_messages(EntryBatch batch not None, int start):
+    """Messages in the entries of a batch from start on, of those that clients may see."""
+    cdef MetadataPeek peek
+    cdef int i
+    cdef int64_t messages = 0
+    for i in range(start, batch.count):
+        if peek_message(batch, i, &peek):
+            messages += max(peek.num_messages, 1)
+    return messages
+
+
+def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys not None):
+    """Sends entries to the owners of their keys; returns the messages of those that nobody took.
+
+    consumers: by slot, the first one is None. Nothing waits, and nothing is held back for the order
+    within a key.
+    """
+    global _rounds
+    cdef MetadataPeek peek
+    cdef ConsumerState consumer
+    cdef int32_t slot, messages
+    cdef bint first
+    cdef int i
+    cdef int64_t lost = 0
+    _rounds += 1
+    for i in range(batch.count):
+        if not peek_message(batch, i, &peek):
+            continue
+        messages = max(peek.num_messages, 1)
+        slot = keys.owner(key_hash(&peek, keys.hashes))
+        consumer = consumers[slot] if slot else None
+        if consumer is None or not consumer._can_take():
+            lost += messages
+            continue
+        first = consumer.pinned_in != _rounds
+        consumer._send(batch, i, messages, None, 0, 0, first)
+        if first:
+            consumer.pinned_in = _rounds
+            consumer.connection.group.mark_dirty(consumer.connection)
+    return lost
+
+
+class Peeked(NamedTuple):
+    """What peek_entry tells of an entry."""
+
+    publish_time: int               # ms since the epoch
+    num_messages: int
+    is_batch: bool
+    marker_type: int                # -1: a message, not a marker
+
+
+def peek_entry(EntryBatch batch not None, int i):
+    """The Peeked of an entry of a batch, or None when its metadata cannot be decoded."""
+    cdef MetadataPeek peek
+    cdef const uint8_t *metadata
+    cdef uint32_t metadata_size
+    cdef entry_ref *ref
+    if i < 0 or i >= batch.count:
+        raise IndexError(i)
+    ref = &batch.refs[i]
+    if (ref.length < batch.data_offset
+            or payload_metadata(ref.data + batch.data_offset, ref.length - batch.data_offset,
+                                &metadata, &metadata_size) != 0
+            or peek_metadata(metadata, metadata_size, &peek) != 0):
+        return None
+    return Peeked(peek.publish_time, max(peek.num_messages, 1), bool(peek.is_batch),
+                  peek.marker_type)

@@ -1,0 +1,1 @@
+"""Composition roots: what a process of one kind is made of, started and stopped in order."""
