@@ -209,7 +209,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "standalone.Service.stop = never\n"
+        "standalone.Standalone.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )
@@ -237,7 +237,7 @@ def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "standalone.Service.stop = never\n"
+        "standalone.Standalone.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )

@@ -46,7 +46,7 @@ ARROWS: dict[str, set[str]] = {
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
     "broker": {*GROUND, "road", "bookie", "ledger", "mledger", "metadata", "policies", "settings"},
-    "admin": {*GROUND, "metadata", "settings", "stats"},
+    "admin": {*GROUND, "broker", "metadata", "settings", "stats"},
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
