@@ -26,11 +26,12 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topics import MetadataCache, Topics
+    from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.topics")
 
