@@ -16,6 +16,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
@@ -217,6 +218,14 @@ class Topics:
         if not name.is_persistent:
             return False
         return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
+
+    async def subscription_names(self, name: TopicName) -> list[str]:
+        """The durable subscriptions of a persistent topic, open or not."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return list(topic.subscriptions)
+        path = paths.managed_ledger(name.managed_ledger_name)
+        return [decode(each) for each in await self._store.children(path)]
 
     async def policies(self, name: TopicName) -> Policies:
         """What holds for topics of the namespace. Raises TopicNotFound when there is none."""
