@@ -6,7 +6,7 @@ import textwrap
 
 import click
 
-from pyxbroker.settings.config import SCHEMA, SECTIONS
+from pyxbroker.settings.config import SECTIONS
 from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
 from pyxbroker.settings.schema import Setting, Value
 
@@ -35,23 +35,22 @@ def format_value(value: Value) -> str:
 def sample() -> str:
     """A configuration file with every setting at its default, each explained."""
     lines = ["# Settings of pyxbroker. Each line shows a default: delete the # and change it."]
-    for key, row in SCHEMA.items():
-        if key in SECTIONS:
-            lines += ["", f"### {SECTIONS[key]}"]
-        not_yet = " Not implemented yet." if key in NOT_YET else ""
-        about = f"{row.doc}{not_yet} ({row.expected()})"
-        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
-        lines.append(f"#{key}={format_value(row.default)}")
+    for title, rows in SECTIONS.items():
+        lines += ["", f"### {title}"]
+        for key, row in rows.items():
+            not_yet = " Not implemented yet." if key in NOT_YET else ""
+            about = f"{row.doc}{not_yet} ({row.expected()})"
+            lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
+            lines.append(f"#{key}={format_value(row.default)}")
     return "\n".join(lines) + "\n"
 
 
 def markdown() -> str:
     """The reference page of all settings."""
     lines = ["# Settings", "", "Written by `pyxbroker config --markdown`.", "", INTRODUCTION]
-    for key, row in SCHEMA.items():
-        if key in SECTIONS:
-            lines += [f"\n## {SECTIONS[key]}\n", "| key | default | meaning |", "|---|---|---|"]
-        lines.append(_row(key, row))
+    for title, rows in SECTIONS.items():
+        lines += [f"\n## {title}\n", "| key | default | meaning |", "|---|---|---|"]
+        lines += [_row(key, row) for key, row in rows.items()]
     lines += ["", "## Other names", ""]
     lines += ["These keys are read as the ones beside them.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
