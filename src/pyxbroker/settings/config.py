@@ -14,6 +14,7 @@ from pathlib import Path
 
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings import sources
+from pyxbroker.settings.names import PROTECTION
 from pyxbroker.settings.schema import Setting, Value
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
@@ -26,6 +27,9 @@ from pyxbroker.settings.sections.storage import Storage
 from pyxbroker.settings.sections.topics import Topics
 
 DEFAULT_METADATA_URL = "embedded:metadata"
+
+MISTYPED_LETTERS_MAX = 2  # by which the length of a mistyped key differs
+MISTYPED_LIKENESS_MIN = 0.85
 
 # What a journal file holds beside the largest payload: the rest of its frame, the packaging of an
 # entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
@@ -81,6 +85,25 @@ class Config(General, Metadata, Limits, Topics, Dispatch, ManagedLedger, Storage
                 f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
                 f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
             )
+
+    def explain_unknown(self) -> str:
+        """The keys of `unknown`, each with the one that may have been meant.
+
+        Of Pulsar's many keys that do nothing here most are like another one; so only what differs
+        by letters, and not by a word, is taken for a mistake.
+        """
+        from pyxbroker.base.near_names import did_you_mean
+
+        explained = []
+        for key in self.unknown:
+            likely = [
+                each
+                for each in (*SCHEMA, *PROTECTION)
+                if key not in SCHEMA and abs(len(each) - len(key)) <= MISTYPED_LETTERS_MAX
+            ]
+            meant = did_you_mean(key, likely, MISTYPED_LIKENESS_MIN, shown_max=1)
+            explained.append(f"{key} ({meant})" if meant else key)
+        return ",".join(explained)
 
     def changed(self) -> dict[str, Value]:
         """The settings that are not at their default, without the secret ones."""
