@@ -24,7 +24,10 @@ class General(Section, title="General"):
         "localhost", "Host name or address that lookups send clients to."
     )
     brokerShutdownTimeoutMs: int = setting(
-        60_000, "Longest time that a clean stop may take before the process ends.", unit="ms"
+        60_000,
+        "Longest time that a clean stop may take before the process ends.",
+        unit="ms",
+        dynamic=True,
     )
     maxMessageSize: int = setting(
         5 * 1024 * 1024,

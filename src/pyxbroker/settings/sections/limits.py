@@ -35,7 +35,9 @@ class Limits(Section, title="Limits"):
     maxConsumersPerSubscription: int = setting(0, "Consumers of one subscription; 0 is no limit.")
     maxSubscriptionsPerTopic: int = setting(0, "Subscriptions of one topic; 0 is no limit.")
     maxNumPartitionsPerPartitionedTopic: int = setting(
-        0, "Partitions of one partitioned topic; 0 is no limit."
+        0,
+        "Partitions of one partitioned topic; 0 is no limit.",
+        dynamic=True,
     )
     maxUnackedMessagesPerConsumer: int = setting(
         50_000,

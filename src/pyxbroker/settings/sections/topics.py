@@ -29,7 +29,9 @@ class Topics(Section, title="Topics and subscriptions"):
         50, "Characters of a topics pattern; with a longer one the client matches by itself."
     )
     allowAutoSubscriptionCreation: bool = setting(
-        True, "Whether a consumer that names a subscription which does not exist creates it."
+        True,
+        "Whether a consumer that names a subscription which does not exist creates it.",
+        dynamic=True,
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
         True, "Whether a topic that nobody has used for a while is deleted, with its messages."
@@ -53,6 +55,7 @@ class Topics(Section, title="Topics and subscriptions"):
         False,
         "Whether the number of partitions of a partitioned topic is forgotten when all of its"
         " partitions were deleted as inactive.",
+        dynamic=True,
     )
     brokerDeduplicationEnabled: bool = setting(
         False, "Whether messages that a producer sends again are recognised and not stored twice."
