@@ -24,8 +24,8 @@ A key that is not on this page, or that is not implemented yet, is ignored; all 
 in one warning at start, mistyped ones with the key that may have been meant. A value that cannot be
 used stops the start with its place, its key and what was expected.
 
-*Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads anew
-at each use. There is no way to change them yet but a restart.
+*Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads
+anew at each use. There is no way to change them yet but a restart.
 """
 
 
