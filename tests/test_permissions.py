@@ -42,11 +42,12 @@ def kinds_below(directory: Path) -> set[str]:
 
 def publish_and_consume(port: int) -> None:
     with RawConnection(port) as connection:
-        connection.subscribe(TOPIC, "s")
-        connection.flow(10)
         connection.producer(TOPIC, producer_id=2)
         for sequence_id in range(3):
             connection.send(b"m" * 5000, sequence_id, producer_id=2)
+            connection.wait_for(wire.SEND_RECEIPT)
+        connection.subscribe(TOPIC, "s")
+        connection.flow(3)
         for _ in range(3):
             connection.wait_for(wire.MESSAGE)
 
