@@ -21,14 +21,14 @@ from pyxbroker.settings.config import SCHEMA
 CHANGE = """
 import asyncio
 from pyxbroker.cli import main, standalone
-from pyxbroker.roles.standalone import Service
+from pyxbroker.roles.standalone import Standalone
 print_banner = standalone._print_banner
 def change(config, *arguments):
     setattr(config, {key!r}, {value!r})
     print_banner(config, *arguments)
 standalone._print_banner = change
 if {key!r} == "brokerShutdownTimeoutMs":
-    Service.stop = lambda self: asyncio.sleep(3600)
+    Standalone.stop = lambda self: asyncio.sleep(3600)
 main()
 """
 DEADLINE_S = 20.0

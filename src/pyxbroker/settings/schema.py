@@ -19,7 +19,7 @@ class Setting:
 
     def __init__(
         self,
-        default: Value,
+        default: Any,
         doc: str,
         unit: str,
         minimum: float,
@@ -29,7 +29,7 @@ class Setting:
     ) -> None:
         self.key = ""
         self.kind = ""
-        self.default = default
+        self.default: Value = default
         self.doc = doc
         self.unit = unit
         self.minimum = minimum
@@ -116,5 +116,5 @@ def setting(
     `dynamic` says that the code reads it at each use, so that a change while the process runs has
     its effect at once; only those that Pulsar can change at run time are marked.
     """
-    row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)  # type: ignore[arg-type]
+    row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)
     return row
