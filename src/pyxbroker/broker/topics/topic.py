@@ -242,8 +242,8 @@ class Topic:
         return subscription
 
     def drop_unused_reader(self, subscription: Subscription) -> None:
-        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
-        if not subscription.consumers and not subscription.closing:
+        """Forgets the subscription of a reader that is gone, unless it is coming (back)."""
+        if not (subscription.consumers or subscription.arriving or subscription.closing):
             self._readers.discard(subscription)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
