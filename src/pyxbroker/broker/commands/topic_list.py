@@ -9,7 +9,6 @@ Pulsar's NamespaceService.getListOfTopics and TopicListService.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -21,7 +20,13 @@ from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName,
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
-from pyxbroker.broker.commands.topics_pattern import compile_pattern, matches, topics_hash
+from pyxbroker.broker.commands.topics_pattern import (
+    BeyondRE2,
+    TopicsPattern,
+    compile_pattern,
+    matches,
+    topics_hash,
+)
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
@@ -44,7 +49,7 @@ class TopicListWatcher:
     """One WATCH_TOPIC_LIST of a client: the names that it knows of."""
 
     def __init__(
-        self, connection: Connection, watcher_id: int, pattern: re.Pattern[str], names: set[str]
+        self, connection: Connection, watcher_id: int, pattern: TopicsPattern, names: set[str]
     ) -> None:
         self._connection = connection
         self._watcher_id = watcher_id
@@ -166,7 +171,7 @@ class TopicLists:
             )
         )
 
-    def _pattern(self, message: Any) -> re.Pattern[str] | None:
+    def _pattern(self, message: Any) -> TopicsPattern | None:
         config = self._service.config
         if (
             not config.enableBrokerSideSubscriptionPatternEvaluation
@@ -174,7 +179,10 @@ class TopicLists:
             or len(message.topics_pattern) > config.subscriptionPatternMaxLength
         ):
             return None
-        return compile_pattern(message.topics_pattern)
+        try:
+            return compile_pattern(message.topics_pattern)
+        except BeyondRE2:
+            return None  # The client is told that the list is not filtered, and does it by itself.
 
     async def _topics_of(self, namespace: str, mode: int) -> list[TopicName]:
         modes = pb.CommandGetTopicsOfNamespace
@@ -239,7 +247,7 @@ class TopicLists:
         watcher.forget = forget
         return watcher
 
-    def _watchable(self, pattern: str) -> re.Pattern[str]:
+    def _watchable(self, pattern: str) -> TopicsPattern:
         """Raises NotAllowed when a client has to find out by itself; it asks for the list then."""
         config = self._service.config
         if not config.enableBrokerTopicListWatcher:
@@ -250,10 +258,10 @@ class TopicLists:
                 f"The topics pattern is longer than {limit} characters"
                 " (subscriptionPatternMaxLength)."
             )
-        compiled = compile_pattern(pattern)
-        if compiled is None:
-            raise NotAllowed(f"The topics pattern {pattern!r} is too costly, or not understood.")
-        return compiled
+        try:
+            return compile_pattern(pattern)
+        except BeyondRE2 as error:
+            raise NotAllowed(str(error)) from error
 
     def _release(self, namespace: str, watched: WatchedNamespace) -> None:
         watched.users -= 1
@@ -309,7 +317,7 @@ def _difference(
     return added, deleted
 
 
-async def _matching(pattern: re.Pattern[str], topics: Iterable[TopicName]) -> list[TopicName]:
+async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Those that a pattern names."""
     slices = _Slices()
     found = []
