@@ -395,3 +395,75 @@ def test_a_list_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
         assert (await told(client))[0] == [PREFIX + "a1"]
 
     run(tmp_path, scenario)
+
+
+def test_a_watcher_hears_of_topics_after_an_error_that_nobody_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topic_list, "RETRY_S", 0.01)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await watch(client)
+        read = topic_list.list_persistent_topics
+        began: list[float] = []
+
+        async def fail(*args: Any) -> Any:
+            began.append(broker.loop.time())
+            if len(began) < 6:
+                raise ValueError("nobody has thought of this")
+            return await read(*args)
+
+        monkeypatch.setattr(topic_list, "list_persistent_topics", fail)
+        await broker.topic(PREFIX + "a1")
+        assert (await told(client))[0] == [PREFIX + "a1"]
+        # It waits twice as long each time, and tells each time what went wrong.
+        assert began[5] - began[0] > 0.01 + 0.02 + 0.04 + 0.08 + 0.16 - 0.001
+        errors = [each for each in caplog.records if each.levelname == "ERROR"]
+        assert [each.getMessage() for each in errors] == ["news of topics cannot be told"] * 5
+        assert all("nobody has thought of this" in str(each.exc_info) for each in errors)
+        await broker.topic(PREFIX + "a2")
+        assert (await told(client))[0] == [PREFIX + "a2"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_watcher_that_cannot_be_told_keeps_nobody_else_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_list, "RETRY_S", 0.01)
+    update_of = topic_list.replies.topic_update
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        gone = await broker.topic(PREFIX + "a0")
+        for watcher_id in (1, 2, 3):
+            await watch(client, watcher_id=watcher_id)
+        attempts = 0
+
+        def fail(watcher_id: int, *change: Any) -> bytes:
+            nonlocal attempts
+            if watcher_id == 2:
+                attempts += 1
+                if attempts < 3:
+                    raise ValueError("nobody has thought of this")
+            return update_of(watcher_id, *change)
+
+        monkeypatch.setattr(topic_list.replies, "topic_update", fail)
+        await broker.topic(PREFIX + "a1")
+        found = topics_hash([PREFIX + "a0", PREFIX + "a1"])
+        for watcher_id in (1, 3, 2):
+            assert await told(client, watcher_id) == ([PREFIX + "a1"], [], found)
+        assert attempts == 3
+        attempts = 0
+        await broker.topics.delete(gone)
+        for watcher_id in (1, 3, 2):
+            assert await told(client, watcher_id) == (
+                [],
+                [PREFIX + "a0"],
+                topics_hash([PREFIX + "a1"]),
+            )
+        # Who was told is not told again.
+        assert await client.quiet() == []
+
+    run(tmp_path, scenario)
