@@ -14,6 +14,7 @@ from one_bookie import Node, append
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.broker import LookupResult
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
@@ -21,7 +22,6 @@ from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.roles.standalone import LookupResult
 from pyxbroker.settings.config import Config
 
 TOPIC = "persistent://public/default/t"
@@ -88,6 +88,7 @@ class Broker:
             is_ready=True,
             server_version="test",
             lookup=self._lookup,
+            on_disconnected=lambda address: None,
         )
         self.handlers = Handlers(cast(Any, self.service))
         node.connections.handlers = self.handlers

@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 
@@ -35,7 +36,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
     sock = listen("127.0.0.1", 0, BACKLOG)
     port = sock.getsockname()[1]
-    server = WebServer(Application(service).answer, 0)
+    server = WebServer(Application(cast(Any, service), service).answer, 0)
     await server.start(sock)
 
     def request(path: str, method: str) -> Answer:
@@ -160,7 +161,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         sock = listen("127.0.0.1", 0, BACKLOG)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
-        server = WebServer(Application(service).answer, 0)
+        server = WebServer(Application(cast(Any, service), service).answer, 0)
         await server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()

@@ -92,7 +92,7 @@ def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "import pyxbroker.cli.standalone\n"
         "from pyxbroker.settings.config import Config\n"
-        "from pyxbroker.roles.standalone import start_standalone\n"
+        "from pyxbroker.roles.start import start_standalone\n"
         "async def main():\n"
         f"    config = Config(brokerServicePort=0, webServicePort=None)\n"
         f"    service = await start_standalone(config, Path({str(tmp_path)!r}))\n"
@@ -209,7 +209,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "standalone.Service.stop = never\n"
+        "standalone.Standalone.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )
@@ -237,7 +237,7 @@ def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
         "import asyncio, sys\n"
         "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
-        "standalone.Service.stop = never\n"
+        "standalone.Standalone.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )

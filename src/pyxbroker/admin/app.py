@@ -12,8 +12,8 @@ from pyxbroker.admin.router import Router
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
-    from pyxbroker.admin.service import BrokerService
-    from pyxbroker.stats.metrics import Collector
+    from pyxbroker.broker.broker import Broker
+    from pyxbroker.stats.metrics import Collector, MetricsSource
 
 _log = get_logger(__name__)
 
@@ -31,8 +31,9 @@ RESOURCES = {
 class Application:
     """What the resources find in `request.app`."""
 
-    def __init__(self, service: BrokerService) -> None:
-        self.service = service
+    def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
+        self.broker = broker
+        self.metrics_source = metrics_source
         self._router = Router(
             {
                 prefix: tuple(f"{__package__}.resources.{name}" for name in names)

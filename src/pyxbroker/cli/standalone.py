@@ -26,7 +26,7 @@ from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirect
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 
 if TYPE_CHECKING:
-    from pyxbroker.roles.standalone import Service
+    from pyxbroker.roles.standalone import Standalone
 
 _log = log.get_logger("pyxbroker.standalone")
 
@@ -170,7 +170,7 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
 
 
 async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
-    from pyxbroker.roles.standalone import start_standalone
+    from pyxbroker.roles.start import start_standalone
 
     stopping = _watch_signals()
     start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))
@@ -208,7 +208,7 @@ def _keep_writing_counts() -> None:
     asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
 
 
-async def _wait_failed(config: Config, service: Service) -> str:
+async def _wait_failed(config: Config, service: Standalone) -> str:
     """Waits for a failure that this process is to end for; returns the reason."""
     failed = asyncio.ensure_future(service.wait_failed())
     try:
@@ -225,7 +225,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _stop(service: Service, timeout: float) -> None:
+async def _stop(service: Standalone, timeout: float) -> None:
     """Stops the service, within the time that the settings give it."""
     started = time.monotonic()
     try:
@@ -303,7 +303,7 @@ def _is_free(address: str, port: int) -> bool:
     return True
 
 
-def _print_banner(config: Config, data_directory: Path, service: Service) -> None:
+def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
     addresses = {
         "host": config.advertisedAddress,
         "broker_port": service.broker_port,

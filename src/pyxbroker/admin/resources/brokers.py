@@ -19,14 +19,14 @@ async def health(request: Request) -> Response:
     Apache Pulsar publishes and reads a message for this, in a topic of its own that grows with each
     question. Here the journal itself says whether it works, and asking leaves nothing behind.
     """
-    service = request.app.service
-    reason = service.failure()
+    broker = request.app.broker
+    reason = broker.failure()
     if reason is not None:
         return refusal(503, reason)
-    cluster = paths.cluster(service.config.clusterName)
-    found = await asyncio.wait_for(service.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    cluster = paths.cluster(broker.config.clusterName)
+    found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
     if found is None:
-        return refusal(503, f"The metadata store has no cluster {service.config.clusterName!r}.")
+        return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
     return _word("ok")
 
 

@@ -12,7 +12,7 @@ GLOBAL = "global"
 
 async def get_clusters(request: Request) -> Response:
     """The names of all clusters."""
-    names = await request.app.service.metadata.children(paths.CLUSTERS)
+    names = await request.app.broker.metadata.children(paths.CLUSTERS)
     return Response.json([name for name in names if name != GLOBAL])
 
 

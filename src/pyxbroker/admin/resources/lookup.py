@@ -15,7 +15,7 @@ async def lookup_topic(request: Request) -> Response:
     if parts["domain"] not in DOMAINS:
         return refusal(412, f"The topic domain {parts['domain']!r} is not one of {DOMAINS}.")
     name = f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
-    found = await request.app.service.lookup(name)
+    found = await request.app.broker.lookup(name)
     return Response.json(
         {
             "brokerUrl": found.broker_url,

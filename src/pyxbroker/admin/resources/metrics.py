@@ -14,7 +14,7 @@ async def get_metrics(request: Request) -> Response:
     The counters are copied here, on the loop; the text, which is long when there are many topics,
     is made in a thread, so that no message waits for it.
     """
-    sample = request.app.collector.sample(request.app.service)
+    sample = request.app.collector.sample(request.app.metrics_source)
     loop = asyncio.get_running_loop()
     content_type, body = await loop.run_in_executor(None, sample.exposition)
     return Response(body, content_type)

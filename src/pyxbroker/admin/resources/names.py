@@ -47,7 +47,7 @@ async def check_namespace(
     request: Request, namespace: str, reason: str = NAMESPACE_NOT_FOUND
 ) -> None:
     """Raises HttpError 404 when there is no such namespace."""
-    if not await request.app.service.metadata.exists(paths.namespace_policies(namespace)):
+    if not await request.app.broker.metadata.exists(paths.namespace_policies(namespace)):
         raise HttpError(404, reason)
 
 

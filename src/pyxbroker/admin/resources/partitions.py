@@ -32,7 +32,7 @@ async def get_partitions(request: Request) -> Response:
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    partitioned = request.app.service.topics.partitioned
+    partitioned = request.app.broker.topics.partitioned
     found = await partitioned.read(name)
     if found.partitions == 0:
         try:
@@ -60,7 +60,7 @@ async def create(request: Request) -> Response:
     await check_namespace(request, namespace_of(request))
     name = partitioned_topic_of(request)
     try:
-        await request.app.service.topics.partitioned.create(name, count, properties)
+        await request.app.broker.topics.partitioned.create(name, count, properties)
     except TopicExists:
         raise HttpError(409, "This topic already exists") from None
     return Response.empty()
@@ -73,7 +73,7 @@ async def update(request: Request) -> Response:
         request.flag(name_of_flag)
     name = partitioned_topic_of(request)
     try:
-        await request.app.service.topics.partitioned.update(name, count)
+        await request.app.broker.topics.partitioned.update(name, count)
     except PartitionsNotAllowed as error:
         raise HttpError(422, str(error)) from None
     except TopicNotFound:
@@ -84,7 +84,7 @@ async def update(request: Request) -> Response:
 async def delete(request: Request) -> Response:
     """Deletes a topic with its partitions; with force, even while clients are connected."""
     name = partitioned_topic_of(request)
-    topics = request.app.service.topics
+    topics = request.app.broker.topics
     force = request.flag("force")
     try:
         await topics.partitioned.delete(name, force)

@@ -43,12 +43,12 @@ async def get_list(request: Request) -> Response:
     """
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
-    service = request.app.service
+    broker = request.app.broker
     if domain == PERSISTENT:
-        encoded = await service.metadata.children(paths.managed_ledgers(namespace))
+        encoded = await broker.metadata.children(paths.managed_ledgers(namespace))
         names = _names(domain, namespace, encoded)
     else:
-        names = service.topics.open_names(namespace, domain)
+        names = broker.topics.open_names(namespace, domain)
     bundle = request.query.get("bundle")
     if bundle is not None:
         low, high = await _bundle(request, namespace, bundle)
@@ -61,7 +61,7 @@ async def get_partitioned_list(request: Request) -> Response:
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
     path = paths.partitioned_topics(namespace, domain)
-    encoded = await request.app.service.metadata.children(path)
+    encoded = await request.app.broker.metadata.children(path)
     return _listed(request, _names(domain, namespace, encoded))
 
 
@@ -82,7 +82,7 @@ def _listed(request: Request, names: list[TopicName]) -> Response:
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:
     """The hashes that a bundle begins with and ends before; none for one that there is not."""
-    metadata = request.app.service.metadata
+    metadata = request.app.broker.metadata
     found = await metadata.get(paths.local_policies(namespace)) or await metadata.get(
         paths.namespace_policies(namespace)
     )
@@ -107,7 +107,7 @@ async def create(request: Request) -> Response:
     namespace = namespace_of(request)
     name = topic_of(request)
     await check_namespace(request, namespace)
-    topics = request.app.service.topics
+    topics = request.app.broker.topics
     if name.is_partitioned:
         await _check_partition(request, name)
     elif (await topics.partitioned.read(name)).partitions:
@@ -122,7 +122,7 @@ async def create(request: Request) -> Response:
 async def _check_partition(request: Request, name: TopicName) -> None:
     """Raises HttpError 412 for the name of a partition that the partitioned topic does not have."""
     whole = TopicName.get(name.partitioned_topic_name)
-    count = (await request.app.service.topics.partitioned.read(whole)).partitions
+    count = (await request.app.broker.topics.partitioned.read(whole)).partitions
     if name.partition_index < count:
         return
     reason = (
@@ -139,7 +139,7 @@ async def delete(request: Request) -> Response:
     """Deletes a topic; with force, even while clients are connected to it."""
     name = topic_of(request)
     force = request.flag("force")
-    topics = request.app.service.topics
+    topics = request.app.broker.topics
     if (await topics.partitioned.read(name)).partitions:
         raise HttpError(
             409,
@@ -161,7 +161,7 @@ async def terminate(request: Request) -> Response:
     if not name.is_persistent:
         raise HttpError(406, "Need to provide a persistent topic name")
     await check_namespace(request, name.namespace)
-    topics = request.app.service.topics
+    topics = request.app.broker.topics
     if (await topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Termination of a partitioned topic is not allowed")
     return Response.json(await _terminate(request, name))
@@ -171,7 +171,7 @@ async def terminate_partitions(request: Request) -> Response:
     """Terminates every partition of a topic; the ids of their last messages by partition."""
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    count = (await request.app.service.topics.partitioned.read(name)).partitions
+    count = (await request.app.broker.topics.partitioned.read(name)).partitions
     if count == 0:
         raise HttpError(
             405,
@@ -188,7 +188,7 @@ async def terminate_partitions(request: Request) -> Response:
 async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
     """Pulsar's MessageIdImpl of the last entry; the entry id is -1 when the topic is empty."""
     try:
-        ledger_id, entry_id = await request.app.service.topics.terminate(name)
+        ledger_id, entry_id = await request.app.broker.topics.terminate(name)
     except TopicNotFound:
         reason = f"Topic {name} not found"
         if name.is_partitioned:

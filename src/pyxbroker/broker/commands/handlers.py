@@ -36,8 +36,8 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
     from pyxbroker.broker.topics.producer import Producer
-    from pyxbroker.roles.standalone import Service
 
 log = get_logger("pyxbroker.connection")
 
@@ -99,11 +99,11 @@ def as_pulsar_error(error: Exception) -> PulsarError:
 class Handlers:
     """The commands of all connections of one broker."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self._lookups = LookupLimit(service.config.maxConcurrentLookupRequest)
-        commands = TopicCommands(service)
-        lists = TopicLists(service, self._lookups)
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
+        commands = TopicCommands(broker)
+        lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         # type -> (field of BaseCommand, handler)
         self._table: dict[int, tuple[str, Handler]] = {
@@ -212,6 +212,7 @@ class Handlers:
         connection.session.watchers.clear()
         liveness.on_answer(connection)
         connection.session.end()
+        self.broker.on_disconnected(connection.session.address)
         log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -283,7 +284,7 @@ class Handlers:
             connection.close()
             return
         connect = command.connect
-        if not self.service.is_ready:
+        if not self.broker.is_ready:
             connection.send_frame(
                 replies.error(
                     replies.NO_REQUEST, ServiceNotReady.code, "The broker is not ready; try again."
@@ -308,10 +309,10 @@ class Handlers:
         connection.established = True
         connection.send_frame(
             replies.connected(
-                self.service.server_version,
+                self.broker.server_version,
                 connection.protocol_version,
-                self.service.config.maxMessageSize,
-                topic_watchers=self.service.config.enableBrokerTopicListWatcher,
+                self.broker.config.maxMessageSize,
+                topic_watchers=self.broker.config.enableBrokerTopicListWatcher,
             )
         )
         log.info("connected", peer=connection.peer, client=connect.client_version)
@@ -343,14 +344,14 @@ class Handlers:
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
-            result = await self.service.lookup(message.topic)
+            result = await self.broker.lookup(message.topic)
             return replies.lookup_connect(message.request_id, result.broker_url)
 
         await self._answer_lookup(connection, message, replies.LOOKUP, answer())
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         async def answer() -> bytes:
-            count = await self.service.topics.partitioned.metadata(
+            count = await self.broker.topics.partitioned.metadata(
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )
             return replies.partitions(message.request_id, count)

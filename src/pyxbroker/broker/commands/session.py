@@ -16,6 +16,7 @@ class Session:
     """One connection's client, from its CONNECT to the end."""
 
     __slots__ = (
+        "address",
         "alive",
         "answered",
         "client_version",
@@ -27,7 +28,8 @@ class Session:
         "watchers",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
+        self.address = address  # of the client, without its port
         self.client_version = ""
         self.ping_sent = False
         # While the client is asked whether it is there (liveness.py): the result, and its answer.

@@ -27,15 +27,15 @@ from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
-    from pyxbroker.roles.standalone import Service
+    from pyxbroker.broker.broker import Broker
 
 
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._liveness = Liveness(service.config.connectionLivenessCheckTimeoutMillis)
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -50,14 +50,14 @@ class TopicCommands:
         _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
-            self._service.publish_gate.check()
+            self._broker.publish_gate.check()
         key = ("producer", producer_id)
         with Opening(connection, key):
-            topic = await self._service.topics.get(topic_name, create=True)
+            topic = await self._broker.topics.get(topic_name, create=True)
             name = message.producer_name
             user_provided = bool(name) and message.user_provided_producer_name
             if not name:
-                name = await self._service.producer_names.next()
+                name = await self._broker.producer_names.next()
             if message.initial_subscription_name:
                 await self._create_initial_subscription(topic, message.initial_subscription_name)
             if connection.closed:
@@ -87,7 +87,7 @@ class TopicCommands:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
-        if not self._service.config.allowAutoSubscriptionCreation:
+        if not self._broker.config.allowAutoSubscriptionCreation:
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation"
                 " is not allowed."
@@ -122,7 +122,7 @@ class TopicCommands:
         with Opening(connection, ("consumer", consumer_id)) as opening:
             await opening.turn()
             name = TopicName.get(message.topic)
-            topic = await self._service.topics.get(name, create=message.force_topic_creation)
+            topic = await self._broker.topics.get(name, create=message.force_topic_creation)
             topic.check_consumers()
             _check_durability(topic, message)
             subscription = await self._subscription(topic, message)
@@ -201,7 +201,7 @@ class TopicCommands:
                 message.subscription,
                 start,
                 properties,
-                self._service.config.allowAutoSubscriptionCreation,
+                self._broker.config.allowAutoSubscriptionCreation,
                 message.replicate_subscription_state,
             )
         return topic.reader_for(message.subscription, await reader_start(topic, message))

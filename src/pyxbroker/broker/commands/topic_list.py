@@ -33,8 +33,8 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
     from pyxbroker.broker.commands.handlers import LookupLimit
-    from pyxbroker.roles.standalone import Service
 
 log = get_logger("pyxbroker.topics")
 
@@ -177,8 +177,8 @@ class WatchedNamespace:
 class TopicLists:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, service: Service, lookups: LookupLimit) -> None:
-        self._service = service
+    def __init__(self, broker: Broker, lookups: LookupLimit) -> None:
+        self._broker = broker
         self._lookups = lookups
         self._watched: dict[str, WatchedNamespace] = {}
 
@@ -200,7 +200,7 @@ class TopicLists:
         )
 
     def _pattern(self, message: Any) -> TopicsPattern | None:
-        config = self._service.config
+        config = self._broker.config
         if (
             not config.enableBrokerSideSubscriptionPatternEvaluation
             or not message.HasField("topics_pattern")
@@ -216,12 +216,12 @@ class TopicLists:
         modes = pb.CommandGetTopicsOfNamespace
         found: list[TopicName] = []
         if mode != modes.NON_PERSISTENT:
-            persistent = await list_persistent_topics(self._service.metadata, namespace)
+            persistent = await list_persistent_topics(self._broker.metadata, namespace)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
             found.extend(
                 topic.name
-                for topic in self._service.topics
+                for topic in self._broker.topics
                 if topic.name.domain == NON_PERSISTENT and topic.name.namespace == namespace
             )
         return found
@@ -252,8 +252,8 @@ class TopicLists:
             raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
         watched = self._watched.get(namespace)
         if watched is None:
-            turn = self._service.connections.turn
-            watched = WatchedNamespace(self._service.metadata, namespace, turn)
+            turn = self._broker.connections.turn
+            watched = WatchedNamespace(self._broker.metadata, namespace, turn)
             self._watched[namespace] = watched
         watched.users += 1
         try:
@@ -277,7 +277,7 @@ class TopicLists:
 
     def _watchable(self, pattern: str) -> TopicsPattern:
         """Raises NotAllowed when a client has to find out by itself; it asks for the list then."""
-        config = self._service.config
+        config = self._broker.config
         if not config.enableBrokerTopicListWatcher:
             raise NotAllowed("Watching lists of topics is disabled (enableBrokerTopicListWatcher).")
         limit = config.subscriptionPatternMaxLength
