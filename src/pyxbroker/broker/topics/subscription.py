@@ -12,6 +12,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     SubscriptionBusy,
 )
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
@@ -64,6 +65,7 @@ class Subscription:
         self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
         self._past_msg_out = 0  # to consumers that are gone
         self._past_bytes_out = 0
+        self.rates: Rates | None = None  # of what goes out; once somebody asked for them
 
     @property
     def consumers(self) -> list[Consumer]:

@@ -18,6 +18,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -97,6 +98,7 @@ class Topic:
         self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self.rates: Rates | None = None  # of what comes in; once somebody asked for them
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
