@@ -16,7 +16,7 @@ from pyxbroker.stats.definitions import Stat
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-BLOCK_ROWS = 128
+BLOCK_ROWS = 32
 
 Number = int | float
 Row = tuple[Any, ...]
@@ -57,41 +57,55 @@ class Table:
         self.stats = stats
         self.of = attrgetter(*(each.field for each in stats))
         """Reads a row."""
-        self._labels: list[str] = []
-        self._rows: list[Row] = []
-        self._blocks: deque[tuple[list[str], tuple[Row, ...]]] = deque()
+        self._waiting_labels: list[str] = []
+        self._waiting: list[Row] = []
+        # A tuple for each block. The garbage collector looks but once at tuples of strings and
+        # numbers; at what holds them it would look again and again.
+        self._labels: deque[tuple[str, ...]] = deque()
+        self._columns: tuple[deque[Row], ...] = tuple(deque() for _ in stats)
 
     def append(self, label: str, row: Row) -> None:
         """One row, with its labels in braces."""
-        self._labels.append(label)
-        self._rows.append(row)
-        if len(self._rows) == BLOCK_ROWS:
+        self._waiting_labels.append(label)
+        self._waiting.append(row)
+        if len(self._waiting) == BLOCK_ROWS:
             self.end_block()
 
     def end_block(self) -> None:
         """Turns the last rows; to be called once after the last one, too."""
-        if self._rows:
-            self._blocks.append((self._labels, tuple(zip(*self._rows, strict=True))))
-            self._labels, self._rows = [], []
+        if self._waiting:
+            self._labels.append(tuple(self._waiting_labels))
+            for column, block in zip(self._columns, zip(*self._waiting, strict=True), strict=True):
+                column.append(block)
+            self._waiting_labels.clear()
+            self._waiting.clear()
 
     def lines(self, index: int) -> Iterator[str]:
         """The series of a column, block by block."""
         stat = self.stats[index]
-        name, separator = stat.series, "\n" + stat.series
-        for label, columns in self._blocks:
-            column = columns[index]
+        name = stat.series
+        for label, column in zip(self._labels, self._columns[index], strict=True):
             if stat.only_set:
                 yield "".join(
                     f"{name}{each}1\n" for each, value in zip(label, column, strict=True) if value
                 )
             else:
-                yield name + separator.join(map(add, label, map(str, column))) + "\n"
+                yield _joined(name, label, column)
 
     def clear(self) -> Iterator[None]:
         """Forgets the rows, a block at each step: to free a million strings takes a while, too."""
-        while self._blocks:
-            self._blocks.popleft()
-            yield
+        for blocks in (self._labels, *self._columns):
+            while blocks:
+                blocks.popleft()
+                yield
+
+
+def _joined(name: str, label: tuple[str, ...], column: Row) -> str:
+    """Lines of one series. In most blocks most columns have the same number in each row."""
+    first = column[0]
+    if column.count(first) == len(column):
+        return name + f"{first}\n{name}".join(label) + f"{first}\n"
+    return name + f"\n{name}".join(map(add, label, map(str, column))) + "\n"
 
 
 def tables_text(tables: Iterable[Table]) -> Iterator[str]:

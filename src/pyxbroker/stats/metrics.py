@@ -20,7 +20,7 @@ from pyxbroker.stats.process import ProcessStats, process_stats
 from pyxbroker.stats.slices import in_slices, run_in_slices
 
 PIECE_BYTES = 128 << 10
-NAMESPACES_PER_STEP = 64
+TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
 NANOSECONDS_PER_MILLISECOND = 1e6
 
@@ -139,6 +139,8 @@ class Sample:
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._per_topic = config.exposeTopicLevelMetricsInPrometheus
+        self._per_producer = config.exposeProducerLevelMetricsInPrometheus
+        self._per_consumer = config.exposeConsumerLevelMetricsInPrometheus
         self._splits_partition = config.splitTopicAndPartitionLabelInPrometheus
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
         self._topics = Table(definitions.TOPIC)
@@ -158,15 +160,18 @@ class Sample:
 
     def read(self, topics: Iterable[TopicStats | None]) -> Iterator[None]:
         """Reads all topics and sums them up, a topic or a part of one at each step."""
-        read, number = self._topics.of, 0
+        read, not_summed, number = self._topics.of, self._not_summed, 0
         for topic in topics:
             if topic is not None:
                 row = read(topic)
-                self._not_summed.setdefault(topic.namespace, []).append(row)
+                not_summed.setdefault(topic.namespace, []).append(row)
                 if self._per_topic:
-                    yield from self._read_topic(topic, row)
+                    prefix = self._topic_label(topic)
+                    self._topics.append(braced(prefix), row)
+                    if topic.subscriptions or topic.producer_stats:
+                        yield from self._read_parts(topic, prefix)
                 number += 1
-                if number % exposition.BLOCK_ROWS == 0:
+                if number % TOPICS_PER_SUM == 0:
                     self._sum()
             yield
         self._sum()
@@ -174,9 +179,7 @@ class Sample:
         for table in self._tables():
             table.end_block()
 
-    def _read_topic(self, topic: TopicStats, row: Row) -> Iterator[None]:
-        prefix = self._topic_label(topic)
-        self._topics.append(braced(prefix), row)
+    def _read_parts(self, topic: TopicStats, prefix: str) -> Iterator[None]:
         for producer in topic.producer_stats:
             name = f'producer_name="{escaped(producer.name)}",producer_id="{producer.producer_id}"'
             self._producers.append(braced(f"{prefix},{name}"), self._producers.of(producer))
@@ -237,10 +240,14 @@ class Sample:
             await run_in_slices(self._forget(), self._clock)
 
     def _tables(self) -> tuple[Table, ...]:
-        tables = (self._namespaces,)
-        if not self._per_topic:
-            return tables
-        return (*tables, self._topics, self._producers, self._subscriptions, self._consumers)
+        shown = {
+            self._namespaces: True,
+            self._topics: self._per_topic,
+            self._producers: self._per_topic and self._per_producer,
+            self._subscriptions: self._per_topic,
+            self._consumers: self._per_topic and self._per_consumer,
+        }
+        return tuple(table for table, is_shown in shown.items() if is_shown)
 
     def _texts(self) -> Iterator[str]:
         version = f'{self._cluster},version="{escaped(__version__)}"'

@@ -115,9 +115,9 @@ def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
 def _topic_stats(
     topic: Topic, subscriptions: tuple[SubscriptionStats, ...], slowest: int, detail: Detail
 ) -> TopicStats:
-    managed_ledger = topic.managed_ledger
+    name, managed_ledger = topic.name, topic.managed_ledger
     now = time.monotonic()
-    msg_in, bytes_in = topic.msg_in, topic.bytes_in
+    msg_in, bytes_in = topic.received()
     rates = topic.rates
     if rates is None:
         rates = topic.rates = Rates(now, msg_in, bytes_in)
@@ -129,8 +129,8 @@ def _topic_stats(
     outgoing = _outgoing(subscriptions) if subscriptions else NOTHING_GOES_OUT
     consumers, msg_out, bytes_out, rate_out, throughput_out, backlog = outgoing
     return TopicStats(
-        str(topic.name),
-        topic.name.namespace,
+        str(name),
+        name.namespace,
         len(topic.producers),
         consumers,
         len(subscriptions),
@@ -146,9 +146,7 @@ def _topic_stats(
         backlog,
         backlog_size,
         subscriptions,
-        tuple(_producer_stats(each, now) for each in topic.producers.values())
-        if detail.producers
-        else (),
+        _producers(topic, now) if detail.producers else (),
     )
 
 
@@ -159,6 +157,16 @@ def _outgoing(
     subscriptions: tuple[SubscriptionStats, ...],
 ) -> tuple[int, int, int, float, float, int]:
     """The sums that a topic has of its subscriptions."""
+    if len(subscriptions) == 1:
+        [only] = subscriptions
+        return (
+            only.consumers,
+            only.msg_out,
+            only.bytes_out,
+            only.rate_out,
+            only.throughput_out,
+            only.backlog,
+        )
     return (
         sum(each.consumers for each in subscriptions),
         sum(each.msg_out for each in subscriptions),
@@ -172,7 +180,7 @@ def _outgoing(
 def _subscription_stats(subscription: Subscription, detail: Detail) -> SubscriptionStats:
     consumers = subscription.consumers
     now = time.monotonic()
-    msg_out, bytes_out = subscription.msg_out, subscription.bytes_out
+    msg_out, bytes_out = subscription.sent()
     rates = subscription.rates
     if rates is None:
         rates = subscription.rates = Rates(now, msg_out, bytes_out)
@@ -205,6 +213,10 @@ def _consumer_stats(consumer: Consumer) -> ConsumerStats:
         rate_redelivered=rates.redelivered,
         rate_acked=rates.acked,
     )
+
+
+def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
+    return tuple(_producer_stats(each, now) for each in topic.producers.values())
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:

@@ -158,14 +158,13 @@ class Topic:
         self._past_msg_in += producer.msg_in
         self._past_bytes_in += producer.bytes_in
 
-    @property
-    def msg_in(self) -> int:
-        """Messages received since the topic was opened."""
-        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
-
-    @property
-    def bytes_in(self) -> int:
-        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+    def received(self) -> tuple[int, int]:
+        """Messages and bytes received since the topic was opened."""
+        messages, size = self._past_msg_in, self._past_bytes_in
+        for each in self.producers.values():
+            messages += each.msg_in
+            size += each.bytes_in
+        return messages, size
 
     # --- subscriptions ------------------------------------------------------------------------
 
