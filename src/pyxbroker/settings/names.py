@@ -28,8 +28,8 @@ NOT_YET = frozenset(
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     maxTopicsPerNamespace
-    messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
-    subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
+    messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
+    subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds
     """.split()
 )

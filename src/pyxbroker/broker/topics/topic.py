@@ -19,6 +19,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -98,6 +99,7 @@ class Topic:
         self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self.rates: Rates | None = None  # of what comes in; once somebody asked for them
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -157,14 +159,13 @@ class Topic:
         self._past_msg_in += producer.msg_in
         self._past_bytes_in += producer.bytes_in
 
-    @property
-    def msg_in(self) -> int:
-        """Messages received since the topic was opened."""
-        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
-
-    @property
-    def bytes_in(self) -> int:
-        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+    def received(self) -> tuple[int, int]:
+        """Messages and bytes received since the topic was opened."""
+        messages, size = self._past_msg_in, self._past_bytes_in
+        for each in self.producers.values():
+            messages += each.msg_in
+            size += each.bytes_in
+        return messages, size
 
     # --- subscriptions ------------------------------------------------------------------------
 
