@@ -11,6 +11,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     PulsarError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
 )
@@ -20,6 +21,7 @@ from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
+from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Turn
 from pyxbroker.entry import Position
@@ -77,14 +79,14 @@ class Topics:
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
-        self._topics: dict[TopicName, Topic] = {}
+        self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(list(self._topics.values()))
+        return self._topics.values()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -172,7 +174,7 @@ class Topics:
     def _forget(self, topic: Topic) -> None:
         self._policies.leave(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
-            del self._topics[topic.name]
+            self._topics.pop(topic.name)
 
     async def _open_managed_ledger(
         self,
@@ -270,6 +272,26 @@ class Topics:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         self._forget(topic)
 
+    async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
+        """Deletes a subscription of a topic, or of every partition of a partitioned one.
+
+        Raises TopicNotFound, and what Topic.delete_subscription does.
+        """
+        count = (await self.partitioned.read(name)).partitions
+        if count == 0:
+            await (await self.get(name, create=False)).delete_subscription(subscription, force)
+            return
+        missing: list[PulsarError] = []
+        for partition in map(name.partition, range(count)):
+            try:
+                topic = await self.get(partition, create=False)
+                await topic.delete_subscription(subscription, force)
+            except (TopicNotFound, SubscriptionNotFound) as error:
+                # Partitions are made when they are used, and may have been used by others only.
+                missing.append(error)
+        if len(missing) == count:
+            raise missing[0]
+
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
 
@@ -284,9 +306,11 @@ class Topics:
     def open_names(self, namespace: str, domain: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
         return [
-            name
-            for name, topic in self._topics.items()
-            if name.domain == domain and name.namespace == namespace and not topic.fenced
+            topic.name
+            for topic in self
+            if topic.name.domain == domain
+            and topic.name.namespace == namespace
+            and not topic.fenced
         ]
 
     async def _in_slices(self) -> AsyncIterator[Topic]:
