@@ -135,7 +135,7 @@ class Body:
 
     `length` is what Content-Length says, None when the body comes in chunks; `size` counts the
     bytes that came, `discarded` those that came after the answer. `on_wait` is called when the
-    reader wants more than is there.
+    reader wants more than is there. While it `needs_continue`, the client waits to be told.
     """
 
     __slots__ = (
@@ -147,11 +147,15 @@ class Body:
         "discarded",
         "is_discarded",
         "length",
+        "needs_continue",
         "size",
     )
 
-    def __init__(self, length: int | None, on_wait: Callable[[], None]) -> None:
+    def __init__(
+        self, length: int | None, on_wait: Callable[[], None], *, needs_continue: bool = False
+    ) -> None:
         self.length = length
+        self.needs_continue = needs_continue
         self.size = 0
         self.complete = False
         self.discarded = 0
@@ -168,6 +172,7 @@ class Body:
 
     def feed(self, data: bytes) -> None:
         """The next bytes."""
+        self.needs_continue = False
         self.size += len(data)
         if self.is_discarded:
             self.discarded += len(data)
