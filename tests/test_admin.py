@@ -108,7 +108,7 @@ def test_health_is_ok_while_storage_and_metadata_work() -> None:
 
 def test_lookup_answers_pulsars_lookup_data() -> None:
     async def test(service: FakeService, get: Get) -> None:
-        status, _, body = await get("/lookup/v2/topic/persistent/public/default/a%2Fb%20c")
+        status, _, body = await get("/lookup/v2/topic/persistent/public/default/a%2Bb%20c")
         assert status == 200
         assert json.loads(body) == {
             "brokerUrl": "pulsar://localhost:6650",
@@ -118,9 +118,11 @@ def test_lookup_answers_pulsars_lookup_data() -> None:
         }
         await get("/lookup/v2/topic/non-persistent/public/default/t")
         assert service.looked_up == [
-            "persistent://public/default/a/b c",
+            "persistent://public/default/a+b c",
             "non-persistent://public/default/t",
         ]
+        status, _, _ = await get("/lookup/v2/topic/persistent/public/default/a%2Fb")
+        assert (status, len(service.looked_up)) == (412, 2)
 
     run(test)
 

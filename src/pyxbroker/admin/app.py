@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pyxbroker.admin.endpoints import RESOURCES, load
 from pyxbroker.admin.errors import refusal, refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
+from pyxbroker.auth.authorization import authorize
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -17,16 +19,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-# For each prefix of paths, the files of this folder that have its routes.
-RESOURCES = {
-    "/admin/v2/brokers": ("brokers",),
-    "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/non-persistent": ("partitions", "topics"),
-    "/admin/v2/persistent": ("partitions", "topics"),
-    "/lookup/v2/topic": ("lookup",),
-    "/metrics": ("metrics",),
-}
-
 
 class Application:
     """What the resources find in `request.app`."""
@@ -34,12 +26,7 @@ class Application:
     def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
         self.broker = broker
         self.metrics_source = metrics_source
-        self._router = Router(
-            {
-                prefix: tuple(f"{__package__}.resources.{name}" for name in names)
-                for prefix, names in RESOURCES.items()
-            }
-        )
+        self._router = Router(RESOURCES, load)
 
     @cached_property
     def collector(self) -> Collector:
@@ -55,7 +42,9 @@ class Application:
         """
         request.app = self
         try:
-            return await self._router.find(request)(request)
+            endpoint = self._router.find(request)
+            await authorize(request.principal, endpoint.right, endpoint.resource(request))
+            return await endpoint.handler(request)
         except Exception as error:
             answer = refusal_of(error)
             if answer is None:

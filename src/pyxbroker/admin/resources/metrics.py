@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import TEXT, Response
+from pyxbroker.auth.authorization import OPEN
 
 
 async def get_metrics(request: Request) -> Response:
@@ -20,4 +22,13 @@ async def get_metrics(request: Request) -> Response:
     return Response(body, content_type)
 
 
-ROUTES = (("GET", "/metrics", get_metrics),)
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/metrics",
+        get_metrics,
+        OPEN,
+        "All series of this broker, as Prometheus reads them.",
+        Answer("Prometheus' text format.", media_type=TEXT),
+    ),
+)
