@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 from fake_service import FakeService
-from pyxbroker.admin import app, documents
+from pyxbroker.admin import answering, documents
+from pyxbroker.admin.app import Application
 from pyxbroker.admin.endpoints import RESOURCES, Endpoint, every_endpoint
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.response import Response
@@ -54,7 +55,7 @@ def asked(method: str, path: str, body: Body | None = None, **more: Any) -> Resp
         stream = body or Body(0, lambda: None)
         if body is None:
             stream.end()
-        application = app.Application(cast(Any, service), service)
+        application = Application(cast(Any, service), service)
         request = Request(method, path, "", {}, stream, **more)
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()
@@ -82,7 +83,7 @@ def test_each_right_is_checked_before_anything_is_done(
         checked.append((principal, right, resource))
         raise AuthorizationError("No.")
 
-    monkeypatch.setattr(app, "authorize", refuse)
+    monkeypatch.setattr(answering, "authorize", refuse)
     # A body that never comes: who may not ask is not waited for.
     body = Body(None, lambda: None)
     somebody = Principal("somebody")
@@ -108,7 +109,7 @@ def test_a_right_is_not_checked_on_a_name_that_cannot_be(
     async def never(principal: Principal, right: Right, resource: Resource) -> None:
         raise AssertionError(resource)
 
-    monkeypatch.setattr(app, "authorize", never)
+    monkeypatch.setattr(answering, "authorize", never)
     answer = asked(endpoint.method, path_of(endpoint, namespace="de%20fault"))
     assert answer.status == 412 and reason(answer)
 

@@ -8,7 +8,8 @@
     endpoints       the table of what there is: paths, parameters, rights, answers
     router          from a path to its row of the table
     documents       the table as docs/rest.md and as OpenAPI
-    app             all resources of one broker, and what becomes of their errors
+    answering       from a request to its answer: route, right, handler, and errors
+    app             all resources of one broker
 
 The other files are the resources. One is imported when its first request comes, so the number of
 resources costs a start nothing.

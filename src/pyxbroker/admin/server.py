@@ -7,11 +7,11 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
+    from pyxbroker.admin.request import Request
+    from pyxbroker.admin.response import Response
     from pyxbroker.admin.web_connection import HttpConnection
 
 _log = get_logger(__name__)
