@@ -505,8 +505,7 @@ async def test_changes_come_from_every_store(backend: Backend) -> None:
         for number in range(2, 12):
             await other.put(PATH, record_of(number))
             await until(lambda number=number: follower.policies.producers_max == number, 1.0)
-        for number in range(100, 200):
-            other.put(PATH, record_of(number))
+        await asyncio.gather(*(other.put(PATH, record_of(number)) for number in range(100, 200)))
         await until(lambda: follower.policies.producers_max == 199, 1.0)
         await other.delete(PATH)
         await other.put(PATH, record_of(12))
