@@ -20,6 +20,7 @@ from pyxbroker.broker.topics.partition_nodes import (
     NODES_PER_BATCH_MAX,
     each_of,
     make_nodes,
+    one_batch,
 )
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, Put, Unavailable
@@ -196,6 +197,12 @@ def test_new_partitions_have_the_subscriptions_of_all_others(tmp_path: Path) -> 
             assert sorted(topic.subscriptions) == ["a/b", "c"]
 
     run(tmp_path, scenario)
+
+
+def test_names_that_are_long_make_batches_small() -> None:
+    assert len(one_batch(NAME, NODES_PER_BATCH_MAX) or []) == NODES_PER_BATCH_MAX
+    assert one_batch(NAME, NODES_PER_BATCH_MAX + 1) is None
+    assert one_batch(TopicName.get("persistent://public/default/" + "x" * 10_000), 30) is None
 
 
 @pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])

@@ -28,6 +28,12 @@ def nodes_of(name: TopicName, first: int, count: int) -> Iterator[Put]:
     return (Put(f"{prefix}{index}", b"", MUST_NOT_EXIST) for index in range(first, count))
 
 
+def one_batch(name: TopicName, count: int) -> list[Put] | None:
+    """What makes all partitions in one write; None when they are too many for that."""
+    batch = next(_batches(nodes_of(name, 0, count)))
+    return batch if len(batch) == count else None
+
+
 async def make_nodes(store: MetadataStore, name: TopicName, first: int, count: int) -> None:
     """Makes the partitions from first on, up to count; those that are there stay as they are."""
 

@@ -26,12 +26,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
-from pyxbroker.broker.topics.partition_nodes import (
-    NODES_PER_BATCH_MAX,
-    each_of,
-    make_nodes,
-    nodes_of,
-)
+from pyxbroker.broker.topics.partition_nodes import each_of, make_nodes, one_batch
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
@@ -183,17 +178,21 @@ class PartitionedTopics:
         with self._changing(name):
             if not name.is_persistent:
                 await self._claim(name, count, fields)
-            elif count > NODES_PER_BATCH_MAX or not await self._create_at_once(name, fields):
+            elif not await self._create_at_once(name, fields):
                 found = await self._claim(name, count, fields | {BEING_MADE: True})
                 await make_nodes(self._store, name, 0, count)
                 await self._finish(name, found)
 
     async def _create_at_once(self, name: TopicName, fields: dict[str, Any]) -> bool:
-        """Makes all there is to make in one write; False when there is something already."""
+        """Makes all there is to make in one write; False when it is too much for that, or when
+        something of it is there already.
+        """
         path = _path(name)
-        record = Put(path, _encode(fields), MUST_NOT_EXIST)
+        nodes = one_batch(name, fields["partitions"])
+        if nodes is None:
+            return False
         try:
-            await self._store.put_all([record, *nodes_of(name, 0, fields["partitions"])])
+            await self._store.put_all([Put(path, _encode(fields), MUST_NOT_EXIST), *nodes])
         except BadVersion:
             return False
         finally:
