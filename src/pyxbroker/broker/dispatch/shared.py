@@ -35,7 +35,7 @@ class SharingDispatcher(Dispatcher):
         self._sets_aside = False  # the read before brought some more
         if limits.delayed_delivery:
             self._delayed = DelayedDelivery(self.topic, self.wake)
-            self.aside = self._delayed.index
+            self.delayed_index = self._delayed.index
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -114,7 +114,7 @@ class SharingDispatcher(Dispatcher):
     @property
     def delayed_entries(self) -> int:
         """Entries that are known and not due yet."""
-        return 0 if self.aside is None else len(self.aside)
+        return 0 if self.delayed_index is None else len(self.delayed_index)
 
     # --- consumers ----------------------------------------------------------------------------
 
