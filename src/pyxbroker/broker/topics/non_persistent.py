@@ -16,11 +16,11 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import Topic, TopicLimits
-from pyxbroker.connection import Turn
 from pyxbroker.delivery import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.turn import Turn
 
 NOWHERE = Position(0, -1)  # before the only id there is
 

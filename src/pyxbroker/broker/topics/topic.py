@@ -23,7 +23,6 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
-from pyxbroker.connection import Turn
 from pyxbroker.delivery import UnackedCount
 from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import Cursor
@@ -32,6 +31,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
+from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking

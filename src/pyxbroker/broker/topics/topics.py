@@ -21,7 +21,6 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.topic import Topic, TopicLimits
-from pyxbroker.connection import Turn
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -40,6 +39,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, open_managed_ledger
 from pyxbroker.policies.namespace import NamespacePolicies, namespace_policies
 from pyxbroker.settings.config import Config
+from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from asyncio import Future
