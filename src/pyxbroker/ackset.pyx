@@ -8,7 +8,7 @@ ledger ends comes in from outside.
 A batch of which some messages are acknowledged is remembered by the bits of those that are left, as
 clients and Pulsar's ManagedCursorImpl write them; when none is left, its entry is acknowledged.
 """
-from pyxbroker.bitmap cimport put_varint, varint_size
+from pyxbroker.integers cimport put_varint, varint_size
 
 from pyxbroker.entry import Position
 
@@ -475,7 +475,7 @@ cdef class AckSet:
             bitmap = self._bitmap(ledger_id)
             self.holes -= bitmap.count
             try:
-                bitmap.merge_runs(&runs[0], <uint64_t>runs.shape[0], last)
+                bitmap.merge_runs(&runs[0], <uint32_t>runs.shape[0], last)
             finally:
                 self._settle_restored(ledger_id, bitmap)
 

@@ -32,8 +32,8 @@ from pyxbroker.frames cimport (
     Payload,
     frame_next,
     payload_check,
-    read_u32,
 )
+from pyxbroker.integers cimport load_be32
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -282,7 +282,7 @@ cdef class Connection:
                 self._publish_runs()
                 self.group.handlers.on_malformed(
                     self, "a frame of %d bytes is larger than the limit of %d"
-                    % (read_u32(self.slab.data + self.start), frame_bytes_max)
+                    % (load_be32(self.slab.data + self.start), frame_bytes_max)
                     if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
                 self.close()
                 return 0
@@ -305,7 +305,7 @@ cdef class Connection:
             self.slab = None
             return self.group.slabs.release(slab)
         # More than a stash means that the size field is here, and it was found within the limit.
-        wanted = <uint64_t>read_u32(slab.data + self.start) + 4
+        wanted = <uint64_t>load_be32(slab.data + self.start) + 4
         if wanted > slab.size:
             larger = self.group.slabs.acquire(wanted)
             memcpy(larger.data, slab.data + self.start, rest)
