@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness import wire
 from harness.raw import RawConnection
 
 from command_line import Broker, standalone
@@ -50,13 +49,6 @@ def rest(broker: Broker, path: str, body: int | None = None) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def refuses_new_subscriptions(broker: Broker) -> None:
-    with RawConnection(broker.broker_port) as connection:
-        topic = "persistent://public/default/t"
-        connection.producer(topic, producer_id=2)
-        assert connection.subscribe(topic).type == wire.ERROR
-
-
 def refuses_many_partitions(broker: Broker) -> None:
     status, text = rest(broker, "many/partitions", 3)
     assert (status, "2" in text) == (406, True), text
@@ -82,7 +74,6 @@ def gives_up_a_stop_at_once(broker: Broker) -> None:
 
 # The new value, and what shows it.
 CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
-    "allowAutoSubscriptionCreation": (False, refuses_new_subscriptions),
     "brokerDeleteInactivePartitionedTopicMetadataEnabled": (
         True,
         forgets_the_partitions_of_unused_topics,

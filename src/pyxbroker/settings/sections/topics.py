@@ -31,7 +31,6 @@ class Topics(Section, title="Topics and subscriptions"):
     allowAutoSubscriptionCreation: bool = setting(
         True,
         "Whether a consumer that names a subscription which does not exist creates it.",
-        dynamic=True,
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
         True, "Whether a topic that nobody has used for a while is deleted, with its messages."
