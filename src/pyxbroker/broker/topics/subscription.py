@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -62,6 +63,8 @@ class Subscription:
         self.kind = SubscriptionType.EXCLUSIVE
         self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
         self.closing = False  # it is being deleted or moved: no consumer may come
+        self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
+        self.arriving = 0  # consumers that are on their way to it
         self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
         self._past_msg_out = 0  # to consumers that are gone
         self._past_bytes_out = 0

@@ -12,6 +12,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     PulsarError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
 )
@@ -358,6 +359,26 @@ class Topics:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
+
+    async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
+        """Deletes a subscription of a topic, or of every partition of a partitioned one.
+
+        Raises TopicNotFound, and what Topic.delete_subscription does.
+        """
+        count = (await self.partitioned.read(name)).partitions
+        if count == 0:
+            await (await self.get(name, create=False)).delete_subscription(subscription, force)
+            return
+        missing: list[PulsarError] = []
+        for partition in map(name.partition, range(count)):
+            try:
+                topic = await self.get(partition, create=False)
+                await topic.delete_subscription(subscription, force)
+            except (TopicNotFound, SubscriptionNotFound) as error:
+                # Partitions are made when they are used, and may have been used by others only.
+                missing.append(error)
+        if len(missing) == count:
+            raise missing[0]
 
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
