@@ -113,10 +113,11 @@ tidy: dev ## the house rules: sizes, arrows between the parts, words
 	$(PYTEST) tests/test_tidy.py
 
 .PHONY: docs
-docs: build ## write the pages and files that come from tables: settings, REST
+docs: build ## write the pages and files that come from tables: settings, policies, REST
 	@mkdir -p conf
 	$(BIN)/pyxbroker config --markdown > docs/configuration.md
 	$(BIN)/pyxbroker config --sample > conf/standalone.conf
+	$(PY) -m pyxbroker.policies.page > docs/policies.md
 	$(PY) -m pyxbroker.admin.documents > docs/rest.md
 
 .PHONY: clean

@@ -38,8 +38,10 @@ ROWS = list(every_endpoint())
 EACH = pytest.mark.parametrize(
     "endpoint", [row for _, row in ROWS], ids=[f"{row.method} {row.path}" for _, row in ROWS]
 )
-VALUES = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"}
-VALUES |= {"subName": "s"}
+VALUES = {
+    **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
+    "subName": "s",
+}
 
 
 def path_of(endpoint: Endpoint, **values: str) -> str:

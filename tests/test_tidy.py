@@ -47,7 +47,10 @@ ARROWS: dict[str, set[str]] = {
     "bookie": {*GROUND, "road", "metadata"},
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
-    "broker": {*GROUND, "road", "bookie", "ledger", "mledger", "metadata", "policies", "settings"},
+    "broker": {
+        *GROUND,
+        *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
+    },
     "admin": {*GROUND, "auth", "broker", "metadata", "settings", "stats"},
     "roles": {
         *GROUND,

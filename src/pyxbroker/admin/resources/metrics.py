@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import TEXT, Response
 from pyxbroker.auth.authorization import OPEN
 from pyxbroker.stats.exposition import CONTENT_TYPE
 
@@ -59,6 +59,6 @@ ENDPOINTS = (
         get_metrics,
         OPEN,
         "All series of this broker, as Prometheus reads them.",
-        Answer("Prometheus' text format.", media_type=CONTENT_TYPE),
+        Answer("Prometheus' text format.", media_type=TEXT),
     ),
 )

@@ -25,13 +25,10 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
-from pyxbroker.base.errors import InvalidTopicName, TopicNotFound
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import PERSISTENT, TopicName
-from pyxbroker.base.url_encoding import decode
+from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
-
-_log = get_logger(__name__)
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
@@ -71,13 +68,8 @@ async def get_partitioned_list(request: Request) -> Response:
 
 
 def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
-    names = []
-    for each in encoded:
-        try:
-            names.append(TopicName.get(f"{domain}://{namespace}/{decode(each)}"))
-        except InvalidTopicName as error:
-            _log.warning("metadata has a topic that cannot be one", path=each, error=error)
-    return names
+    found = (topic_of_node(domain, namespace, each) for each in encoded)
+    return [each for each in found if each is not None]
 
 
 def _listed(request: Request, names: list[TopicName]) -> Response:

@@ -87,7 +87,7 @@ class TopicCommands:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
-        if not self._broker.config.allowAutoSubscriptionCreation:
+        if not topic.policies.auto_subscription_creation:
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation"
                 " is not allowed."
@@ -201,7 +201,7 @@ class TopicCommands:
                 message.subscription,
                 start,
                 properties,
-                self._broker.config.allowAutoSubscriptionCreation,
+                topic.policies.auto_subscription_creation,
                 message.replicate_subscription_state,
             )
         return topic.reader_for(message.subscription, await reader_start(topic, message))
