@@ -1,4 +1,4 @@
-/* storage_flush.c - the owner closes a generation and hands it to the flush thread, now or later. */
+/* storage_flush.c - the owner hands a closed generation to the flush thread, now or later. */
 #include <errno.h>
 
 #include "storage_parts.h"
