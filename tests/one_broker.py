@@ -14,6 +14,7 @@ from one_bookie import Node, append
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.broker import LookupResult
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
@@ -21,7 +22,6 @@ from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.roles.standalone import LookupResult
 from pyxbroker.settings.config import Config
 
 TOPIC = "persistent://public/default/t"
@@ -88,6 +88,7 @@ class Broker:
             is_ready=True,
             server_version="test",
             lookup=self._lookup,
+            on_disconnected=lambda address: None,
         )
         self.handlers = Handlers(cast(Any, self.service))
         node.connections.handlers = self.handlers
@@ -194,6 +195,16 @@ class Client:
             except asyncio.TimeoutError:
                 return [name for name, _, _ in self._inbox]
 
+    def take(self) -> list[tuple[str, Any, bytes]]:
+        """Everything that has come: (field of BaseCommand, message, payload section)."""
+        try:
+            while data := self.far.recv(1 << 20):
+                self._parse(data)
+        except BlockingIOError:
+            pass
+        taken, self._inbox = self._inbox, []
+        return taken
+
     async def closed(self) -> None:
         """Waits until the broker has closed the connection."""
         while True:
@@ -207,6 +218,9 @@ class Client:
         data = await asyncio.wait_for(loop.sock_recv(self.far, 1 << 20), seconds)
         if not data:
             raise EOFError("the broker closed the connection")
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         frames, consumed, error = wire.scan(self.rest + data, 1 << 30)
         assert error is None
         self.rest = (self.rest + data)[consumed:]

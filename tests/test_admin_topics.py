@@ -35,7 +35,7 @@ class Rest:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._app = Application(broker.service)
+        self._app = Application(broker.service, broker.service)
 
     async def __call__(
         self, method: str, target: str, body: bytes | str = b"", kind: str = "application/json"

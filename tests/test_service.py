@@ -10,10 +10,11 @@ import pytest
 
 from one_bookie import until
 from pyxbroker.bookie.space import Usage
+from pyxbroker.broker.broker import ProducerNames
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataError, Unavailable
-from pyxbroker.roles.standalone import ProducerNames, start_standalone
+from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
 
 
@@ -26,7 +27,7 @@ def test_a_metadata_store_that_cannot_go_on_ends_the_broker(
     async def main() -> None:
         config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None)
         service = await start_standalone(config, tmp_path)
-        assert not service._failed.done()
+        assert not service.broker.failed.done()
         with monkeypatch.context() as patch:
             patch.setattr(Tree, "get", broken)
             patch.setattr(Tree, "_undo_since", broken)
@@ -81,7 +82,7 @@ def test_health_tells_that_the_metadata_could_not_be_written_lately(
             with pytest.raises(Unavailable):
                 await service.metadata.put("/a", b"")
         assert "the disk refuses" in str(service.failure())
-        monkeypatch.setattr("pyxbroker.roles.standalone.METADATA_REFUSAL_S", 0.0)
+        monkeypatch.setattr("pyxbroker.broker.broker.METADATA_REFUSAL_S", 0.0)
         assert service.failure() is None
         await service.stop()
 
@@ -114,3 +115,31 @@ def test_the_reserve_is_made_after_the_start_and_a_start_on_a_full_disk_gets_it(
     asyncio.run(asyncio.wait_for(main(is_full=False), 10))
     monkeypatch.setattr("pyxbroker.bookie.space.usage_of", lambda path: Usage(0, 1 << 30))
     asyncio.run(asyncio.wait_for(main(is_full=True), 10))
+
+
+def test_connections_from_one_address_are_counted_while_they_live(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Config(
+            bindAddress="127.0.0.1",
+            brokerServicePort=0,
+            webServicePort=None,
+            brokerMaxConnectionsPerIp=2,
+        )
+        service = await start_standalone(config, tmp_path)
+        broker = service.broker
+        here = ("127.0.0.1", service.broker_port)
+        first = await asyncio.open_connection(*here)
+        second = await asyncio.open_connection(*here)
+        await until(lambda: broker.connections_of("127.0.0.1") == 2)
+        refused, _ = await asyncio.open_connection(*here)
+        assert await asyncio.wait_for(refused.read(), 10) == b""
+        first[1].close()
+        await until(lambda: broker.connections_of("127.0.0.1") == 1)
+        third = await asyncio.open_connection(*here)
+        await until(lambda: broker.connections_of("127.0.0.1") == 2)
+        for _, writer in (second, third):
+            writer.close()
+        await until(lambda: broker.connections_of("127.0.0.1") == 0)
+        await service.stop()
+
+    asyncio.run(main())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,6 +36,7 @@ ARROWS: dict[str, set[str]] = {
     "road": set(),
     "base": set(),
     "proto": set(),
+    "auth": {*GROUND},
     "settings": {"base"},
     "metadata": {*GROUND},
     "cluster": {*GROUND, "metadata"},
@@ -43,8 +45,11 @@ ARROWS: dict[str, set[str]] = {
     "bookie": {*GROUND, "road", "metadata"},
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
-    "broker": {*GROUND, "road", "bookie", "ledger", "mledger", "metadata", "policies", "settings"},
-    "admin": {*GROUND, "metadata", "settings", "stats"},
+    "broker": {
+        *GROUND,
+        *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
+    },
+    "admin": {*GROUND, "auth", "broker", "metadata", "settings", "stats"},
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
@@ -232,6 +237,17 @@ def test_the_arrows_make_no_ring() -> None:
         assert lowest, f"a ring among {sorted(left)}"
         for room in lowest:
             del left[room]
+
+
+def test_what_a_start_imports_first_is_light() -> None:
+    """roles/start.py opens the data, and imports the rest while other threads do that."""
+    program = "import sys, pyxbroker.roles.start; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "pyxbroker.bookie.layout" in modules
+    for late in ("pyxbroker.broker.broker", "pyxbroker.connection", "pyxbroker.admin.app"):
+        assert late not in modules
 
 
 def test_only_the_command_line_imports_the_roles() -> None:

@@ -22,11 +22,12 @@ import click
 from pyxbroker import __version__
 from pyxbroker.base import log
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.cli import Command, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 
 if TYPE_CHECKING:
-    from pyxbroker.roles.standalone import Service
+    from pyxbroker.roles.standalone import Standalone
 
 _log = log.get_logger("pyxbroker.standalone")
 
@@ -60,7 +61,7 @@ class StartError(Exception):
     """The process cannot start or go on; the message is the sentence to show."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--data",
     metavar="DIR",
@@ -136,7 +137,7 @@ def command(
     try:
         config = Config.load(Path(file) if file else None, os.environ, overrides)
         if config.unknown:
-            _log.warning("settings that are not implemented", keys=",".join(config.unknown))
+            _log.warning("settings that are not implemented", keys=config.explain_unknown())
         directory = DataDirectory(Path(data))
         try:
             run(config, directory.path, accept_loss)
@@ -152,10 +153,12 @@ def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     values = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or key.strip() not in SCHEMA:
+        if not equals:
             raise click.UsageError(
                 f"--set {pair}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
             )
+        if key.strip() not in SCHEMA:
+            raise no_such("setting of `pyxbroker config`", key.strip(), SCHEMA)
         values[key.strip()] = text
     return values
 
@@ -170,7 +173,7 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
 
 
 async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
-    from pyxbroker.roles.standalone import start_standalone
+    from pyxbroker.roles.start import start_standalone
 
     stopping = _watch_signals()
     start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))
@@ -208,7 +211,7 @@ def _keep_writing_counts() -> None:
     asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
 
 
-async def _wait_failed(config: Config, service: Service) -> str:
+async def _wait_failed(config: Config, service: Standalone) -> str:
     """Waits for a failure that this process is to end for; returns the reason."""
     failed = asyncio.ensure_future(service.wait_failed())
     try:
@@ -225,7 +228,7 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _stop(service: Service, timeout: float) -> None:
+async def _stop(service: Standalone, timeout: float) -> None:
     """Stops the service, within the time that the settings give it."""
     started = time.monotonic()
     try:
@@ -303,7 +306,7 @@ def _is_free(address: str, port: int) -> bool:
     return True
 
 
-def _print_banner(config: Config, data_directory: Path, service: Service) -> None:
+def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
     addresses = {
         "host": config.advertisedAddress,
         "broker_port": service.broker_port,

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker import __version__
+from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import AUTHENTICATED, HEALTH_CHECK
 from pyxbroker.metadata import paths
 
 HEALTH_TIMEOUT_S = 10.0
@@ -19,14 +21,14 @@ async def health(request: Request) -> Response:
     Apache Pulsar publishes and reads a message for this, in a topic of its own that grows with each
     question. Here the journal itself says whether it works, and asking leaves nothing behind.
     """
-    service = request.app.service
-    reason = service.failure()
+    broker = request.app.broker
+    reason = broker.failure()
     if reason is not None:
         return refusal(503, reason)
-    cluster = paths.cluster(service.config.clusterName)
-    found = await asyncio.wait_for(service.metadata.get(cluster), HEALTH_TIMEOUT_S)
+    cluster = paths.cluster(broker.config.clusterName)
+    found = await asyncio.wait_for(broker.metadata.get(cluster), HEALTH_TIMEOUT_S)
     if found is None:
-        return refusal(503, f"The metadata store has no cluster {service.config.clusterName!r}.")
+        return refusal(503, f"The metadata store has no cluster {broker.config.clusterName!r}.")
     return _word("ok")
 
 
@@ -45,8 +47,29 @@ def _word(text: str) -> Response:
     return Response.text(text, JSON)
 
 
-ROUTES = (
-    ("GET", "/admin/v2/brokers/health", health),
-    ("GET", "/admin/v2/brokers/ready", ready),
-    ("GET", "/admin/v2/brokers/version", version),
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/health",
+        health,
+        HEALTH_CHECK,
+        "Whether messages can be published: 503 says why not.",
+        Answer("The word ok, bare."),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/ready",
+        ready,
+        AUTHENTICATED,
+        "Whether the broker has started.",
+        Answer("The word ok, bare."),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/version",
+        version,
+        AUTHENTICATED,
+        "The version of the broker's program.",
+        Answer("The version, bare."),
+    ),
 )

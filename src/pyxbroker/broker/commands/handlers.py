@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from pyxbroker.auth.authorization import (
+    CONSUME_TOPIC,
+    GET_TOPICS,
+    LOOKUP,
+    PRODUCE_TO_TOPIC,
+    authorize,
+)
 from pyxbroker.base.errors import (
     ConsumerNotFound,
     MetadataStoreError,
@@ -26,6 +34,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
+from pyxbroker.broker.commands.command import Command, namespace_of, no_resource, topic_of
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.connection import Connection
@@ -36,16 +45,14 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
     from pyxbroker.broker.topics.producer import Producer
-    from pyxbroker.roles.standalone import Service
 
 log = get_logger("pyxbroker.connection")
 
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
-
-Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
 
 REFUSED_SENDS = {
     "checksum": (
@@ -99,33 +106,51 @@ def as_pulsar_error(error: Exception) -> PulsarError:
 class Handlers:
     """The commands of all connections of one broker."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self._lookups = LookupLimit(service.config.maxConcurrentLookupRequest)
-        commands = TopicCommands(service)
-        lists = TopicLists(service, self._lookups)
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
+        commands = TopicCommands(broker)
+        lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
-        # type -> (field of BaseCommand, handler)
-        self._table: dict[int, tuple[str, Handler]] = {
-            kinds.LOOKUP: ("lookupTopic", self._handle_lookup),
-            kinds.PARTITIONED_METADATA: ("partitionMetadata", self._handle_partitioned_metadata),
-            kinds.PING: ("ping", self._handle_ping),
-            kinds.PONG: ("pong", self._handle_pong),
-            kinds.PRODUCER: ("producer", commands.handle_producer),
-            kinds.CLOSE_PRODUCER: ("close_producer", commands.handle_close_producer),
-            kinds.SUBSCRIBE: ("subscribe", commands.handle_subscribe),
-            kinds.UNSUBSCRIBE: ("unsubscribe", commands.handle_unsubscribe),
-            kinds.CLOSE_CONSUMER: ("close_consumer", commands.handle_close_consumer),
-            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
-                "redeliverUnacknowledgedMessages",
-                commands.handle_redeliver,
+        self._table: dict[int, Command] = {
+            kinds.LOOKUP: Command(
+                "lookupTopic",
+                self._handle_lookup,
+                LOOKUP,
+                topic_of,
+                partial(_lookup_failed, replies.LOOKUP),
             ),
-            kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
-            kinds.SEEK: ("seek", seek.handle_seek),
-            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", seek.handle_get_last_message_id),
-            kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),
-            kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
-            kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),
+            kinds.PARTITIONED_METADATA: Command(
+                "partitionMetadata",
+                self._handle_partitioned_metadata,
+                LOOKUP,
+                topic_of,
+                partial(_lookup_failed, replies.PARTITIONED_METADATA),
+            ),
+            kinds.PING: Command("ping", self._handle_ping),
+            kinds.PONG: Command("pong", self._handle_pong),
+            kinds.PRODUCER: Command(
+                "producer", commands.handle_producer, PRODUCE_TO_TOPIC, topic_of
+            ),
+            kinds.CLOSE_PRODUCER: Command("close_producer", commands.handle_close_producer),
+            kinds.SUBSCRIBE: Command(
+                "subscribe", commands.handle_subscribe, CONSUME_TOPIC, topic_of
+            ),
+            kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
+            kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
+            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: Command(
+                "redeliverUnacknowledgedMessages", commands.handle_redeliver
+            ),
+            kinds.CONSUMER_STATS: Command("consumerStats", commands.handle_consumer_stats),
+            kinds.SEEK: Command("seek", seek.handle_seek),
+            kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
+            kinds.GET_TOPICS_OF_NAMESPACE: Command(
+                "getTopicsOfNamespace", lists.handle_get_topics, GET_TOPICS, namespace_of
+            ),
+            kinds.WATCH_TOPIC_LIST: Command(
+                "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of
+            ),
+            kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
         }
 
     @property
@@ -151,12 +176,12 @@ class Handlers:
         if found is None:
             self._refuse(connection, command)
             return
-        field, handler = found
+        field = found.field
         if not command.HasField(field):
             self.on_malformed(connection, f"a command of type {command.type} has no {field}")
             connection.close()
             return
-        self._call(connection, handler, getattr(command, field))
+        self._call(connection, found, getattr(command, field))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """The peer does not speak the protocol: it is told, and the connection is closed."""
@@ -211,18 +236,23 @@ class Handlers:
             watcher.forget()
         connection.session.watchers.clear()
         liveness.on_answer(connection)
+        connection.session.end()
+        self.broker.on_disconnected(connection.session.address)
         log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
 
-    def _call(self, connection: Connection, handler: Handler, message: Any) -> None:
+    def _call(self, connection: Connection, command: Command, message: Any) -> None:
         try:
-            waiting = handler(connection, message)
+            if command.resource is no_resource:
+                waiting = command.handler(connection, message)
+            else:
+                waiting = self._authorized(connection, command, message)
         except Exception as error:
-            self._answer_error(connection, message, error)
+            self._answer_error(connection, command, message, error)
             return
         if waiting is not None:
-            task = asyncio.ensure_future(self._run(connection, waiting, message))
+            task = asyncio.ensure_future(self._run(connection, command, waiting, message))
             tasks = connection.session.tasks
             tasks.add(task)
             if len(tasks) == COMMANDS_MAX:
@@ -235,15 +265,26 @@ class Handlers:
 
             task.add_done_callback(on_done)
 
-    async def _run(self, connection: Connection, waiting: Awaitable[None], message: Any) -> None:
+    async def _authorized(self, connection: Connection, command: Command, message: Any) -> None:
+        principal = connection.session.principal
+        await authorize(principal, command.right, command.resource(message))
+        waiting = command.handler(connection, message)
+        if waiting is not None:
+            await waiting
+
+    async def _run(
+        self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
+    ) -> None:
         try:
             await waiting
         except Exception as error:
-            self._answer_error(connection, message, error)
+            self._answer_error(connection, command, message, error)
 
-    def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
+    def _answer_error(
+        self, connection: Connection, command: Command, message: Any, error: Exception
+    ) -> None:
         told = self._told(connection, message, error)
-        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+        connection.send_frame(command.refusal(message, told))
 
     @staticmethod
     def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
@@ -282,7 +323,7 @@ class Handlers:
             connection.close()
             return
         connect = command.connect
-        if not self.service.is_ready:
+        if not self.broker.is_ready:
             connection.send_frame(
                 replies.error(
                     replies.NO_REQUEST, ServiceNotReady.code, "The broker is not ready; try again."
@@ -307,10 +348,10 @@ class Handlers:
         connection.established = True
         connection.send_frame(
             replies.connected(
-                self.service.server_version,
+                self.broker.server_version,
                 connection.protocol_version,
-                self.service.config.maxMessageSize,
-                topic_watchers=self.service.config.enableBrokerTopicListWatcher,
+                self.broker.config.maxMessageSize,
+                topic_watchers=self.broker.config.enableBrokerTopicListWatcher,
             )
         )
         log.info("connected", peer=connection.peer, client=connect.client_version)
@@ -341,33 +382,17 @@ class Handlers:
     # --- lookups ------------------------------------------------------------------------------
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        async def answer() -> bytes:
-            result = await self.service.lookup(message.topic)
-            return replies.lookup_connect(message.request_id, result.broker_url)
-
-        await self._answer_lookup(connection, message, replies.LOOKUP, answer())
+        with self._lookups.admitted():
+            result = await self.broker.lookup(message.topic)
+        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
-        async def answer() -> bytes:
-            count = await self.service.topics.partitioned.metadata(
+        with self._lookups.admitted():
+            count = await self.broker.topics.partitioned.metadata(
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )
-            return replies.partitions(message.request_id, count)
+        connection.send_frame(replies.partitions(message.request_id, count))
 
-        await self._answer_lookup(connection, message, replies.PARTITIONED_METADATA, answer())
 
-    async def _answer_lookup(
-        self,
-        connection: Connection,
-        message: Any,
-        kind: replies.LookupKind,
-        answering: Coroutine[Any, Any, bytes],
-    ) -> None:
-        """Sends the answer, or the reason why there is none, unless too many are under way."""
-        try:
-            with contextlib.closing(answering), self._lookups.admitted():
-                answer = await answering
-        except Exception as error:
-            told = self._told(connection, message, error)
-            answer = replies.lookup_failed(kind, message.request_id, told.code, str(told))
-        connection.send_frame(answer)
+def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:
+    return replies.lookup_failed(kind, message.request_id, told.code, str(told))

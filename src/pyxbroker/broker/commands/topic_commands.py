@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -12,10 +13,10 @@ from pyxbroker.base.errors import (
     ProducerBusy,
 )
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.seek import reader_start, signed
-from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
 from pyxbroker.broker.topics.consumer import Consumer
@@ -26,15 +27,15 @@ from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
-    from pyxbroker.roles.standalone import Service
+    from pyxbroker.broker.broker import Broker
 
 
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._liveness = Liveness(service.config.connectionLivenessCheckTimeoutMillis)
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -49,14 +50,14 @@ class TopicCommands:
         _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
-            self._service.publish_gate.check()
+            self._broker.publish_gate.check()
         key = ("producer", producer_id)
         with Opening(connection, key):
-            topic = await self._service.topics.get(topic_name, create=True)
+            topic = await self._broker.topics.get(topic_name, create=True)
             name = message.producer_name
             user_provided = bool(name) and message.user_provided_producer_name
             if not name:
-                name = await self._service.producer_names.next()
+                name = await self._broker.producer_names.next()
             if message.initial_subscription_name:
                 await self._create_initial_subscription(topic, message.initial_subscription_name)
             if connection.closed:
@@ -86,7 +87,7 @@ class TopicCommands:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
-        if not self._service.config.allowAutoSubscriptionCreation:
+        if not topic.policies.auto_subscription_creation:
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation"
                 " is not allowed."
@@ -118,26 +119,56 @@ class TopicCommands:
         _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
-        with Opening(connection, ("consumer", consumer_id)):
+        with Opening(connection, ("consumer", consumer_id)) as opening:
+            await opening.turn()
             name = TopicName.get(message.topic)
-            topic = await self._service.topics.get(name, create=message.force_topic_creation)
+            topic = await self._broker.topics.get(name, create=message.force_topic_creation)
             topic.check_consumers()
             _check_durability(topic, message)
             subscription = await self._subscription(topic, message)
+            subscription.arriving += 1
             try:
-                await self._add_consumer(connection, subscription, kind, message)
+                key_shared = _key_shared_policy(message)
+                await self._make_way(connection, opening, subscription, kind, key_shared)
+                self._add_consumer(connection, subscription, kind, key_shared, message)
             finally:
+                subscription.arriving -= 1
                 topic.drop_unused_reader(subscription)
+            if opening.is_closed:
+                self._close_consumer(connection, consumer_id)
 
-    async def _add_consumer(
+    async def _make_way(
+        self,
+        connection: Connection,
+        opening: Opening,
+        subscription: Subscription,
+        kind: SubscriptionType,
+        key_shared: KeySharedPolicy,
+    ) -> None:
+        """Waits for a seek under way, and for a consumer in the way whose client may be gone.
+
+        Raises ServiceNotReady when the consumer was closed meanwhile.
+        """
+        loop = subscription.topic.loop
+        until = loop.time() + seek.SEEK_MAX_S
+        while True:
+            await self._make_room(connection, subscription.holder(kind, key_shared))
+            move = subscription.move
+            if move is None:
+                return
+            opening.check_wanted()
+            if not await wait_for(connection, move, until - loop.time(), opening.closed):
+                opening.check_wanted()
+                return
+
+    def _add_consumer(
         self,
         connection: Connection,
         subscription: Subscription,
         kind: SubscriptionType,
+        key_shared: KeySharedPolicy,
         message: Any,
     ) -> None:
-        key_shared = _key_shared_policy(message)
-        await self._make_room(connection, subscription.holder(kind, key_shared))
         if connection.closed:
             return
         # The topic may have been closed, or got other consumers, since it was asked first.
@@ -170,21 +201,40 @@ class TopicCommands:
                 message.subscription,
                 start,
                 properties,
-                self._service.config.allowAutoSubscriptionCreation,
+                topic.policies.auto_subscription_creation,
                 message.replicate_subscription_state,
             )
         return topic.reader_for(message.subscription, await reader_start(topic, message))
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("consumer", message.consumer_id))
-        consumer = connection.consumers.pop(message.consumer_id, None)
-        if consumer is not None:
-            consumer.subscription.remove_consumer(consumer)
+        """CLOSE_CONSUMER; one that is being opened is not going to be open.
+
+        It is answered after a seek that has sent the consumer away, so that who subscribes then
+        finds the subscription where it was moved to.
+        """
+        consumer_id = message.consumer_id
+        session = connection.session
+        move = session.moves.get(consumer_id)
+        opening = session.opening.get(("consumer", consumer_id))
+        if opening is None:
+            self._close_consumer(connection, consumer_id)
+        else:
+            opening.close()
+            await asyncio.wait([opening.task])
+        await seek.over(connection, move)
         connection.send_frame(replies.success(message.request_id))
 
+    @staticmethod
+    def _close_consumer(connection: Connection, consumer_id: int) -> None:
+        consumer = connection.consumers.pop(consumer_id, None)
+        if consumer is not None:
+            consumer.subscription.remove_consumer(consumer)
+
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
+        await opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None:
+            await seek.over(connection, connection.session.moves.get(message.consumer_id))
             raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
@@ -33,6 +34,7 @@ class Producer(ProducerState):
         self.epoch = epoch
         self.user_provided_name = user_provided_name
         self.metadata = metadata
+        self.rates: Rates | None = None  # once somebody asked for them
         self._waiting_idle: list[asyncio.Future[None]] = []
 
     def publish(self, run: EntryRun) -> None:

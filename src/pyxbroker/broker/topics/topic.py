@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
     ConsumerBusy,
@@ -14,61 +14,30 @@ from pyxbroker.base.errors import (
     ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceNotReady,
+    SubscriptionBusy,
     SubscriptionNotFound,
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
-from pyxbroker.delivery import UnackedCount
 from pyxbroker.entry import Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
-from pyxbroker.mledger.opening import delete_managed_ledger
+from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
+from pyxbroker.policies.table import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
-
-
-class TopicLimits(NamedTuple):
-    """What bounds a topic; 0 is no limit. The settings of the same names are Pulsar's."""
-
-    producers_max: int = 0  # maxProducersPerTopic
-    consumers_max: int = 0  # maxConsumersPerTopic
-    consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
-    subscriptions_max: int = 0  # maxSubscriptionsPerTopic
-    unacked_per_consumer_max: int = 0  # messages; maxUnackedMessagesPerConsumer
-    unacked_per_subscription_max: int = 0  # messages; maxUnackedMessagesPerSubscription
-    unacked_in_broker: BrokerUnacked | None = None  # maxUnackedMessagesPerBroker
-    unacked_share: int = 0  # messages; what a subscription may have while the broker has too many
-    read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
-    read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
-    round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
-    failover_delay_s: float = 0.0  # activeConsumerFailoverDelayTimeMillis
-    failover_by_hash: bool = False  # activeConsumerFailoverConsistentHashing
-    key_shared_by_ring: bool = True  # subscriptionKeySharedUseConsistentHashing
-    key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
-    delayed_delivery: bool = True  # delayedDeliveryEnabled
-    look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
-    look_ahead_per_subscription_max: int = 20000
-    read_retry_min_s: float = 0.05  # dispatcherReadFailureBackoffInitialTimeInMs
-    read_retry_max_s: float = 1.0  # dispatcherReadFailureBackoffMaxTimeInMs
-    skips_lost_data: bool = False  # autoSkipNonRecoverableData
-
-    def unacked_of_subscription(self) -> UnackedCount:
-        """A count of what the consumers of one subscription have unacknowledged."""
-        return UnackedCount(
-            self.unacked_per_subscription_max, self.unacked_in_broker, self.unacked_share
-        )
 
 
 class Topic:
@@ -79,13 +48,15 @@ class Topic:
         name: TopicName,
         managed_ledger: ManagedLedger,
         turn: Turn,
-        limits: TopicLimits,
+        policies: Policies,
+        unacked_in_broker: BrokerUnacked | None = None,
     ) -> None:
         self.name = name
         self.managed_ledger = managed_ledger
         self.turn = turn
         self.loop: asyncio.AbstractEventLoop = turn.loop
-        self.limits = limits
+        self.policies = policies
+        self.unacked_in_broker = unacked_in_broker  # None: no limit
         self.wall_clock: Callable[[], float] = time.time  # s since the epoch
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
@@ -97,9 +68,21 @@ class Topic:
         self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self.rates: Rates | None = None  # of what comes in; once somebody asked for them
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+
+    def on_policies(self, policies: Policies) -> None:
+        """What holds for the topic has changed. Numbers of producers, consumers and subscriptions
+        are asked when another one comes; who is there stays.
+        """
+        before, self.policies = self.policies, policies
+        if policies.retention != before.retention:
+            self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+            self.managed_ledger.trim()
+        for subscription in self.all_subscriptions():
+            subscription.dispatcher.on_policies()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -122,7 +105,7 @@ class Topic:
             raise ProducerBusy(
                 f"Producer with name '{producer.name}' is already connected to topic '{self.name}'"
             )
-        limit = self.limits.producers_max
+        limit = self.policies.producers_max
         if old is None and limit and len(self.producers) >= limit:
             raise ProducerBusy(
                 f"Topic {self.name} has {limit} producers, which is its limit"
@@ -156,21 +139,20 @@ class Topic:
         self._past_msg_in += producer.msg_in
         self._past_bytes_in += producer.bytes_in
 
-    @property
-    def msg_in(self) -> int:
-        """Messages received since the topic was opened."""
-        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
-
-    @property
-    def bytes_in(self) -> int:
-        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+    def received(self) -> tuple[int, int]:
+        """Messages and bytes received since the topic was opened."""
+        messages, size = self._past_msg_in, self._past_bytes_in
+        for each in self.producers.values():
+            messages += each.msg_in
+            size += each.bytes_in
+        return messages, size
 
     # --- subscriptions ------------------------------------------------------------------------
 
     def check_consumers(self) -> None:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
         self.check_open()
-        limit = self.limits.consumers_max
+        limit = self.policies.consumers_max
         if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy(
                 f"Topic {self.name} has {limit} consumers, which is its limit"
@@ -206,7 +188,7 @@ class Topic:
                 f"Subscription {name} of {self.name} does not exist, and it may not be created"
                 " by a consumer (allowAutoSubscriptionCreation)."
             )
-        limit = self.limits.subscriptions_max
+        limit = self.policies.subscriptions_max
         if limit and len(self.subscriptions) >= limit:
             raise NotAllowed(
                 f"Topic {self.name} has {limit} subscriptions, which is its limit"
@@ -242,8 +224,8 @@ class Topic:
         return subscription
 
     def drop_unused_reader(self, subscription: Subscription) -> None:
-        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
-        if not subscription.consumers and not subscription.closing:
+        """Forgets the subscription of a reader that is gone, unless it is coming (back)."""
+        if not (subscription.consumers or subscription.arriving or subscription.closing):
             self._readers.discard(subscription)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
@@ -252,6 +234,28 @@ class Topic:
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
         self._readers.discard(subscription)
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        """Deletes a durable subscription, also one whose cursor cannot be read; with force, its
+        consumers are sent away.
+
+        Raises SubscriptionNotFound, SubscriptionBusy, ServiceNotReady, MetadataError.
+        """
+        self.check_open()
+        if name in self.managed_ledger.unreadable:
+            await delete_unreadable_cursor(self.managed_ledger, name)
+            return
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
+        await subscription.cursor.created()
+        if subscription.consumers and not force:
+            raise SubscriptionBusy("Subscription has active connected consumers")
+        if subscription.closing:
+            raise ServiceNotReady("Subscription is fenced")
+        subscription.closing = True
+        subscription.disconnect()
+        await self.unsubscribe(subscription)
 
     # --- new entries --------------------------------------------------------------------------
 
@@ -407,13 +411,13 @@ class Topic:
         finally:
             self.being_deleted = False
 
-    def is_inactive(self, policies: NamespacePolicies) -> bool:
+    def is_inactive(self, policies: Policies) -> bool:
         """Whether nobody has used the topic for so long that it may be deleted."""
         if self._is_used(policies.inactive_topics.mode):
             self._last_active = self.loop.time()
             return False
         since = self.loop.time() - self._last_active
-        is_retained = self.name.is_persistent and not 0 <= policies.retention_s <= since
+        is_retained = self.name.is_persistent and not 0 <= policies.retention.time_s <= since
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def _is_used(self, mode: str) -> bool:

@@ -1,0 +1,221 @@
+"""One broker: what the commands of clients and REST ask for, and what is done at intervals.
+
+It knows neither its ports nor where entries are stored; a composition root (roles/) gives it what
+it stands on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import Coroutine, Iterator
+from typing import Any, NamedTuple
+
+from pyxbroker import __version__
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.broker_port import Addresses
+from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.broker.commands.session import Session
+from pyxbroker.broker.publish_gate import PublishGate
+from pyxbroker.broker.topics.stats import Detail, TopicStats, read_stats
+from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.connection import Connection, Connections
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.coordination import next_counter_value
+from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.settings.config import Config
+
+log = get_logger("pyxbroker.service")
+
+AGE_CHECK_INTERVAL_S = 30.0
+METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
+
+
+class LookupResult(NamedTuple):
+    """Where a topic is served."""
+
+    broker_url: str
+    http_url: str
+
+
+class ProducerNames:
+    """Names for producers that have none: <cluster>-<number of this broker's start>-<n>."""
+
+    def __init__(self, cluster: str, store: MetadataStore) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._count = 0
+        self._instance = self._number_of_start()
+
+    def _number_of_start(self) -> asyncio.Future[int]:
+        return asyncio.ensure_future(next_counter_value(self._store, paths.PRODUCER_NAME_COUNTER))
+
+    async def next(self) -> str:
+        """Raises MetadataError while the store cannot be reached."""
+        if self._instance.done() and self._instance.exception() is not None:
+            # The store was away; it may have come back.
+            self._instance = self._number_of_start()
+        instance = await asyncio.shield(self._instance)
+        name = f"{self._cluster}-{instance}-{self._count}"
+        self._count += 1
+        return name
+
+    async def close(self) -> None:
+        self._instance.cancel()
+        await asyncio.gather(self._instance, return_exceptions=True)
+
+
+class Broker:
+    """Serves topics to the clients of some connections.
+
+    `storage_state` says whether anything can be stored. Nothing here closes what was given.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        metadata: MetadataStore,
+        ledgers: LedgerClient,
+        connections: Connections,
+        storage_state: StorageState,
+        addresses: Addresses,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.connections = connections
+        self.storage_state = storage_state
+        self.addresses = addresses
+        self.server_version = f"Pulsar Server {__version__}"
+        self.is_ready = False
+        self.failed: asyncio.Future[str] = connections.loop.create_future()
+        """Why the broker cannot go on, once it cannot."""
+        self._connections_of: Counter[str] = Counter()
+        self.topics = Topics(config, metadata, ledgers, connections.turn)
+        self.publish_gate = PublishGate(
+            storage_state,
+            connections,
+            ledgers,
+            lambda: self.topics,
+            config.storageUnavailableTimeoutMs / 1000,
+        )
+        self.producer_names = ProducerNames(config.clusterName, metadata)
+        self.handlers = Handlers(self)
+        connections.handlers = self.handlers
+        self._ledgers = ledgers
+        self._background: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """From now on clients are served."""
+        self._ledgers.prefetch()
+        self.is_ready = True
+        self.spawn(self._check_alive())
+        self.spawn(self._check_ages())
+        self.spawn(self._delete_inactive_topics())
+
+    # --- what REST and handlers ask -----------------------------------------------------------
+
+    async def lookup(self, topic: str) -> LookupResult:
+        """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
+        await self.topics.check_name(TopicName.get(topic))
+        return LookupResult(self.addresses.broker_url, self.addresses.web_url)
+
+    def failure(self) -> str | None:
+        """Why nothing can be stored now, or None."""
+        return self.storage_state.refusal or self._metadata_refusal()
+
+    def _metadata_refusal(self) -> str | None:
+        refused = self.metadata.refused
+        if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
+            return None
+        return f"The metadata store refused a request lately: {refused[1]}"
+
+    def topic_stats(self) -> Iterator[TopicStats | None]:
+        """The counters of the open topics; None is a place to stop within one that takes long."""
+        config = self.config
+        detail = Detail(
+            producers=config.exposeProducerLevelMetricsInPrometheus,
+            consumers=config.exposeConsumerLevelMetricsInPrometheus,
+        )
+        return read_stats(self.topics, detail)
+
+    def refused_sends(self) -> int:
+        """SENDs that were refused because nothing could be stored."""
+        return self.publish_gate.refused_sends
+
+    def accept(self, sock: socket.socket, peer: str, address: str) -> None:
+        """Serves one more client: a connected, non-blocking socket from an address."""
+        self._connections_of[address] += 1
+        self.connections.accept(sock, peer, Session(address))
+
+    def on_disconnected(self, address: str) -> None:
+        """One connection less."""
+        self._connections_of[address] -= 1
+        if self._connections_of[address] <= 0:
+            del self._connections_of[address]
+
+    def connections_of(self, address: str) -> int:
+        """Live connections from an address."""
+        return self._connections_of[address]
+
+    # --- in the background --------------------------------------------------------------------
+
+    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs something until the broker stops; if it fails, so has the broker."""
+        task = self.connections.loop.create_task(coroutine)
+        task.add_done_callback(self._on_background_done)
+        self._background.append(task)
+
+    def _on_background_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.failure("a background task failed", error)
+            self.fail(f"{error!r}")
+
+    def fail(self, reason: str) -> None:
+        """The broker cannot go on."""
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
+    async def _check_alive(self) -> None:
+        interval = self.config.keepAliveIntervalSeconds
+        if interval <= 0:
+            return
+        while True:
+            await asyncio.sleep(interval)
+            self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+
+    async def _check_ages(self) -> None:
+        while True:
+            await asyncio.sleep(AGE_CHECK_INTERVAL_S)
+            await self.topics.check_ages()
+            await self._ledgers.delete_again()
+
+    async def _delete_inactive_topics(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.brokerDeleteInactiveTopicsFrequencySeconds)
+            await self.topics.delete_inactive()
+
+    # --- stopping -----------------------------------------------------------------------------
+
+    async def stop_background(self) -> None:
+        """Nothing is begun any more; clients of open connections are still served."""
+        self.is_ready = False
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Closes topics and connections, and waits for what they have written."""
+        await self.topics.close()
+        await self.producer_names.close()
+        self.connections.turn.run(self._close_connections)
+        await self._ledgers.stop()
+
+    def _close_connections(self) -> None:
+        connection: Connection
+        for connection in list(self.connections.live):
+            connection.close()

@@ -1,0 +1,83 @@
+"""The port of the binary protocol: accepts connections within their limits."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyxbroker.base.listening import listen
+from pyxbroker.base.log import get_logger
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
+
+log = get_logger("pyxbroker.service")
+
+BACKLOG = 1024
+ACCEPT_RETRY_S = 1.0
+
+
+class Addresses(NamedTuple):
+    """Where clients reach a broker."""
+
+    broker_url: str  # pulsar://host:port
+    web_url: str  # http://host:port
+
+
+class BrokerPort:
+    """Listens from the moment it is made; who connects waits until `serve`. Raises OSError."""
+
+    def __init__(self, address: str, port: int) -> None:
+        self._socket = listen(address, port, BACKLOG)
+        self.port: int = self._socket.getsockname()[1]
+        self._broker: Broker | None = None
+
+    def serve(self, broker: Broker) -> None:
+        """Accepts connections for a broker."""
+        self._broker = broker
+        broker.connections.loop.add_reader(self._socket, self._on_connection, broker)
+
+    def _on_connection(self, broker: Broker) -> None:
+        try:
+            sock, address = self._socket.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            # Out of descriptors, most likely: those that wait in the backlog are asked for again
+            # later.
+            log.error("a connection could not be accepted", error=error)
+            loop = broker.connections.loop
+            loop.remove_reader(self._socket)
+            loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+            return
+        peer = f"{address[0]}:{address[1]}"
+        if refused := self._refusal(broker, address[0]):
+            name, limit = refused
+            log.warning(f"refused by {name}", peer=peer, limit=limit)
+            sock.close()
+            return
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        broker.accept(sock, peer, address[0])
+
+    @staticmethod
+    def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:
+        """The setting that forbids one more connection, and its value."""
+        limit = broker.config.brokerMaxConnections
+        if limit and len(broker.connections.live) >= limit:
+            return "brokerMaxConnections", limit
+        limit = broker.config.brokerMaxConnectionsPerIp
+        if limit and broker.connections_of(address) >= limit:
+            return "brokerMaxConnectionsPerIp", limit
+        return None
+
+    def _accept_again(self) -> None:
+        if self._broker is not None:
+            self.serve(self._broker)
+
+    def close(self) -> None:
+        """Nobody connects any more."""
+        if self._broker is not None:
+            self._broker.connections.loop.remove_reader(self._socket)
+            self._broker = None
+        self._socket.close()
