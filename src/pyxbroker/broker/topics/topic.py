@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import (
@@ -25,7 +25,7 @@ from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.connection import Turn
 from pyxbroker.delivery import UnackedCount
-from pyxbroker.entry import Position
+from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -35,6 +35,7 @@ from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, Namespace
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking
+    from pyxbroker.broker.topics.publish_steps import PublishStep
 
 log = get_logger("pyxbroker.topic")
 
@@ -97,6 +98,10 @@ class Topic:
         self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self.publish: Callable[[EntryRun], None] = managed_ledger.append
+        """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
+
+        Without publish steps it is the append itself."""
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -164,6 +169,17 @@ class Topic:
     @property
     def bytes_in(self) -> int:
         return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+
+    def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
+        """Who looks at SENDs before they are appended from now on, in that order."""
+        append = self.managed_ledger.append
+        if not steps:
+            self.publish = append
+            return
+        # Most topics have none.
+        from pyxbroker.broker.topics.publish_steps import PublishChain
+
+        self.publish = PublishChain(steps, append).publish
 
     # --- subscriptions ------------------------------------------------------------------------
 
