@@ -55,9 +55,7 @@ log = get_logger("pyxbroker.mledger")
 
 
 class Listener(Protocol):
-    """Who uses the managed ledger: told of new entries and of the end."""
-
-    def on_entries_added(self) -> None: ...
+    """Who uses the managed ledger: told of its end."""
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
 
@@ -83,6 +81,7 @@ class ManagedLedger:
         self.limits = limits
         self.state = State.OPENING
         self.listener: Listener | None = None
+        self.on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
         self.version = MUST_NOT_EXIST
         self.properties: dict[str, str] = {}
         self.terminated_position: Position | None = None
@@ -97,6 +96,8 @@ class ManagedLedger:
         self._cumulative: list[int] = [0]  # entries before each closed ledger
         self._current_since = 0.0
         self._waiting: deque[EntryRun] = deque()
+        self._watchers: dict[Callable[[], None], None] = {}  # in their order
+        self._wake_due = False
         self._readers: dict[int, ReadHandle] = {}
         self._failure: ManagedLedgerError | None = None
         self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
@@ -250,8 +251,24 @@ class ManagedLedger:
         self.entries_added += run.count
         self.size += run.bytes
         run.owner.on_run_added(run)
-        if self.listener is not None:
-            self.listener.on_entries_added()
+        if self.on_confirmed is not None:
+            self.on_confirmed(run)
+        if not self._wake_due:
+            self._wake_due = True
+            self.client.turn.at_end(self._wake_watchers)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Calls wake once in each turn that confirmed entries, at its end, until unwatch(wake)."""
+        self._watchers[wake] = None
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Ends watch(wake); nothing happens when it has ended already."""
+        self._watchers.pop(wake, None)
+
+    def _wake_watchers(self) -> None:
+        self._wake_due = False
+        for wake in tuple(self._watchers):
+            wake()
 
     def take_back(self) -> None:
         """Fails the runs that nothing is stored of, while there is no space for them."""

@@ -123,8 +123,9 @@ class ChunkedMessages:
                 if each[0] != ledger_id or not first <= each[1] <= last
             }
 
-    def clear(self) -> None:
-        """Everything is read again."""
+    def clear(self, acks: AckSet) -> None:
+        """Everything is read again, as the acknowledgements have it by now."""
+        self._acks = acks
         self._messages.clear()
         self._held.clear()
         self._freed.clear()
