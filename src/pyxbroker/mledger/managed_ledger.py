@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun, Position
@@ -45,6 +45,7 @@ from pyxbroker.mledger.errors import (
     ManagedLedgerWriteFailed,
 )
 from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.listener import Listener, Watchers
 from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.state import State
 
@@ -52,14 +53,6 @@ if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.mledger")
-
-
-class Listener(Protocol):
-    """Who uses the managed ledger: told of its end."""
-
-    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
-
-    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None: ...
 
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
@@ -96,8 +89,8 @@ class ManagedLedger:
         self._cumulative: list[int] = [0]  # entries before each closed ledger
         self._current_since = 0.0
         self._waiting: deque[EntryRun] = deque()
-        self._watchers: dict[Callable[[], None], None] = {}  # in their order
-        self._wake_due = False
+        self._watchers = Watchers(ledgers.turn)
+        self.watch, self.unwatch = self._watchers.add, self._watchers.remove
         self._readers: dict[int, ReadHandle] = {}
         self._failure: ManagedLedgerError | None = None
         self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
@@ -253,22 +246,7 @@ class ManagedLedger:
         run.owner.on_run_added(run)
         if self.on_confirmed is not None:
             self.on_confirmed(run)
-        if not self._wake_due:
-            self._wake_due = True
-            self.client.turn.at_end(self._wake_watchers)
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Calls wake once in each turn that confirmed entries, at its end, until unwatch(wake)."""
-        self._watchers[wake] = None
-
-    def unwatch(self, wake: Callable[[], None]) -> None:
-        """Ends watch(wake); nothing happens when it has ended already."""
-        self._watchers.pop(wake, None)
-
-    def _wake_watchers(self) -> None:
-        self._wake_due = False
-        for wake in tuple(self._watchers):
-            wake()
+        self._watchers.call_at_end()
 
     def take_back(self) -> None:
         """Fails the runs that nothing is stored of, while there is no space for them."""
