@@ -92,7 +92,7 @@ def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
         "from pathlib import Path\n"
         "import pyxbroker.cli.standalone\n"
         "from pyxbroker.settings.config import Config\n"
-        "from pyxbroker.roles.standalone import start_standalone\n"
+        "from pyxbroker.roles.start import start_standalone\n"
         "async def main():\n"
         f"    config = Config(brokerServicePort=0, webServicePort=None)\n"
         f"    service = await start_standalone(config, Path({str(tmp_path)!r}))\n"

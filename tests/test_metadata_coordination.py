@@ -14,10 +14,7 @@ from pyxbroker.cluster.initialize import (
     ClusterSettings,
     bundles_data,
     initialize,
-    local_broker_data,
     local_policies,
-    register_broker,
-    to_json,
 )
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import (
@@ -118,7 +115,7 @@ async def test_ledger_ids_are_unique_over_generators_and_restarts(tmp_path: Path
     backend = Backend("embedded", tmp_path)
     for _ in range(3):
         async with backend.store() as store:
-            assert await store.children(paths.LEDGER_IDS) == []
+            assert await store.children("/ledgers/idgen") == []
             generators = [LedgerIdGenerator(store), LedgerIdGenerator(store)]
             for _ in range(10):
                 ids += await asyncio.gather(*[each.next_id() for each in generators * 2])
@@ -151,7 +148,7 @@ async def test_many_who_wait_for_ledger_ids_get_one_each() -> None:
     assert await generator.next_id() == ids[5]
     assert await generator.next_id() == 1000
     await generator.close()
-    assert await store.children(paths.LEDGER_IDS) == []
+    assert await store.children("/ledgers/idgen") == []
 
 
 @coroutine_test
@@ -233,25 +230,6 @@ def test_bundles_divide_the_hash_space_evenly() -> None:
     assert local_policies(1)["bundles"]["numBundles"] == 1
 
 
-@coroutine_test
-async def test_a_broker_registers_itself() -> None:
-    store = await _memory()
-    data = local_broker_data(
-        web_service_url="http://127.0.0.1:8080",
-        broker_service_url="pulsar://127.0.0.1:6650",
-        version="0.1.0",
-        start_timestamp_ms=1_700_000_000_000,
-    )
-    registration = register_broker(store, "127.0.0.1:8080", data)
-    await registration.acquire()
-    node = await store.get("/loadbalance/brokers/127.0.0.1:8080")
-    assert node is not None and node.ephemeral
-    assert node.value == to_json(data)
-    assert json.loads(node.value)["pulsarServiceUrl"] == "pulsar://127.0.0.1:6650"
-    await registration.release()
-    assert await store.children(paths.BROKERS) == []
-
-
 async def _dump(store: MetadataStore) -> dict[str, str]:
     """Path to value of every node below the root."""
     found: dict[str, str] = {}
@@ -259,7 +237,7 @@ async def _dump(store: MetadataStore) -> dict[str, str]:
     while pending:
         path = pending.pop()
         for name in await store.children(path):
-            below = paths.child(path, name)
+            below = f"{path.rstrip('/')}/{name}"
             node = await store.get(below)
             assert node is not None
             found[below] = node.value.decode()

@@ -53,35 +53,16 @@ def test_other_paths_are_no_ledgers(path: str) -> None:
 
 
 def test_the_paths_of_a_topic() -> None:
-    name = paths.managed_ledger_name("public/default", "my topic+ü*")
-    assert name == "public/default/persistent/my+topic%2B%C3%BC*"
+    name = "public/default/persistent/my+topic%2B%C3%BC*"
     assert paths.managed_ledger(name) == f"/managed-ledgers/{name}"
     assert paths.cursor(name, "sub/1") == f"/managed-ledgers/{name}/sub%2F1"
     assert paths.managed_ledgers("public/default") == "/managed-ledgers/public/default/persistent"
-    assert paths.schema("public/default", "a b") == "/schemas/public/default/a+b"
     assert (
         paths.partitioned_topic("pulsar/system", "transaction_coordinator_assign")
         == "/admin/partitioned-topics/pulsar/system/persistent/transaction_coordinator_assign"
     )
 
 
-def test_the_paths_of_bookies_and_replication() -> None:
+def test_the_paths_of_bookies() -> None:
     assert paths.cookie("127.0.0.1:3181") == "/ledgers/cookies/127.0.0.1:3181"
-    assert paths.available_bookie("b:3181") == "/ledgers/available/b:3181"
-    assert paths.readonly_bookie("b:3181") == "/ledgers/available/readonly/b:3181"
     assert paths.long_ledger_id_prefix(1) == "/ledgers/idgen-long/HOB-0000000001/ID-"
-    assert (
-        paths.underreplicated_ledger(0x12_3456_789A)
-        == "/ledgers/underreplication/ledgers/0000/0012/3456/789a/urL78187493530"
-    )
-    assert paths.underreplication_lock(7) == "/ledgers/underreplication/locks/urL0000000007"
-
-
-def test_the_paths_of_brokers() -> None:
-    assert paths.broker("h:8080") == "/loadbalance/brokers/h:8080"
-    assert (
-        paths.bundle_ownership("public/default", "0x30000000_0x40000000")
-        == "/namespace/public/default/0x30000000_0x40000000"
-    )
-    assert paths.child("/", "a") == "/a"
-    assert paths.child("/a", "b") == "/a/b"

@@ -14,7 +14,7 @@ from pyxbroker.broker.broker import ProducerNames
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataError, Unavailable
-from pyxbroker.roles.standalone import start_standalone
+from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -234,6 +235,17 @@ def test_the_arrows_make_no_ring() -> None:
         assert lowest, f"a ring among {sorted(left)}"
         for room in lowest:
             del left[room]
+
+
+def test_what_a_start_imports_first_is_light() -> None:
+    """roles/start.py opens the data, and imports the rest while other threads do that."""
+    program = "import sys, pyxbroker.roles.start; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "pyxbroker.bookie.layout" in modules
+    for late in ("pyxbroker.broker.broker", "pyxbroker.connection", "pyxbroker.admin.app"):
+        assert late not in modules
 
 
 def test_only_the_command_line_imports_the_roles() -> None:

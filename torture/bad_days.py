@@ -383,7 +383,7 @@ async def journal_fail(folder: Path) -> None:
             say("send before", await send_one(connection, 1, 0, 100, 5))
             scene.errors.rule("journal", "sync", error="EIO", hits_max=1)
             say("send that meets the error", await send_one(connection, 1, 1, 100, 10))
-            say("send afterwards", await send_one(connection, 1, 2, 100, 10))
+            say("a producer afterwards", await attempt(connection.producer(TOPIC, 3, "two")))
             for topic in (TOPIC, other):
                 reading = await attempt(connection.reader(topic, 2))
                 say(f"reader of {topic.rpartition('/')[2]}", reading)

@@ -7,6 +7,7 @@ it stands on.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
@@ -16,7 +17,9 @@ from pyxbroker import __version__
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.topics.stats import TopicStats, topic_stats
 from pyxbroker.broker.topics.topics import Topics
@@ -65,13 +68,6 @@ class ProducerNames:
     async def close(self) -> None:
         self._instance.cancel()
         await asyncio.gather(self._instance, return_exceptions=True)
-
-
-class Addresses(NamedTuple):
-    """Where clients reach a broker."""
-
-    broker_url: str  # pulsar://host:port
-    web_url: str  # http://host:port
 
 
 class Broker:
@@ -146,9 +142,10 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def on_connected(self, address: str) -> None:
-        """One more connection from an address."""
+    def accept(self, sock: socket.socket, peer: str, address: str) -> None:
+        """Serves one more client: a connected, non-blocking socket from an address."""
         self._connections_of[address] += 1
+        self.connections.accept(sock, peer, Session(address))
 
     def on_disconnected(self, address: str) -> None:
         """One connection less."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.listening import listen
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.broker import Broker
-from pyxbroker.broker.commands.session import Session
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.broker import Broker
 
 log = get_logger("pyxbroker.service")
 
 BACKLOG = 1024
 ACCEPT_RETRY_S = 1.0
+
+
+class Addresses(NamedTuple):
+    """Where clients reach a broker."""
+
+    broker_url: str  # pulsar://host:port
+    web_url: str  # http://host:port
 
 
 class BrokerPort:
@@ -49,8 +58,7 @@ class BrokerPort:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        broker.on_connected(address[0])
-        broker.connections.accept(sock, peer, Session(address[0]))
+        broker.accept(sock, peer, address[0])
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:

@@ -170,7 +170,7 @@ def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None
 
 
 async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> None:
-    from pyxbroker.roles.standalone import start_standalone
+    from pyxbroker.roles.start import start_standalone
 
     stopping = _watch_signals()
     start = asyncio.ensure_future(start_standalone(config, data_directory, accept_loss))

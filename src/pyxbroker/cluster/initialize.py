@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.coordination import ResourceLock
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
     BadVersion,
@@ -161,55 +160,3 @@ def namespace_policies(cluster: str, bundle_count: int) -> dict[str, Any]:
 def local_policies(bundle_count: int) -> dict[str, Any]:
     """Pulsar's LocalPolicies, which a broker writes when it first loads a namespace."""
     return {"bundles": bundles_data(bundle_count), "migrated": False}
-
-
-def local_broker_data(
-    *,
-    web_service_url: str,
-    broker_service_url: str,
-    version: str,
-    start_timestamp_ms: int,
-    web_service_url_tls: str = "",
-    broker_service_url_tls: str = "",
-) -> dict[str, Any]:
-    """Pulsar's LocalBrokerData of a broker without load: what other brokers read about it."""
-    urls = {
-        "webServiceUrl": web_service_url,
-        "webServiceUrlTls": web_service_url_tls,
-        "pulsarServiceUrl": broker_service_url,
-        "pulsarServiceUrlTls": broker_service_url_tls,
-    }
-    unused = {"usage": 0.0, "limit": 0.0}
-    usages = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
-    rates = ("msgThroughputIn", "msgThroughputOut", "msgRateIn", "msgRateOut")
-    counts = ("numTopics", "numBundles", "numConsumers", "numProducers")
-    return {
-        **{name: url for name, url in urls.items() if url},
-        "persistentTopicsEnabled": True,
-        "nonPersistentTopicsEnabled": True,
-        **dict.fromkeys(usages, unused),
-        **dict.fromkeys(rates, 0.0),
-        "lastUpdate": start_timestamp_ms,
-        "lastStats": {},
-        **dict.fromkeys(counts, 0),
-        "bundles": [],
-        "lastBundleGains": [],
-        "lastBundleLosses": [],
-        "brokerVersionString": version,
-        "protocols": {},
-        "advertisedListeners": {},
-        "loadManagerClassName": (
-            "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
-        ),
-        "startTimestamp": start_timestamp_ms,
-        "maxResourceUsage": 0.0,
-        "loadReportType": "LocalBrokerData",
-    }
-
-
-def register_broker(store: MetadataStore, broker_id: str, data: dict[str, Any]) -> ResourceLock:
-    """The ephemeral /loadbalance/brokers/<broker_id>; acquire() it to appear, release() to leave.
-
-    `broker_id` is the `host:port` of the web service.
-    """
-    return ResourceLock(store, paths.broker(broker_id), to_json(data))

@@ -1,4 +1,4 @@
-"""Every metadata path that Apache Pulsar and Apache BookKeeper use, in one place.
+"""Every metadata path that we use, of those of Apache Pulsar and Apache BookKeeper, in one place.
 
 Names that may hold any character (local topic names, subscriptions) are URL-encoded as Java's
 URLEncoder does; tenants, namespaces and broker ids stand as they are. A *namespace* argument is
@@ -16,54 +16,23 @@ LEDGER_ID_MAX = 2**63 - 1
 
 # BookKeeper.
 LEDGERS = "/ledgers"
-LEDGERS_LAYOUT = "/ledgers/LAYOUT"
 INSTANCE_ID = "/ledgers/INSTANCEID"
-AVAILABLE_BOOKIES = "/ledgers/available"
 READONLY_BOOKIES = "/ledgers/available/readonly"
 COOKIES = "/ledgers/cookies"
-LEDGER_IDS = "/ledgers/idgen"
 LEDGER_ID_PREFIX = "/ledgers/idgen/ID-"
 LONG_LEDGER_IDS = "/ledgers/idgen-long"
-UNDERREPLICATION = "/ledgers/underreplication"
-UNDERREPLICATED_LEDGERS = "/ledgers/underreplication/ledgers"
-UNDERREPLICATION_LOCKS = "/ledgers/underreplication/locks"
-UNDERREPLICATION_LAYOUT = "/ledgers/underreplication/LAYOUT"
-UNDERREPLICATION_DISABLED = "/ledgers/underreplication/disable"
-LOST_BOOKIE_RECOVERY_DELAY = "/ledgers/underreplication/lostBookieRecoveryDelay"
-CHECK_ALL_LEDGERS_TIME = "/ledgers/underreplication/checkallledgersctime"
-PLACEMENT_POLICY_CHECK_TIME = "/ledgers/underreplication/placementpolicycheckctime"
-REPLICAS_CHECK_TIME = "/ledgers/underreplication/replicascheckctime"
-AUDITOR_ELECTION = "/ledgers/underreplication/auditorelection"
 BOOKIE_RACKS = "/bookies"
 
 # Pulsar.
 MANAGED_LEDGERS = "/managed-ledgers"
-SCHEMAS = "/schemas"
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
-DYNAMIC_CONFIGURATION = "/admin/configuration"
-RESOURCE_GROUPS = "/admin/resourcegroups"
-POLICIES_READONLY = "/admin/flags/policies-readonly"
-BUNDLE_OWNERSHIP = "/namespace"
-BROKERS = "/loadbalance/brokers"
-LOAD_BALANCE_LEADER = "/loadbalance/leader"
-EXTENSIBLE_LOAD_BALANCE_LEADER = "/loadbalance/extension/leader"
-BUNDLE_DATA = "/loadbalance/bundle-data"
-BROKER_TIME_AVERAGE = "/loadbalance/broker-time-average"
-RESOURCE_QUOTAS = "/loadbalance/resource-quota/namespace"
-LOAD_BALANCE_SETTINGS = "/loadbalance/settings"
-SERVICE_UNIT_STATE = "/service_unit_state"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
 
 _SHORT_LEDGER = re.compile(r"/ledgers/(\d{2})/(\d{4})/L(\d{4})")
 _LONG_LEDGER = re.compile(r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})")
-
-
-def child(path: str, name: str) -> str:
-    """The path of a child."""
-    return f"/{name}" if path == "/" else f"{path}/{name}"
 
 
 # BookKeeper.
@@ -87,14 +56,6 @@ def ledger_id(path: str) -> int | None:
     return int("".join(match.groups())) if match else None
 
 
-def available_bookie(bookie_id: str) -> str:
-    return f"{AVAILABLE_BOOKIES}/{bookie_id}"
-
-
-def readonly_bookie(bookie_id: str) -> str:
-    return f"{READONLY_BOOKIES}/{bookie_id}"
-
-
 def cookie(bookie_id: str) -> str:
     return f"{COOKIES}/{bookie_id}"
 
@@ -104,22 +65,7 @@ def long_ledger_id_prefix(high: int) -> str:
     return f"{LONG_LEDGER_IDS}/HOB-{high:010d}/ID-"
 
 
-def underreplicated_ledger(ledger_id: int) -> str:
-    digits = f"{ledger_id:016x}"
-    parts = (digits[:4], digits[4:8], digits[8:12], digits[12:])
-    return f"{UNDERREPLICATED_LEDGERS}/{'/'.join(parts)}/urL{ledger_id:010d}"
-
-
-def underreplication_lock(ledger_id: int) -> str:
-    return f"{UNDERREPLICATION_LOCKS}/urL{ledger_id:010d}"
-
-
 # Managed ledgers and schemas.
-
-
-def managed_ledger_name(namespace: str, local_name: str, domain: str = "persistent") -> str:
-    """The managed ledger of a topic; `local_name` is the topic's last part, not encoded."""
-    return f"{namespace}/{domain}/{encode(local_name)}"
 
 
 def managed_ledger(name: str) -> str:
@@ -136,27 +82,11 @@ def cursor(name: str, cursor_name: str) -> str:
     return f"{MANAGED_LEDGERS}/{name}/{encode(cursor_name)}"
 
 
-def schema(namespace: str, local_name: str) -> str:
-    return f"{SCHEMAS}/{namespace}/{encode(local_name)}"
-
-
 # Administration.
 
 
 def cluster(name: str) -> str:
     return f"{CLUSTERS}/{name}"
-
-
-def namespace_isolation_policies(cluster_name: str) -> str:
-    return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
-
-
-def failure_domain(cluster_name: str, domain: str) -> str:
-    return f"{CLUSTERS}/{cluster_name}/failureDomain/{domain}"
-
-
-def cluster_policies(cluster_name: str) -> str:
-    return f"{CLUSTERS}/{cluster_name}/policies"
 
 
 def tenant(name: str) -> str:
@@ -178,32 +108,3 @@ def partitioned_topic(namespace: str, local_name: str, domain: str = "persistent
 def partitioned_topics(namespace: str, domain: str = "persistent") -> str:
     """Whose children are the encoded partitioned topics of a namespace."""
     return f"{PARTITIONED_TOPICS}/{namespace}/{domain}"
-
-
-def resource_group(name: str) -> str:
-    return f"{RESOURCE_GROUPS}/{name}"
-
-
-# Brokers.
-
-
-def bundle_ownership(namespace: str, bundle: str) -> str:
-    """Who owns a bundle; `bundle` is `0x00000000_0x40000000`."""
-    return f"{BUNDLE_OWNERSHIP}/{namespace}/{bundle}"
-
-
-def broker(broker_id: str) -> str:
-    """The registration of a live broker; `broker_id` is `host:port` of its web service."""
-    return f"{BROKERS}/{broker_id}"
-
-
-def broker_time_average(broker_id: str) -> str:
-    return f"{BROKER_TIME_AVERAGE}/{broker_id}"
-
-
-def bundle_data(namespace: str, bundle: str) -> str:
-    return f"{BUNDLE_DATA}/{namespace}/{bundle}"
-
-
-def resource_quota(namespace: str, bundle: str) -> str:
-    return f"{RESOURCE_QUOTAS}/{namespace}/{bundle}"

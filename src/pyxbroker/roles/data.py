@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from pyxbroker import _native
@@ -23,11 +25,18 @@ from pyxbroker.bookie.cookie import (
 )
 from pyxbroker.bookie.errors import BookieMissing
 from pyxbroker.bookie.layout import Layout
+from pyxbroker.bookie.space import METADATA_BYTES, StorageState, file_systems_of
+from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.entry import ENTRY_HEADER_SIZE
+from pyxbroker.frames import FRAME_PADDING
+from pyxbroker.metadata.copy_settings import CopySettings
+from pyxbroker.metadata.store import MetadataStore, open_store
+from pyxbroker.settings.config import DEFAULT_METADATA_URL, Config
 
 log = get_logger("pyxbroker.service")
 
+BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LOSS_ACCEPTED = "a loss is accepted"
 
 
@@ -105,3 +114,107 @@ class DataOpening(NamedTuple):
             if isinstance(each, _native.Storage):
                 each.close(flush=False)
         await self.metadata.close()
+
+
+class StandaloneData:
+    """What a standalone process keeps: its metadata, and the storage of its bookie."""
+
+    def __init__(
+        self, config: Config, data_directory: Path, accept_loss: bool, addresses: Addresses
+    ) -> None:
+        self.config = config
+        self.data_directory = data_directory
+        self.accept_loss = accept_loss
+        self.addresses = addresses
+        self.metadata = open_store(
+            config.metadataStoreUrl or DEFAULT_METADATA_URL,
+            data_directory=self.data_directory,
+            session_timeout_ms=config.metadataStoreSessionTimeoutMillis,
+            operation_timeout_ms=config.metadataStoreOperationTimeoutSeconds * 1000,
+            copies=_copy_settings(config),
+        )
+        self.storage_state: StorageState
+
+    async def open(self) -> tuple[_native.Storage, str]:
+        """Opens metadata and storage, side by side; returns the storage and its bookie's id.
+
+        Threads do the work: what comes before the first wait begins it. Raises DataError,
+        MetadataError and OSError.
+        """
+        config = self.config
+        layout = self._layout()
+        cookie = examine(layout, self.accept_loss)
+        self.storage_state = self._make_storage_state(layout)
+        self.storage_state.make_room("the disk is full at the start")
+        self.storage_state.aside = partial(asyncio.get_running_loop().run_in_executor, None)
+        self.metadata.on_no_space = self._make_space_for_metadata
+        return await DataOpening(
+            layout=layout,
+            cookie=cookie,
+            metadata=self.metadata,
+            open_storage=partial(self._open_storage, layout),
+            cluster=ClusterSettings(
+                cluster=config.clusterName,
+                web_service_url=self.addresses.web_url,
+                broker_service_url=self.addresses.broker_url,
+            ),
+            bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
+            accept_loss=self.accept_loss,
+        ).run()
+
+    def _make_storage_state(self, layout: Layout) -> StorageState:
+        config = self.config
+        cache_bytes = config.dbStorage_writeCacheMaxSizeMb << 20
+        needs = [
+            (layout.ledgers, 2 * cache_bytes),
+            (layout.journal, config.journalMaxSizeMB << 20),
+        ]
+        if self.metadata.directory is not None:
+            needs.append((self.metadata.directory, METADATA_BYTES))
+        reserve_bytes = config.diskReserveSizeMB << 20
+        return StorageState(file_systems_of(needs, reserve_bytes), config.diskUsageThreshold)
+
+    def _make_space_for_metadata(self) -> bool:
+        """Called by the metadata's thread when its disk is full."""
+        directory = self.metadata.directory
+        assert directory is not None, "a store without files has no disk"
+        return self.storage_state.give_back_on(directory, "the metadata could not be written")
+
+    def _layout(self) -> Layout:
+        config = self.config
+        bookie = self.data_directory / "bookie"
+        return Layout(
+            bookie,
+            journal=_directory(config.journalDirectories, bookie / "journal"),
+            ledgers=_directory(config.ledgerDirectories, bookie / "ledgers"),
+            metadata=self.metadata.directory,
+        )
+
+    def _open_storage(self, layout: Layout) -> _native.Storage:
+        """Blocking: replays the journal. Runs in a thread of its own."""
+        config = self.config
+        dirty = config.dbStorage_writeCacheMaxSizeMb << 20
+        return _native.Storage(
+            str(layout.journal),
+            str(layout.ledgers),
+            journal_file_bytes=config.journalMaxSizeMB << 20,
+            dirty_bytes_max=dirty,
+            cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
+            entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
+            journal_sync_data=config.journalSyncData,
+            accept_loss=self.accept_loss,
+        )
+
+
+def _directory(setting: str, default: Path) -> Path:
+    """The directory that a setting names (the first of a list), or the default."""
+    first = setting.split(",")[0].strip()
+    return Path(first).absolute() if first else default
+
+
+def _copy_settings(config: Config) -> CopySettings:
+    return CopySettings(
+        interval_s=config.metadataCopyIntervalSeconds,
+        kept=config.metadataCopiesKept,
+        kept_s=config.metadataCopiesKeptHours * 3600,
+    )
