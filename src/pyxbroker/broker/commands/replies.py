@@ -271,7 +271,7 @@ def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
     answer.address = f"/{consumer.connection.peer}"
     answer.connectedSince = consumer.connected_since
     answer.type = str(consumer.subscription.kind)
-    answer.msgBacklog = consumer.subscription.cursor.backlog
+    answer.msgBacklog = consumer.subscription.backlog
     return frame(command)
 
 

@@ -213,9 +213,9 @@ class PartitionedTopics:
         }
         for index in range(first, count):
             topic = await self._topics.make(name.partition(index))
-            start: Position = topic.managed_ledger.first_position()
+            start: Position = topic.first_position()
             for each in wanted.values():
-                properties = dict(each.cursor.properties)
+                properties = dict(each.properties)
                 await topic.subscription_for(each.name, start, properties, True, each.replicated)
 
     async def delete(self, name: TopicName, force: bool = False) -> None:

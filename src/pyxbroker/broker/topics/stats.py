@@ -43,7 +43,7 @@ def subscription_stats(subscription: Subscription) -> SubscriptionStats:
     return SubscriptionStats(
         name=subscription.name,
         consumers=len(consumers),
-        backlog=subscription.cursor.backlog,
+        backlog=subscription.backlog,
         unacked_messages=sum(each.unacked_messages for each in consumers),
         msg_out=subscription.msg_out,
         bytes_out=subscription.bytes_out,
@@ -55,9 +55,8 @@ def subscription_stats(subscription: Subscription) -> SubscriptionStats:
 def topic_stats(topic: Topic) -> TopicStats:
     """The counters of one topic."""
     subscriptions = tuple(subscription_stats(each) for each in topic.all_subscriptions())
-    managed_ledger = topic.managed_ledger
-    backlog = max((each.cursor.backlog for each in topic.subscriptions.values()), default=0)
-    entries = managed_ledger.entries
+    backlog = max((each.backlog for each in topic.subscriptions.values()), default=0)
+    entries = topic.entries
     return TopicStats(
         name=str(topic.name),
         namespace=topic.name.namespace,
@@ -68,7 +67,7 @@ def topic_stats(topic: Topic) -> TopicStats:
         bytes_in=topic.bytes_in,
         msg_out=sum(each.msg_out for each in subscriptions),
         bytes_out=sum(each.bytes_out for each in subscriptions),
-        storage_size=managed_ledger.size,
+        storage_size=topic.storage_size,
         # Entries are of about one size in most topics; the exact bytes would need a read of each.
-        backlog_size=managed_ledger.size * backlog // entries if entries else 0,
+        backlog_size=topic.storage_size * backlog // entries if entries else 0,
     )

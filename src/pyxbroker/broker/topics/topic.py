@@ -353,8 +353,10 @@ class Topic:
 
     def mark_before(self, position: Position) -> Position:
         """The mark after which the entry at a position is the next one, or the first that is left
-        behind it, or what is to come.
+        behind it, or what is to come. Before all ledgers: the first that is kept.
         """
+        if position.ledger_id < 0:
+            return self.managed_ledger.first_position()
         following = self.managed_ledger.normalize(position)
         if following is None:
             return self.managed_ledger.last_confirmed
