@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.rates import Rates
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 
@@ -27,6 +29,16 @@ class Subscription:
     msg_out: int = 0
     bytes_out: int = 0
     stopped_by_damage: str | None = None
+    consumer_stats: tuple[Any, ...] = ()
+    rate_out: float = 0.0
+    throughput_out: float = 0.0
+    rates: Rates | None = None
+
+    def look(self, now: float) -> None:
+        """Brings the rates up to date."""
+        self.rates = self.rates or Rates(now, self.msg_out, self.bytes_out)
+        rates = self.rates.per_second(now, self.msg_out, self.bytes_out)
+        self.rate_out, self.throughput_out = rates
 
 
 @dataclass
@@ -42,6 +54,33 @@ class Topic:
     bytes_out: int = 0
     storage_size: int = 0
     backlog_size: int = 0
+    producer_stats: tuple[Any, ...] = ()
+    rate_in: float = 0.0
+    throughput_in: float = 0.0
+    rates: Rates | None = None
+
+    def look(self, now: float) -> None:
+        """Brings the rates up to date."""
+        self.rates = self.rates or Rates(now, self.msg_in, self.bytes_in)
+        self.rate_in, self.throughput_in = self.rates.per_second(now, self.msg_in, self.bytes_in)
+        for each in self.subscriptions:
+            each.look(now)
+
+    @property
+    def subscription_count(self) -> int:
+        return len(self.subscriptions)
+
+    @property
+    def backlog(self) -> int:
+        return sum(each.backlog for each in self.subscriptions)
+
+    @property
+    def rate_out(self) -> float:
+        return sum(each.rate_out for each in self.subscriptions)
+
+    @property
+    def throughput_out(self) -> float:
+        return sum(each.throughput_out for each in self.subscriptions)
 
 
 @dataclass
@@ -62,6 +101,7 @@ class FakeService:
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.looked_up: list[str] = []
+        self.clock: Callable[[], float] = time.monotonic
 
     async def lookup(self, topic_name: str) -> Lookup:
         self.looked_up.append(topic_name)
@@ -72,8 +112,10 @@ class FakeService:
     def failure(self) -> str | None:
         return self.broken
 
-    def topic_stats(self) -> list[Topic]:
-        return self.loaded
+    def topic_stats(self) -> Iterator[Topic]:
+        for each in self.loaded:
+            each.look(self.clock())
+            yield each
 
     def disk_usage(self) -> Mapping[str, tuple[int, int]]:
         return {"/data/bookie-1": (75, 100)}

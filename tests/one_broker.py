@@ -195,6 +195,16 @@ class Client:
             except asyncio.TimeoutError:
                 return [name for name, _, _ in self._inbox]
 
+    def take(self) -> list[tuple[str, Any, bytes]]:
+        """Everything that has come: (field of BaseCommand, message, payload section)."""
+        try:
+            while data := self.far.recv(1 << 20):
+                self._parse(data)
+        except BlockingIOError:
+            pass
+        taken, self._inbox = self._inbox, []
+        return taken
+
     async def closed(self) -> None:
         """Waits until the broker has closed the connection."""
         while True:
@@ -208,6 +218,9 @@ class Client:
         data = await asyncio.wait_for(loop.sock_recv(self.far, 1 << 20), seconds)
         if not data:
             raise EOFError("the broker closed the connection")
+        self._parse(data)
+
+    def _parse(self, data: bytes) -> None:
         frames, consumed, error = wire.scan(self.rest + data, 1 << 30)
         assert error is None
         self.rest = (self.rest + data)[consumed:]

@@ -37,7 +37,7 @@ def test_version_is_quick_and_light() -> None:
         check=True,
     )
     loaded = listing.stdout.split()
-    heavy = [*HEAVY, "asyncio", "uvloop", "google.protobuf", "pyxbroker._native"]
+    heavy = [*HEAVY, "asyncio", "uvloop", "google.protobuf", "pyxbroker._native", "difflib"]
     assert [name for name in heavy if name in loaded] == []
 
 
@@ -64,6 +64,32 @@ def test_wrong_usage_is_two(arguments: list[str]) -> None:
     finished = run(*arguments)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert "Usage: " in finished.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["standalon"], "No such command 'standalon'; did you mean standalone?"),
+        (["METDATA"], "No such command 'METDATA'; did you mean metadata?"),
+        (["metadata", "chek"], "No such command 'chek'; did you mean check?"),
+        (["xyzzy"], "No such command 'xyzzy'."),
+        (["--hlp"], "No such option '--hlp'; did you mean --help?"),
+        (["standalone", "--Brokerport=1"], "did you mean --broker-port or --web-port?"),
+        (["metadata", "check", "--jso"], "No such option '--jso'; did you mean --json?"),
+        (["config", "--xyzzy"], "No such option '--xyzzy'."),
+        (
+            ["standalone", "--set", "maxmesagesize=1"],
+            "; did you mean maxMessageSize?",
+        ),
+        (["standalone", "--set", "xyzzy=1"], "No such setting of `pyxbroker config` 'xyzzy'."),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_answered_with_the_nearest(
+    arguments: list[str], answer: str
+) -> None:
+    finished = run(*arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr.rstrip().endswith(answer)
 
 
 def test_banner_rest_and_a_clean_stop(tmp_path: Path) -> None:
@@ -105,7 +131,7 @@ def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
     )
     loaded = finished.stdout.split()
     assert "pyxbroker._native" in loaded
-    assert [name for name in HEAVY if name in loaded] == []
+    assert [name for name in (*HEAVY, "difflib") if name in loaded] == []
 
 
 @pytest.mark.parametrize("option", ["--broker-port", "--web-port"])
@@ -202,6 +228,25 @@ def test_unknown_settings_are_named_in_one_warning(tmp_path: Path) -> None:
     assert len(warnings) == 1
     assert "functionsWorkerEnabled,webSocketServiceEnabled" in warnings[0]
     assert "numIOThreads" not in warnings[0]
+
+
+def test_mistyped_settings_are_named_with_what_may_have_been_meant(tmp_path: Path) -> None:
+    """What differs by a word is another setting of Pulsar; what differs by letters is a mistake."""
+    conf = tmp_path / "standalone.conf"
+    conf.write_text(
+        "maxMesageSize=1\nbrokerServicePortTls=6651\nauthenticationEnable=true\n"
+        "brokerDeduplicationEnabled=true\n"
+    )
+    setting = {"PULSAR_PREFIX_journalsyncdata": "false"}
+    with standalone(tmp_path / "data", "--config", str(conf), **setting) as broker:
+        err = broker.stop()[2]
+    warnings = [line for line in err.splitlines() if " WARNING " in line]
+    assert len(warnings) == 1
+    assert warnings[0].endswith(
+        'keys="maxMesageSize (did you mean maxMessageSize?),brokerServicePortTls,'
+        "authenticationEnable (did you mean authenticationEnabled?),brokerDeduplicationEnabled,"
+        'journalsyncdata (did you mean journalSyncData?)"'
+    )
 
 
 def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import topic_list
 from pyxbroker.broker.commands.topic_list import TopicListWatcher
 from pyxbroker.broker.commands.topics_pattern import (
+    BeyondRE2,
     compile_pattern,
     matches,
     topics_hash,
@@ -50,30 +53,70 @@ PREFIX = f"persistent://{NAMESPACE}/"
         (r".*/\Qa.b\E.*", PREFIX + "axbc", False),
         (r"(?<ns>.*)/a", PREFIX + "a", True),
         (r".*/\w", PREFIX + "ü", False),
-        (r"(?!public/default/x).*", PREFIX + "x1", False),
-        (r"(?!public/default/x).*", PREFIX + "y1", True),
         (r".*/[^a\]]", PREFIX + "b", True),
+        (r"public/default/(a+)+b", PREFIX + "aab", True),
+        (r"(.*a)*.*.*/x", PREFIX + "x", True),
+        (r"(.*a)*.*.*/x", PREFIX + "xy", False),
+        (r".*/\p{L}+", PREFIX + "ü", True),
+        (r".*/[[:alpha:]]", PREFIX + "1", False),
+        (r".*/.", PREFIX + "\U0001f600", True),
+        (r".*/(?i)A", PREFIX + "a", True),
+        (r"(?P<n>.*)/a", PREFIX + "a", True),
     ],
 )
 def test_what_a_pattern_names(pattern: str, topic: str, matching: bool) -> None:
     compiled = compile_pattern(pattern)
-    assert compiled is not None
     assert matches(compiled, TopicName.get(topic)) is matching
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    ["(a+)+b", "(a|a)*b", ".*.*.*x", "(a?){9}", "a?" * 9 + "a" * 9, r"\p{L}+", "[[:alpha:]]",
-     "[a-z&&[^b]]", r".*\R"],
-)  # fmt: skip
-def test_patterns_that_are_costly_or_strange_are_left_to_the_client(pattern: str) -> None:
-    assert compile_pattern(pattern) is None
-
-
-@pytest.mark.parametrize("pattern", ["(", "a{3,1}", "*", "[a", "x://y", "http://public/default/a"])
-def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(MetadataStoreError, match="topics pattern"):
+    ("pattern", "reason"),
+    [
+        ("(?!public/default/x).*", r"invalid perl operator: \(\?!"),
+        ("(?<=a)b", r"invalid perl operator: \(\?<"),
+        (r"(a)\1", r"invalid escape sequence: \\1"),
+        (r".*\R", r"invalid escape sequence: \\R"),
+        (r"\p{javaLowerCase}", "invalid character class range"),
+        ("a*+", r"bad repetition operator: \*\+"),
+        (r"(\pL{40}){20}", "pattern too large"),
+    ],
+)
+def test_what_re2_does_not_know_is_left_to_the_client(pattern: str, reason: str) -> None:
+    with pytest.raises(BeyondRE2, match=f"the syntax of RE2: {reason}"):
         compile_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(", ")", "a{3,1}", "*", "[a", "a\\", "x://y", "http://public/default/a", b"\xff"]
+)
+def test_what_is_no_pattern_is_refused(pattern: Any) -> None:
+    with pytest.raises(MetadataStoreError, match="topics pattern") as raised:
+        compile_pattern(pattern)
+    assert raised.type is MetadataStoreError
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a+)+b", "(a|a)*b", ".*" * 24 + "x", "(a?){1000}b", "a?" * 500 + "a" * 500, ".*(a|b).*a.{20}",
+     "(.*a){100}", "(.{0,20}a){20}"],
+)  # fmt: skip
+def test_every_pattern_is_evaluated_in_a_time_that_is_linear(pattern: str) -> None:
+    """Backtracking engines need longer for these than anybody can wait."""
+    compiled = compile_pattern(pattern)
+    took = []
+    for length in (1_000, 16_000):
+        names = [b"a" * length, b"ab" * (length // 2), b"a" * length + b"!"]
+        compiled.fullmatch(names[0])
+        began = time.process_time()
+        for name in names:
+            compiled.fullmatch(name)
+        took.append(max(time.process_time() - began, 0.001))
+    assert took[1] < 64 * took[0]
+
+
+def test_a_broker_without_patterns_does_not_load_their_engine() -> None:
+    code = "import sys, pyxbroker.broker.commands.handlers; assert 're2' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_domain_of_a_pattern_is_cut_off() -> None:
@@ -88,11 +131,20 @@ def test_no_pattern_takes_long(pattern: str) -> None:
         compiled = compile_pattern(pattern)
     except MetadataStoreError:
         return
-    if compiled is not None:
-        began = time.process_time()
-        for name in ("a" * 80, "ab" * 40, "a" * 79 + "!"):
-            compiled.fullmatch(name)
-        assert time.process_time() - began < 0.5
+    began = time.process_time()
+    for name in (b"a" * 80, b"ab" * 40, b"a" * 79 + b"!"):
+        compiled.fullmatch(name)
+    assert time.process_time() - began < 0.1
+
+
+@given(st.text(alphabet="ab.*?()|", max_size=12), st.text(alphabet="ab/", max_size=8))
+def test_what_both_engines_know_means_the_same_to_both(pattern: str, local: str) -> None:
+    try:
+        expected = re.compile(pattern).fullmatch("a/b/" + local) is not None
+        compiled = compile_pattern(pattern)
+    except (re.error, MetadataStoreError):
+        return
+    assert (compiled.fullmatch(f"a/b/{local}".encode()) is not None) == expected
 
 
 def test_the_hash_of_a_list_is_guavas() -> None:
@@ -157,7 +209,7 @@ def test_a_list_is_filtered_by_a_pattern(tmp_path: Path) -> None:
         assert answer.filtered
         same = await topics(client, topics_pattern=".*/a.", topics_hash=answer.topics_hash)
         assert (list(same.topics), same.changed, same.filtered) == ([], False, True)
-        for pattern in (".*/a" + "|x" * 25, "(.*)*"):
+        for pattern in (".*/a" + "|x" * 25, "(?=.*a).*"):
             answer = await topics(client, topics_pattern=pattern)
             assert (len(answer.topics), answer.filtered) == (3, False)
         assert (await topics(client, topics_pattern="(")).error == pb.MetadataError
@@ -299,8 +351,12 @@ def test_a_watcher_goes_with_its_connection(tmp_path: Path) -> None:
 def test_watchers_that_cannot_be(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        for pattern in ("a" * 51, "(a+)+b"):
-            assert (await watch(client, pattern)).error == pb.NotAllowedError
+        for pattern, reason in (
+            ("a" * 51, "longer than 50 characters"),
+            (r"(a)\1", r"the syntax of RE2: invalid escape sequence: \1."),
+        ):
+            answer = await watch(client, pattern)
+            assert (answer.error, reason in answer.message) == (pb.NotAllowedError, True)
         assert (await watch(client, "(")).error == pb.MetadataError
         assert (await watch(client, namespace="nonsense")).error == pb.InvalidTopicName
         assert len(client.connection.session.watchers) == 0
@@ -341,6 +397,73 @@ def test_a_list_that_cannot_be_read_is_read_again(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_python_syntax_of_named_groups_is_taken_too() -> None:
-    compiled = compile_pattern("(?P<n>a)")
-    assert compiled is not None and compiled.pattern == re.compile("(?P<n>a)").pattern
+def test_a_watcher_hears_of_topics_after_an_error_that_nobody_expects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(topic_list, "RETRY_S", 0.01)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await watch(client)
+        read = topic_list.list_persistent_topics
+        began: list[float] = []
+
+        async def fail(*args: Any) -> Any:
+            began.append(broker.loop.time())
+            if len(began) < 6:
+                raise ValueError("nobody has thought of this")
+            return await read(*args)
+
+        monkeypatch.setattr(topic_list, "list_persistent_topics", fail)
+        await broker.topic(PREFIX + "a1")
+        assert (await told(client))[0] == [PREFIX + "a1"]
+        # It waits twice as long each time, and tells each time what went wrong.
+        assert began[5] - began[0] > 0.01 + 0.02 + 0.04 + 0.08 + 0.16 - 0.001
+        errors = [each for each in caplog.records if each.levelname == "ERROR"]
+        assert [each.getMessage() for each in errors] == ["news of topics cannot be told"] * 5
+        assert all("nobody has thought of this" in str(each.exc_info) for each in errors)
+        await broker.topic(PREFIX + "a2")
+        assert (await told(client))[0] == [PREFIX + "a2"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_watcher_that_cannot_be_told_keeps_nobody_else_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_list, "RETRY_S", 0.01)
+    update_of = topic_list.replies.topic_update
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        gone = await broker.topic(PREFIX + "a0")
+        for watcher_id in (1, 2, 3):
+            await watch(client, watcher_id=watcher_id)
+        attempts = 0
+
+        def fail(watcher_id: int, *change: Any) -> bytes:
+            nonlocal attempts
+            if watcher_id == 2:
+                attempts += 1
+                if attempts < 3:
+                    raise ValueError("nobody has thought of this")
+            return update_of(watcher_id, *change)
+
+        monkeypatch.setattr(topic_list.replies, "topic_update", fail)
+        await broker.topic(PREFIX + "a1")
+        found = topics_hash([PREFIX + "a0", PREFIX + "a1"])
+        for watcher_id in (1, 3, 2):
+            assert await told(client, watcher_id) == ([PREFIX + "a1"], [], found)
+        assert attempts == 3
+        attempts = 0
+        await broker.topics.delete(gone)
+        for watcher_id in (1, 3, 2):
+            assert await told(client, watcher_id) == (
+                [],
+                [PREFIX + "a0"],
+                topics_hash([PREFIX + "a1"]),
+            )
+        # Who was told is not told again.
+        assert await client.quiet() == []
+
+    run(tmp_path, scenario)

@@ -91,7 +91,7 @@ def test_a_producer_closes_when_its_sends_are_answered(tmp_path: Path) -> None:
         assert receipts == 20
         topic = await broker.topic()
         assert topic.producers == {}
-        assert topic.msg_in == 20
+        assert topic.received()[0] == 20
         client.publish(20, b"late")
         assert (await client.quiet()).count("send_receipt") == 20
         client.publish(0, b"x", producer_id=77)

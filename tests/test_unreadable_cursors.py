@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
-from one_bookie import turns
+from one_bookie import turns, until
 from one_broker import TOPIC, Broker
 from one_broker import run as run_broker
+from pyxbroker.base.errors import SubscriptionNotFound, TopicBusy
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.ledger.metadata import LedgerMetadataStore
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import CorruptStore
+from pyxbroker.metadata.store import CorruptStore, Unavailable
+from pyxbroker.mledger.positions import decode_cursor
 from pyxbroker.proto import PulsarApi as pb
 
 NAME = "public/default/persistent/t"
@@ -86,13 +89,78 @@ def test_what_it_may_need_is_kept(tmp_path: Path) -> None:
     run(tmp_path, "its node", scenario)
 
 
-def test_it_goes_with_its_topic(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["its node", LEDGER])
+def test_it_can_be_deleted(tmp_path: Path, damaged: str) -> None:
     async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
-        await broker.topics.delete_by_name(TopicName.get(TOPIC))
-        assert not await broker.node.store.exists(paths.managed_ledger(NAME))
-        assert not await broker.node.store.exists(paths.cursor(NAME, "s"))
+        topic = await broker.topic()
+        assert positions[0][0] in topic.managed_ledger.ledgers
+        store = broker.node.store
+        ledger_id = None
+        if damaged == LEDGER:
+            node = await store.get(paths.cursor(NAME, "s"))
+            assert node is not None
+            ledger_id = decode_cursor(node.value, {}).cursors_ledger_id
+            assert await store.exists(paths.ledger(ledger_id))
+        await broker.topics.delete_subscription(TopicName.get(TOPIC), "s", force=False)
+        assert not await store.exists(paths.cursor(NAME, "s"))
+        assert ledger_id is None or not await store.exists(paths.ledger(ledger_id))
+        # Nothing is kept for it any more, and its name can be used again.
+        await until(lambda: positions[0][0] not in topic.managed_ledger.ledgers)
+        client = await broker.client()
+        assert not hasattr(await client.subscribe(1), "error")
+        [position] = await broker.publish(b"new")
+        assert (await client.messages(1))[0].position == position
+
+    run(tmp_path, damaged, scenario)
+
+
+def test_one_that_cannot_be_deleted_now_can_be_deleted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
+        topic = await broker.topic()
+        store = broker.node.store
+        delete = store.delete
+
+        def refuse(path: str, *version: int) -> Any:
+            if path != paths.cursor(NAME, "s"):
+                return delete(path, *version)
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            answer.set_exception(Unavailable("away"))
+            return answer
+
+        monkeypatch.setattr(store, "delete", refuse)
+        with pytest.raises(Unavailable):
+            await topic.delete_subscription("s", force=True)
+        client = await broker.client()
+        answer = await client.subscribe(1, permits=0)
+        assert (answer.error, "cannot be read" in answer.message) == (pb.PersistenceError, True)
+        assert positions[0][0] in topic.managed_ledger.ledgers
+        monkeypatch.setattr(store, "delete", delete)
+        await topic.delete_subscription("s", force=True)
+        assert not hasattr(await client.subscribe(1), "error")
+        with pytest.raises(SubscriptionNotFound):
+            await topic.delete_subscription("t", force=True)
 
     run(tmp_path, "its node", scenario)
+
+
+@pytest.mark.parametrize("damaged", ["its node", LEDGER])
+def test_it_goes_with_its_topic(tmp_path: Path, damaged: str) -> None:
+    async def scenario(broker: Broker, positions: list[tuple[int, int]]) -> None:
+        store = broker.node.store
+        client = await broker.client()
+        await client.subscribe(1, subscription="other")
+        with pytest.raises(TopicBusy):
+            await broker.topics.delete_by_name(TopicName.get(TOPIC))
+        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+        assert not await store.exists(paths.managed_ledger(NAME))
+        assert not await store.exists(paths.cursor(NAME, "s"))
+        if damaged == LEDGER:
+            left = [each async for each in LedgerMetadataStore(store).ledger_ids()]
+            assert left == []
+
+    run(tmp_path, damaged, scenario)
 
 
 def test_a_node_that_the_store_finds_damaged_costs_its_subscription_only(tmp_path: Path) -> None:

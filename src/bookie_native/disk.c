@@ -19,7 +19,7 @@ enum { DISK_PARTS_MAX = 1024 };
 
 static int system_make_directory(void *ctx, const char *path) {
     (void)ctx;
-    return mkdir(path, 0777) == 0 ? 0 : -errno;
+    return mkdir(path, DISK_DIRECTORY_MODE) == 0 ? 0 : -errno;
 }
 
 static int system_open_directory(void *ctx, const char *path) {
@@ -67,7 +67,7 @@ static int system_sync_directory(void *ctx, int directory_fd) {
 
 static int system_open(void *ctx, int directory_fd, const char *name, int flags) {
     (void)ctx;
-    int fd = openat(directory_fd, name, flags | O_CLOEXEC, 0666);
+    int fd = openat(directory_fd, name, flags | O_CLOEXEC, DISK_FILE_MODE);
     return fd >= 0 ? fd : -errno;
 }
 

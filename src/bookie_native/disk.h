@@ -17,6 +17,9 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+/* What is made is for its owner alone; what is there keeps its permissions. */
+enum { DISK_FILE_MODE = 0600, DISK_DIRECTORY_MODE = 0700 };
+
 /* Called once for each name in a directory ("." and ".." excluded); a negative answer stops the
  * walk. */
 typedef int (*disk_name_fn)(void *arg, const char *name);

@@ -21,8 +21,8 @@ _log = get_logger(__name__)
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/non-persistent": ("partitions", "topics"),
-    "/admin/v2/persistent": ("partitions", "topics"),
+    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics"),
+    "/admin/v2/persistent": ("partitions", "subscriptions", "topics"),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
 }

@@ -1,5 +1,8 @@
-"""Directories that a power cut cannot take away again: their names are synced as well. And looks at
-files that a short error of the disk does not fool.
+"""Directories and files that a power cut cannot take away again, and looks at files that a short
+error of the disk does not fool.
+
+What is made here is for its owner alone: messages and metadata are nobody else's to read. What is
+there already keeps the permissions that it has.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+DIRECTORY_MODE = 0o700  # DISK_DIRECTORY_MODE and DISK_FILE_MODE of disk.h are the same
+FILE_MODE = 0o600
 
 PATIENCE_S = 2.0
 FIRST_WAIT_S = 0.02
@@ -70,8 +76,40 @@ def make_directory(path: Path) -> None:
         missing.append(path)
         path = path.parent
     for each in reversed(missing):
-        each.mkdir(exist_ok=True)
+        each.mkdir(DIRECTORY_MODE, exist_ok=True)
         sync_directory(each.parent)
+
+
+def open_file(path: Path, *, truncate: bool = False) -> int:
+    """Opens a file for reading and writing, and makes it when it is missing. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if truncate else 0)
+    return os.open(path, flags, FILE_MODE)
+
+
+def temporary_of(path: Path) -> Path:
+    """The name of a file until it is whole."""
+    return path.with_name(path.name + ".tmp")
+
+
+def write_whole_file(path: Path, data: bytes) -> None:
+    """Writes a file, durable when this returns: a power cut leaves all of it, or what was before.
+
+    Raises OSError.
+    """
+    temporary = temporary_of(path)
+    descriptor = open_file(temporary, truncate=True)
+    try:
+        write_fully(descriptor, data, 0)
+        finish_file(descriptor, temporary, path)
+    finally:
+        os.close(descriptor)
+
+
+def finish_file(descriptor: int, temporary: Path, path: Path) -> None:
+    """Gives a file that is written the name that says that it is whole. Raises OSError."""
+    os.fsync(descriptor)
+    temporary.replace(path)
+    sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

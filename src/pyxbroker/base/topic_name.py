@@ -32,10 +32,8 @@ SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
 PARTITION_INDEX_MAX = 2**31 - 1
 
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
-_PARTITION = re.compile(r"(.+)-partition-(0|[1-9][0-9]{0,9})", re.DOTALL)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
-_SYSTEM_TOPIC = re.compile(r"__change_events|__transaction_.*|.*__transaction_pending_ack")
 
 
 class NamespaceName:
@@ -164,9 +162,12 @@ class TopicName:
     @property
     def is_system(self) -> bool:
         """Whether it is one of the broker's own, which lists leave out; SystemTopicNames."""
+        name = self._base_local_name()
         return (
             self.namespace == SYSTEM_NAMESPACE
-            or _SYSTEM_TOPIC.fullmatch(self._base_local_name()) is not None
+            or name == "__change_events"
+            or name.startswith("__transaction_")
+            or name.endswith("__transaction_pending_ack")
         )
 
     @property
@@ -256,11 +257,11 @@ def _parse_short(name: str) -> TopicName:
 
 
 def _partition_index(local_name: str) -> int:
-    found = _PARTITION.fullmatch(local_name)
-    if found is None:
+    base, _, digits = local_name.rpartition(PARTITIONED_TOPIC_SUFFIX)
+    if not (base and digits.isascii() and digits.isdigit()) or len(digits) > 10:
         return -1
-    index = int(found.group(2))
-    return index if index <= PARTITION_INDEX_MAX else -1
+    index = int(digits)
+    return index if str(index) == digits and index <= PARTITION_INDEX_MAX else -1
 
 
 def _shown(text: str) -> str:

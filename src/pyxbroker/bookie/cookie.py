@@ -13,11 +13,10 @@ well (bookie/layout.py).
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import make_directory, patiently, sync_directory, write_fully
+from pyxbroker.base.directories import make_directory, patiently, write_whole_file
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.errors import CookieMismatch, DamagedCookie, NewerFormat
 from pyxbroker.metadata import paths
@@ -90,15 +89,7 @@ def write_cookie(directory: Path, text: str) -> None:
     file = directory / FILE
     try:
         make_directory(file.parent)
-        temporary = file.with_suffix(".tmp")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        try:
-            write_fully(fd, text.encode(), 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        temporary.replace(file)
-        sync_directory(file.parent)
+        write_whole_file(file, text.encode())
     except OSError as error:
         # A write or a sync does not say of which file, and a person has to know.
         error.filename = error.filename or str(file)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import sync_directory
+from pyxbroker.base.directories import open_file, sync_directory
 from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.bookie")
@@ -84,7 +84,7 @@ class Reserve:
 
     def make(self) -> bool:
         """Allocates it. Blocks; False when there is not enough space after all. Raises OSError."""
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_file(self.path)
         try:
             os.posix_fallocate(descriptor, 0, self.size)
         except OSError as error:

@@ -21,7 +21,7 @@ from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.topics.stats import TopicStats, topic_stats
+from pyxbroker.broker.topics.stats import Detail, TopicStats, read_stats
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -134,9 +134,14 @@ class Broker:
             return None
         return f"The metadata store refused a request lately: {refused[1]}"
 
-    def topic_stats(self) -> Iterator[TopicStats]:
-        """The counters of the open topics."""
-        return (topic_stats(each) for each in self.topics)
+    def topic_stats(self) -> Iterator[TopicStats | None]:
+        """The counters of the open topics; None is a place to stop within one that takes long."""
+        config = self.config
+        detail = Detail(
+            producers=config.exposeProducerLevelMetricsInPrometheus,
+            consumers=config.exposeConsumerLevelMetricsInPrometheus,
+        )
+        return read_stats(self.topics, detail)
 
     def refused_sends(self) -> int:
         """SENDs that were refused because nothing could be stored."""

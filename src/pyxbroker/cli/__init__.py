@@ -9,6 +9,7 @@ Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stde
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 
 import click
 
@@ -30,7 +31,42 @@ Examples:
 """
 
 
-class CommandGroup(click.Group):
+class Command(click.Command):
+    """A command that answers an option that it has not with the nearest ones."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = [name for each in self.get_params(ctx) for name in each.opts]
+            raise no_such("option", error.option_name, names, ctx) from None
+
+
+class Group(Command, click.Group):
+    """A group of such commands that answers a command that it has not in the same way."""
+
+    command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            raise no_such("command", name, self.list_commands(ctx), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def no_such(
+    what: str, name: str, names: Iterable[str], ctx: click.Context | None = None
+) -> click.UsageError:
+    """The answer to the name of something that there is not; `names` are those that there are."""
+    from pyxbroker.base.near_names import did_you_mean
+
+    meant = did_you_mean(name, names)
+    return click.UsageError(f"No such {what} {name!r}" + (f"; {meant}" if meant else "."), ctx)
+
+
+class CommandGroup(Group):
     """A group that knows its commands by name and imports one when it is needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

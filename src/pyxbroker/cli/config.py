@@ -6,7 +6,8 @@ import textwrap
 
 import click
 
-from pyxbroker.settings.config import SCHEMA, SECTIONS
+from pyxbroker.cli import Command
+from pyxbroker.settings.config import SECTIONS
 from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
 from pyxbroker.settings.schema import Setting, Value
 
@@ -20,8 +21,11 @@ The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsa
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
 
 A key that is not on this page, or that is not implemented yet, is ignored; all such keys are named
-in one warning at start. A value that cannot be used stops the start with its place, its key and
-what was expected.
+in one warning at start, mistyped ones with the key that may have been meant. A value that cannot be
+used stops the start with its place, its key and what was expected.
+
+*Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads
+anew at each use. There is no way to change them yet but a restart.
 """
 
 
@@ -35,23 +39,22 @@ def format_value(value: Value) -> str:
 def sample() -> str:
     """A configuration file with every setting at its default, each explained."""
     lines = ["# Settings of pyxbroker. Each line shows a default: delete the # and change it."]
-    for key, row in SCHEMA.items():
-        if key in SECTIONS:
-            lines += ["", f"### {SECTIONS[key]}"]
-        not_yet = " Not implemented yet." if key in NOT_YET else ""
-        about = f"{row.doc}{not_yet} ({row.expected()})"
-        lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
-        lines.append(f"#{key}={format_value(row.default)}")
+    for title, rows in SECTIONS.items():
+        lines += ["", f"### {title}"]
+        for key, row in rows.items():
+            not_yet = " Not implemented yet." if key in NOT_YET else ""
+            about = f"{row.doc}{not_yet} ({row.expected()})"
+            lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
+            lines.append(f"#{key}={format_value(row.default)}")
     return "\n".join(lines) + "\n"
 
 
 def markdown() -> str:
     """The reference page of all settings."""
     lines = ["# Settings", "", "Written by `pyxbroker config --markdown`.", "", INTRODUCTION]
-    for key, row in SCHEMA.items():
-        if key in SECTIONS:
-            lines += [f"\n## {SECTIONS[key]}\n", "| key | default | meaning |", "|---|---|---|"]
-        lines.append(_row(key, row))
+    for title, rows in SECTIONS.items():
+        lines += [f"\n## {title}\n", "| key | default | meaning |", "|---|---|---|"]
+        lines += [_row(key, row) for key, row in rows.items()]
     lines += ["", "## Other names", ""]
     lines += ["These keys are read as the ones beside them.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
@@ -68,10 +71,11 @@ def _row(key: str, row: Setting) -> str:
     unit = f" {row.unit}" if row.unit else ""
     choices = f" One of {', '.join(row.choices)}." if row.choices else ""
     not_yet = " *Not implemented yet.*" if key in NOT_YET else ""
-    return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{not_yet} |"
+    dynamic = " *Dynamic.*" if row.dynamic else ""
+    return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{not_yet}{dynamic} |"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--sample", "form", flag_value="sample", default="sample", help="A sample file.")
 @click.option("--markdown", "form", flag_value="markdown", help="The reference page.")
 def command(form: str) -> None:

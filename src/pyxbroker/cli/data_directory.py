@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from pyxbroker.base.directories import make_directory
+from pyxbroker.base.directories import make_directory, open_file
 from pyxbroker.base.log import get_logger
 
 log = get_logger("pyxbroker.standalone")
@@ -31,7 +31,7 @@ class DataDirectory:
         self.path = path.absolute()
         try:
             make_directory(self.path)
-            self._fd = os.open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = open_file(self.path / LOCK_NAME)
         except OSError as error:
             raise DataDirectoryError(
                 f"The data directory {self.path} cannot be used: {error.strerror}."

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.cli import Group
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import DEFAULT_METADATA_URL, Config
 
@@ -101,7 +102,7 @@ def _fail(sentence: str) -> None:
     sys.exit(1)
 
 
-@click.group(epilog=EPILOG)
+@click.group(cls=Group, epilog=EPILOG)
 def command() -> None:
     """Check, back up, restore and repair the embedded metadata of a broker that is stopped.
 

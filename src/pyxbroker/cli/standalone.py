@@ -22,6 +22,7 @@ import click
 from pyxbroker import __version__
 from pyxbroker.base import log
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.cli import Command, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 
@@ -60,7 +61,7 @@ class StartError(Exception):
     """The process cannot start or go on; the message is the sentence to show."""
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--data",
     metavar="DIR",
@@ -136,7 +137,7 @@ def command(
     try:
         config = Config.load(Path(file) if file else None, os.environ, overrides)
         if config.unknown:
-            _log.warning("settings that are not implemented", keys=",".join(config.unknown))
+            _log.warning("settings that are not implemented", keys=config.explain_unknown())
         directory = DataDirectory(Path(data))
         try:
             run(config, directory.path, accept_loss)
@@ -152,10 +153,12 @@ def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
     values = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
-        if not equals or key.strip() not in SCHEMA:
+        if not equals:
             raise click.UsageError(
                 f"--set {pair}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
             )
+        if key.strip() not in SCHEMA:
+            raise no_such("setting of `pyxbroker config`", key.strip(), SCHEMA)
         values[key.strip()] = text
     return values
 

@@ -7,9 +7,10 @@ import platform
 import click
 
 from pyxbroker import __version__
+from pyxbroker.cli import Command
 
 
-@click.command()
+@click.command(cls=Command)
 def command() -> None:
     """Print the version of pyxbroker and of the Python that runs it."""
     click.echo(f"pyxbroker {__version__} (Python {platform.python_version()})")

@@ -58,7 +58,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import sync_directory, write_fully
+from pyxbroker.base.directories import finish_file, open_file, temporary_of, write_fully
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
 _log = logging.getLogger(__name__)
@@ -330,14 +330,12 @@ class ChangeLog:
     @classmethod
     def create(cls, path: Path, head: Head, first: bytes) -> ChangeLog:
         """Makes the file with one record, durable when this returns; all of it or nothing."""
-        temporary = path.with_name(path.name + ".tmp")
-        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        temporary = temporary_of(path)
+        descriptor = open_file(temporary, truncate=True)
         try:
             allocate(descriptor, HEAD_BYTES + len(first) + ALLOCATED_BYTES)
             write_fully(descriptor, encode_head(head) + first, 0)
-            os.fsync(descriptor)
-            temporary.rename(path)
-            sync_directory(path.parent)
+            finish_file(descriptor, temporary, path)
         except BaseException:
             os.close(descriptor)
             raise

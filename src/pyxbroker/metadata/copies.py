@@ -21,7 +21,13 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.base.directories import make_directory, sync_directory, write_fully
+from pyxbroker.base.directories import (
+    finish_file,
+    make_directory,
+    open_file,
+    temporary_of,
+    write_fully,
+)
 from pyxbroker.metadata.change_log import (
     ABSENT,
     BEGINS,
@@ -222,9 +228,8 @@ class CopyWriter:
     def __init__(self, path: Path, head: Head) -> None:
         self.path = path
         self.head = head._replace(magic=COPY_MAGIC)
-        self._temporary = path.with_name(path.name + ".tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        self._fd = os.open(self._temporary, flags, 0o644)
+        self._temporary = temporary_of(path)
+        self._fd = open_file(self._temporary, truncate=True)
         self._end = 0
         self._synced = 0
         self._nodes = 0
@@ -256,10 +261,8 @@ class CopyWriter:
     def finish(self, transaction: int) -> None:
         """Gives the copy its name; it is durable when this returns."""
         self._write(encode_copy_end(self.head.seed, transaction, self._nodes))
-        os.fsync(self._fd)
+        finish_file(self._fd, self._temporary, self.path)
         self._close()
-        self._temporary.replace(self.path)
-        sync_directory(self.path.parent)
 
     def abandon(self) -> None:
         """Removes what was written, unless the disk refuses even that. Raises nothing."""

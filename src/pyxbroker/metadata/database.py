@@ -11,7 +11,13 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyxbroker.base.directories import sync_directory, write_fully
+from pyxbroker.base.directories import (
+    finish_file,
+    open_file,
+    sync_directory,
+    write_fully,
+    write_whole_file,
+)
 from pyxbroker.metadata.change_log import (
     ABSENT,
     COUNTER,
@@ -75,6 +81,7 @@ PUT_STATE = "INSERT OR REPLACE INTO state VALUES (?, ?)"
 
 def connect(path: Path) -> sqlite3.Connection:
     """Opens or makes the database, and locks it. Raises sqlite3.Error."""
+    _make_file(path)
     database = sqlite3.connect(path, isolation_level=None, timeout=0)
     try:
         database.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -85,6 +92,12 @@ def connect(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _make_file(path: Path) -> None:
+    """Makes an empty database, whose log gets its permissions: SQLite would let everybody read."""
+    if not path.exists():
+        os.close(open_file(path))
 
 
 def make_schema(database: sqlite3.Connection, changes: Iterable[Change], store_id: bytes) -> None:
@@ -252,6 +265,7 @@ def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> No
     building = path.with_name(path.name + ".building")
     building.unlink(missing_ok=True)
     try:
+        _make_file(building)
         database = sqlite3.connect(building, isolation_level=None, timeout=0)
         try:
             # The file is thrown away unless it is whole, and synced as a whole.
@@ -260,15 +274,13 @@ def make(path: Path, to: Path, changes: Iterable[Change], store_id: bytes) -> No
             make_schema(database, changes, store_id)
         finally:
             database.close()
-        descriptor = os.open(building, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_file(building)
         try:
             # Already one with a write-ahead log: to make it one, SQLite needs four syncs.
             write_fully(descriptor, WITH_LOG, WITH_LOG_AT)
-            os.fsync(descriptor)
+            finish_file(descriptor, building, to)
         finally:
             os.close(descriptor)
-        building.replace(to)
-        sync_directory(path.parent)
     except BaseException:
         building.unlink(missing_ok=True)
         raise
@@ -300,7 +312,7 @@ def finish_swap(path: Path, label: str = "damaged") -> Path | None:
 def keep_aside(file: Path) -> Path:
     """Copies a damaged file before anything is done about it."""
     copy = _free_name(file, "damaged")
-    copy.write_bytes(file.read_bytes())
+    write_whole_file(copy, file.read_bytes())
     return copy
 
 

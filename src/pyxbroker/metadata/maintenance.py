@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.base.directories import DIRECTORY_MODE, make_directory
 from pyxbroker.metadata import database, paths, salvage
 from pyxbroker.metadata.change_log import (
     ABSENT,
@@ -136,7 +137,7 @@ def _lay_out(path: Path, copies: Copies, place: Path) -> None:
 
     The database may be one that `database.build` made, whose swap was not finished.
     """
-    place.mkdir()
+    place.mkdir(DIRECTORY_MODE)
     for suffix in ("", "-wal", "-journal", ".new"):
         file = path.with_name(path.name + suffix)
         if file.exists():
@@ -144,7 +145,7 @@ def _lay_out(path: Path, copies: Copies, place: Path) -> None:
     if not copies.folder.exists():
         return
     folder = place.with_name(copies.folder.name)
-    folder.mkdir()
+    folder.mkdir(DIRECTORY_MODE)
     numbers, logs = copies.numbers()
     files = [copies.copy_path(number) for number in numbers]
     for file in [*files, *(copies.log_path(number) for number in logs)]:
@@ -240,7 +241,7 @@ def restore(directory: Path, copy: Path | None = None, with_changes: bool = True
         state.apply(changes)
         state.transaction = transaction
         _write_records(copies, store_id, known.is_complete, changes, state)
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         database.build(path, state.changes(), store_id)
         aside = finish_swap(path, "before-restore")
         deleted = sum(change.kind == ABSENT for change in changes)

@@ -31,8 +31,9 @@ LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
 
-_SHORT_LEDGER = re.compile(r"/ledgers/(\d{2})/(\d{4})/L(\d{4})")
-_LONG_LEDGER = re.compile(r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})")
+# Compiled, by the first use, where ledgers are listed: a start need not wait for it.
+_SHORT_LEDGER = r"/ledgers/(\d{2})/(\d{4})/L(\d{4})"
+_LONG_LEDGER = r"/ledgers/(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})"
 
 
 # BookKeeper.
@@ -52,7 +53,7 @@ def ledger(ledger_id: int) -> str:
 
 def ledger_id(path: str) -> int | None:
     """The inverse of `ledger`; None for a path that is not a ledger's."""
-    match = _SHORT_LEDGER.fullmatch(path) or _LONG_LEDGER.fullmatch(path)
+    match = re.fullmatch(_SHORT_LEDGER, path) or re.fullmatch(_LONG_LEDGER, path)
     return int("".join(match.groups())) if match else None
 
 

@@ -19,7 +19,7 @@ from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
-from pyxbroker.mledger.cursor import Cursor, place_cursor, recover_cursor
+from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, place_cursor, recover_cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -183,9 +183,8 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
         raise ManagedLedgerError(f"{managed_ledger.name} is {managed_ledger.state.value}")
     for cursor in list(managed_ledger.cursors.values()):
         await cursor.delete()
-    for name in managed_ledger.unreadable:
-        with contextlib.suppress(NotFound):
-            await managed_ledger.store.delete(paths.cursor(managed_ledger.name, name))
+    for name in list(managed_ledger.unreadable):
+        await delete_unreadable_cursor(managed_ledger, name)
     ledger_ids = list(managed_ledger.ledgers)
     with contextlib.suppress(NotFound):
         await managed_ledger.store.delete(
@@ -193,3 +192,29 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
         )
     for ledger_id in ledger_ids:
         await managed_ledger.client.delete(ledger_id)
+
+
+async def delete_unreadable_cursor(managed_ledger: ManagedLedger, name: str) -> None:
+    """Deletes a cursor that could not be read, and its ledger where its node still tells which.
+
+    What was kept for it may be trimmed then. Raises MetadataError: it may be tried again.
+    """
+    path = paths.cursor(managed_ledger.name, name)
+    ledger_id = await _ledger_of_unreadable(managed_ledger, path)
+    with contextlib.suppress(NotFound):
+        await managed_ledger.store.delete(path)
+    managed_ledger.unreadable.discard(name)
+    if ledger_id != NO_LEDGER:
+        await managed_ledger.client.delete(ledger_id)
+    managed_ledger.trim()
+
+
+async def _ledger_of_unreadable(managed_ledger: ManagedLedger, path: str) -> int:
+    try:
+        node = await managed_ledger.store.get(path)
+        return (
+            NO_LEDGER if node is None else positions.decode_cursor(node.value, {}).cursors_ledger_id
+        )
+    except (MalformedRecord, CorruptStore):
+        # Only a file of the bookie knows it now, if any does; it takes a few kilobytes.
+        return NO_LEDGER

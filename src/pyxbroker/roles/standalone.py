@@ -112,7 +112,7 @@ class Standalone:
 
     # --- what /metrics tells ------------------------------------------------------------------
 
-    def topic_stats(self) -> Iterator[TopicStats]:
+    def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics."""
         return self.broker.topic_stats()
 

@@ -1,4 +1,4 @@
-"""Names of settings beside the schema in config.py: older ones, silent ones, and those to come."""
+"""Names of settings beside those of the schema: older ones, silent ones, and those to come."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NOT_YET = frozenset(
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     maxTopicsPerNamespace
-    messageExpiryCheckIntervalInMinutes splitTopicAndPartitionLabelInPrometheus
-    subscriptionExpirationTimeMinutes subscriptionExpiryCheckIntervalInMinutes
+    messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
+    subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds
     """.split()
 )

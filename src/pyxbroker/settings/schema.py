@@ -1,8 +1,8 @@
-"""One row of the settings' schema: what a key means, and which values it takes."""
+"""What the schema of the settings is made of: a row for each key, and sections of rows."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
 Value = str | int | float | bool | None
@@ -13,25 +13,29 @@ INT_MAX = 2**31 - 1
 class Setting:
     """One row of the schema: what a key means and which values it takes."""
 
-    __slots__ = ("choices", "default", "doc", "key", "kind", "maximum", "minimum", "unit")
+    __slots__ = (
+        *("choices", "default", "doc", "dynamic", "key", "kind", "maximum", "minimum", "unit"),
+    )
 
     def __init__(
         self,
-        default: Value,
+        default: Any,
         doc: str,
         unit: str,
         minimum: float,
         maximum: float,
         choices: tuple[str, ...],
+        dynamic: bool,
     ) -> None:
         self.key = ""
         self.kind = ""
-        self.default = default
+        self.default: Value = default
         self.doc = doc
         self.unit = unit
         self.minimum = minimum
         self.maximum = maximum
         self.choices = choices
+        self.dynamic = dynamic
 
     @property
     def optional(self) -> bool:
@@ -76,6 +80,27 @@ def _number(value: float) -> str:
     return str(int(value)) if value == int(value) else str(value)
 
 
+class Section:
+    """A part of the settings: its rows, in the order of the class body, as typed attributes.
+
+    A subclass without a title joins the sections that it is made from.
+    """
+
+    title: ClassVar[str]
+    rows: ClassVar[dict[str, Setting]]
+
+    def __init_subclass__(cls, title: str = "") -> None:
+        cls.title = title
+        cls.rows = {}
+        for part in cls.__bases__:
+            cls.rows.update(getattr(part, "rows", {}))
+        for key, row in list(vars(cls).items()):
+            if isinstance(row, Setting):
+                row.key, row.kind = key, cls.__annotations__[key]
+                cls.rows[key] = row
+                delattr(cls, key)  # what nobody has given a value must not look as if it had one
+
+
 def setting(
     default: T,
     doc: str,
@@ -84,7 +109,12 @@ def setting(
     minimum: float = 0,
     maximum: float = INT_MAX,
     choices: tuple[str, ...] = (),
+    dynamic: bool = False,
 ) -> T:
-    """Declares a setting in the body of `Config`; an instance replaces it by the value."""
-    row: Any = Setting(default, doc, unit, minimum, maximum, choices)  # type: ignore[arg-type]
+    """Declares a setting in the body of a section; in an instance the value is in its place.
+
+    `dynamic` says that the code reads it at each use, so that a change while the process runs has
+    its effect at once; only those that Pulsar can change at run time are marked.
+    """
+    row: Any = Setting(default, doc, unit, minimum, maximum, choices, dynamic)
     return row

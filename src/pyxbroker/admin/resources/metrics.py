@@ -3,21 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
+from pyxbroker.stats.exposition import CONTENT_TYPE
+
+GZIP_BITS = 31  # zlib: a window of 32 KiB, in gzip's wrapping
+GZIP_LEVEL = 1  # the text repeats itself so much that higher ones make it hardly smaller
 
 
 async def get_metrics(request: Request) -> Response:
     """All series of this broker in Prometheus' text format.
 
-    The counters are copied here, on the loop; the text, which is long when there are many topics,
-    is made in a thread, so that no message waits for it.
+    The numbers are read before the answer begins, the text is made while the client takes it; both
+    on the loop, in slices. It is compressed in a thread, if the client asks for that.
     """
-    sample = request.app.collector.sample(request.app.metrics_source)
+    app = request.app
+    sample = await app.collector.sample(app.metrics_source)
+    pieces = sample.pieces()
+    headers = [("Vary", "Accept-Encoding")]
+    if _takes_gzip(request.headers.get("accept-encoding", "")):
+        headers.append(("Content-Encoding", "gzip"))
+        pieces = _compressed(pieces)
+    return Response(pieces, CONTENT_TYPE, headers=headers)
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether Accept-Encoding has gzip in it (RFC 9110, 12.5.3); q=0 says no."""
+    weights: dict[str, bool] = {}
+    for each in accepted.lower().split(","):
+        coding, _, weight = each.partition(";")
+        _, _, q = weight.replace(" ", "").partition("q=")
+        weights[coding.strip()] = not q or q.strip("0.") != ""
+    return weights.get("gzip", weights.get("*", False))
+
+
+async def _compressed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     loop = asyncio.get_running_loop()
-    content_type, body = await loop.run_in_executor(None, sample.exposition)
-    return Response(body, content_type)
+    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_BITS)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield await loop.run_in_executor(None, packer.compress, piece)
+    yield await loop.run_in_executor(None, packer.flush)
 
 
 ROUTES = (("GET", "/metrics", get_metrics),)

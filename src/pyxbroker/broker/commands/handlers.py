@@ -211,6 +211,7 @@ class Handlers:
             watcher.forget()
         connection.session.watchers.clear()
         liveness.on_answer(connection)
+        connection.session.end()
         self.broker.on_disconnected(connection.session.address)
         log.info("disconnected", peer=connection.peer)
 

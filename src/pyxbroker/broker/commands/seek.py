@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands.session import wait_for
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.connection import Connection
@@ -15,6 +17,7 @@ from pyxbroker.entry import Position
 from pyxbroker.proto import PulsarApi as pb
 
 ID_MAX = 2**63 - 1
+SEEK_MAX_S = 25.0  # that other commands wait for one; clients give up after 30
 READER_KEPT_S = 60.0  # after a seek, until its client is back
 
 
@@ -41,15 +44,48 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     if subscription.closing:
         raise UnknownError("Error when resetting subscription: Failed to fence subscription")
     topic.check_open()
-    subscription.closing = True
     try:
-        subscription.disconnect()
-        await subscription.seek(mark_delete, ack_set)
+        with _Move(subscription):
+            await subscription.seek(mark_delete, ack_set)
     finally:
-        subscription.closing = False
         if not subscription.is_durable:
             topic.loop.call_later(READER_KEPT_S, topic.drop_unused_reader, subscription)
     connection.send_frame(replies.success(message.request_id))
+
+
+class _Move:
+    """A subscription that is being moved: its consumers are sent away, and who comes waits."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._done: asyncio.Future[None] = subscription.topic.loop.create_future()
+        self._moves = [
+            (each.connection.session.moves, each.consumer_id) for each in subscription.consumers
+        ]
+
+    def __enter__(self) -> None:
+        subscription = self._subscription
+        subscription.closing = True
+        subscription.move = self._done
+        for moves, consumer_id in self._moves:
+            moves[consumer_id] = self._done
+        subscription.disconnect()
+
+    def __exit__(self, *_: object) -> None:
+        subscription = self._subscription
+        subscription.closing = False
+        subscription.move = None
+        for moves, consumer_id in self._moves:
+            # The consumer may have come back on another topic, and been sent away there.
+            if moves.get(consumer_id) is self._done:
+                del moves[consumer_id]
+        self._done.set_result(None)
+
+
+async def over(connection: Connection, move: asyncio.Future[None] | None) -> None:
+    """Waits for the seek, if there is one, that has sent a consumer away (Session.moves)."""
+    if move is not None:
+        await wait_for(connection, move, SEEK_MAX_S)
 
 
 async def handle_get_last_message_id(connection: Connection, message: Any) -> None:

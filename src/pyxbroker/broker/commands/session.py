@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.connection import Connection
@@ -20,6 +20,8 @@ class Session:
         "alive",
         "answered",
         "client_version",
+        "ended",
+        "moves",
         "opening",
         "ping_sent",
         "tasks",
@@ -34,30 +36,92 @@ class Session:
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
         self.tasks: set[asyncio.Future[None]] = set()
-        # ("producer", "consumer" or "watcher", id) -> the task that is opening it
-        self.opening: dict[tuple[str, int], asyncio.Task[Any] | None] = {}
+        # ("producer", "consumer" or "watcher", id)
+        self.opening: dict[tuple[str, int], Opening] = {}
+        # Ids of consumers that a seek has sent away -> what resolves when that seek is done.
+        self.moves: dict[int, asyncio.Future[None]] = {}
+        # Resolves when the connection is closed; made by the first command that waits for another.
+        self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
+
+    def end(self) -> None:
+        """The connection is closed: nobody waits for the sake of its client any more."""
+        if self.ended is not None and not self.ended.done():
+            self.ended.set_result(None)
 
 
 class Opening:
-    """Marks an id as being opened, so that nothing else of the client uses it meanwhile."""
+    """Marks an id as being opened, so that nothing else of the client uses it meanwhile.
+
+    One that its client has closed already gives way: the next opening of the id waits for its end.
+    """
 
     def __init__(self, connection: Connection, key: tuple[str, int]) -> None:
         """Raises ServiceNotReady when it is being opened already."""
-        self._opening = connection.session.opening
+        self._openings = connection.session.opening
         self._key = key
-        if key in self._opening:
+        self._before = self._openings.get(key)
+        if self._before is not None and not self._before.is_closed:
             raise ServiceNotReady(f"The {key[0]} {key[1]} is already being opened; wait for it.")
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.closed: asyncio.Future[None] = task.get_loop().create_future()
 
-    def __enter__(self) -> None:
-        self._opening[self._key] = asyncio.current_task()
+    def __enter__(self) -> Opening:
+        self._openings[self._key] = self
+        return self
 
     def __exit__(self, *_: object) -> None:
-        del self._opening[self._key]
+        if self._openings.get(self._key) is self:
+            del self._openings[self._key]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the client does not want it any more."""
+        return self.closed.done()
+
+    def close(self) -> None:
+        """The client does not want it any more; what it waits for need not come."""
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    async def turn(self) -> None:
+        """Waits for the end of an opening of this id that was closed. Raises ServiceNotReady."""
+        if self._before is not None:
+            await asyncio.wait([self._before.task])
+            self._before = None
+        self.check_wanted()
+
+    def check_wanted(self) -> None:
+        """Raises ServiceNotReady when the client has closed what it opens."""
+        if self.is_closed:
+            raise ServiceNotReady(
+                f"The {self._key[0]} {self._key[1]} was closed before it was open."
+            )
 
 
 async def opened(connection: Connection, key: tuple[str, int]) -> None:
     """Waits until an id that is being opened is open, or is not going to be."""
-    task = connection.session.opening.get(key)
-    if task is not None:
-        await asyncio.wait([task])
+    opening = connection.session.opening.get(key)
+    if opening is not None:
+        await asyncio.wait([opening.task])
+
+
+async def wait_for(
+    connection: Connection,
+    done: asyncio.Future[None],
+    timeout_s: float,
+    *others: asyncio.Future[None],
+) -> bool:
+    """Waits until something is done, and no longer than its connection is open or any of others
+    takes. Returns whether it is done.
+    """
+    if connection.closed:
+        return done.done()
+    session = connection.session
+    if session.ended is None:
+        session.ended = done.get_loop().create_future()
+    waited = [done, session.ended, *others]
+    await asyncio.wait(waited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    return done.done()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -12,10 +13,10 @@ from pyxbroker.base.errors import (
     ProducerBusy,
 )
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
-from pyxbroker.broker.commands.session import Opening, opened
+from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
 from pyxbroker.broker.topics.consumer import Consumer
@@ -118,24 +119,54 @@ class TopicCommands:
         _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
-        with Opening(connection, ("consumer", consumer_id)):
+        with Opening(connection, ("consumer", consumer_id)) as opening:
+            await opening.turn()
             name = TopicName.get(message.topic)
             topic = await self._broker.topics.get(name, create=message.force_topic_creation)
             subscription = await topic.subscribe(self._subscribe_request(message))
+            subscription.arriving += 1
             try:
-                await self._add_consumer(connection, subscription, kind, message)
+                key_shared = _key_shared_policy(message)
+                await self._make_way(connection, opening, subscription, kind, key_shared)
+                self._add_consumer(connection, subscription, kind, key_shared, message)
             finally:
+                subscription.arriving -= 1
                 topic.drop_unused_reader(subscription)
+            if opening.is_closed:
+                self._close_consumer(connection, consumer_id)
 
-    async def _add_consumer(
+    async def _make_way(
+        self,
+        connection: Connection,
+        opening: Opening,
+        subscription: Subscription,
+        kind: SubscriptionType,
+        key_shared: KeySharedPolicy,
+    ) -> None:
+        """Waits for a seek under way, and for a consumer in the way whose client may be gone.
+
+        Raises ServiceNotReady when the consumer was closed meanwhile.
+        """
+        loop = subscription.topic.loop
+        until = loop.time() + seek.SEEK_MAX_S
+        while True:
+            await self._make_room(connection, subscription.holder(kind, key_shared))
+            move = subscription.move
+            if move is None:
+                return
+            opening.check_wanted()
+            if not await wait_for(connection, move, until - loop.time(), opening.closed):
+                opening.check_wanted()
+                return
+
+    def _add_consumer(
         self,
         connection: Connection,
         subscription: Subscription,
         kind: SubscriptionType,
+        key_shared: KeySharedPolicy,
         message: Any,
     ) -> None:
-        key_shared = _key_shared_policy(message)
-        await self._make_room(connection, subscription.holder(kind, key_shared))
         if connection.closed:
             return
         # The topic may have been closed, or got other consumers, since it was asked first.
@@ -178,15 +209,34 @@ class TopicCommands:
         )
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
-        await opened(connection, ("consumer", message.consumer_id))
-        consumer = connection.consumers.pop(message.consumer_id, None)
-        if consumer is not None:
-            consumer.subscription.remove_consumer(consumer)
+        """CLOSE_CONSUMER; one that is being opened is not going to be open.
+
+        It is answered after a seek that has sent the consumer away, so that who subscribes then
+        finds the subscription where it was moved to.
+        """
+        consumer_id = message.consumer_id
+        session = connection.session
+        move = session.moves.get(consumer_id)
+        opening = session.opening.get(("consumer", consumer_id))
+        if opening is None:
+            self._close_consumer(connection, consumer_id)
+        else:
+            opening.close()
+            await asyncio.wait([opening.task])
+        await seek.over(connection, move)
         connection.send_frame(replies.success(message.request_id))
 
+    @staticmethod
+    def _close_consumer(connection: Connection, consumer_id: int) -> None:
+        consumer = connection.consumers.pop(consumer_id, None)
+        if consumer is not None:
+            consumer.subscription.remove_consumer(consumer)
+
     async def handle_unsubscribe(self, connection: Connection, message: Any) -> None:
+        await opened(connection, ("consumer", message.consumer_id))
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None:
+            await seek.over(connection, connection.session.moves.get(message.consumer_id))
             raise MetadataStoreError("Consumer not found")
         subscription = consumer.subscription
         subscription.check_unsubscribe(consumer, message.force)

@@ -9,7 +9,6 @@ Pulsar's NamespaceService.getListOfTopics and TopicListService.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -21,7 +20,13 @@ from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName,
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
-from pyxbroker.broker.commands.topics_pattern import compile_pattern, matches, topics_hash
+from pyxbroker.broker.commands.topics_pattern import (
+    BeyondRE2,
+    TopicsPattern,
+    compile_pattern,
+    matches,
+    topics_hash,
+)
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
@@ -36,6 +41,7 @@ log = get_logger("pyxbroker.topics")
 WATCHERS_MAX = 1_000  # of one connection
 SLICE_S = 0.005  # of matching names before others have their turn
 RETRY_S = 1.0
+RETRY_MAX_S = 60.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
 
@@ -44,7 +50,7 @@ class TopicListWatcher:
     """One WATCH_TOPIC_LIST of a client: the names that it knows of."""
 
     def __init__(
-        self, connection: Connection, watcher_id: int, pattern: re.Pattern[str], names: set[str]
+        self, connection: Connection, watcher_id: int, pattern: TopicsPattern, names: set[str]
     ) -> None:
         self._connection = connection
         self._watcher_id = watcher_id
@@ -57,6 +63,8 @@ class TopicListWatcher:
     ) -> tuple[list[str], list[str]]:
         """Notes a change; returns what of it is new and gone for this watcher."""
         new = [str(each) for each in added if matches(self._pattern, each)]
+        # When telling a change has failed, those that were told of it are asked again.
+        new = [name for name in new if name not in self.names]
         gone = [str(each) for each in deleted if str(each) in self.names]
         self.names.update(new)
         self.names.difference_update(gone)
@@ -65,10 +73,15 @@ class TopicListWatcher:
     def on_change(self, added: list[TopicName], deleted: list[TopicName]) -> None:
         """Tells the client what of a change concerns it."""
         new, gone = self.update(added, deleted)
-        if new or gone:
-            self._connection.send_frame(
-                replies.topic_update(self._watcher_id, new, gone, topics_hash(self.names))
-            )
+        if not new and not gone:
+            return
+        try:
+            frame = replies.topic_update(self._watcher_id, new, gone, topics_hash(self.names))
+        except Exception:
+            self.names.difference_update(new)
+            self.names.update(gone)
+            raise
+        self._connection.send_frame(frame)
 
 
 class WatchedNamespace:
@@ -85,6 +98,7 @@ class WatchedNamespace:
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
         self.topics: dict[str, TopicName] = {}  # by their names in metadata
+        self._told: dict[str, TopicName] = {}  # those that every watcher has been told of
         self.users = 0  # watchers, and those that are being made
 
     async def load(self) -> None:
@@ -93,6 +107,7 @@ class WatchedNamespace:
             self._loaded = asyncio.ensure_future(self._read())
         await asyncio.shield(self._loaded)
         if self._task is None:
+            self._told = self.topics
             self._task = asyncio.ensure_future(self._follow())
 
     def add(self, watcher: TopicListWatcher) -> None:
@@ -116,29 +131,47 @@ class WatchedNamespace:
     async def _follow(self) -> None:
         """Reads the list again after changes and tells of them; what takes long comes rarely."""
         loop = asyncio.get_running_loop()
+        delay = RETRY_S  # after an error that nobody has thought of
         while True:
             await self._changed.wait()
             self._changed.clear()
             began = loop.time()
-            before = self.topics
             try:
                 await self._read()
+                await self._tell()
             except MetadataError as error:
                 log.warning("topics cannot be listed", namespace=self._namespace, error=error)
                 self._changed.set()
                 await asyncio.sleep(RETRY_S)
                 continue
-            await self._tell(before)
+            except Exception as error:
+                # Its clients have no other way to hear of topics: it is tried again.
+                log.failure("news of topics cannot be told", error, namespace=self._namespace)
+                self._changed.set()
+                await asyncio.sleep(delay)
+                delay = min(delay * 2, RETRY_MAX_S)
+                continue
+            delay = RETRY_S
             await asyncio.sleep((loop.time() - began) * REST_FACTOR)
 
-    async def _tell(self, before: dict[str, TopicName]) -> None:
-        """Tells all watchers; one that comes meanwhile has got the list as it is now."""
-        added, deleted = _difference(before, self.topics)
+    async def _tell(self) -> None:
+        """Tells all watchers; one that comes meanwhile has got the list as it is now.
+
+        One that cannot be told keeps nobody else from it. Raises what kept it from that.
+        """
+        added, deleted = _difference(self._told, self.topics)
         slices = _Slices()
+        failure: Exception | None = None
         for watcher in list(self._watchers):
             if watcher in self._watchers:
-                self._turn.run(watcher.on_change, added, deleted)
+                try:
+                    self._turn.run(watcher.on_change, added, deleted)
+                except Exception as error:
+                    failure = error
             await slices.pause()
+        if failure is not None:
+            raise failure
+        self._told = self.topics
 
 
 class TopicLists:
@@ -166,7 +199,7 @@ class TopicLists:
             )
         )
 
-    def _pattern(self, message: Any) -> re.Pattern[str] | None:
+    def _pattern(self, message: Any) -> TopicsPattern | None:
         config = self._broker.config
         if (
             not config.enableBrokerSideSubscriptionPatternEvaluation
@@ -174,7 +207,10 @@ class TopicLists:
             or len(message.topics_pattern) > config.subscriptionPatternMaxLength
         ):
             return None
-        return compile_pattern(message.topics_pattern)
+        try:
+            return compile_pattern(message.topics_pattern)
+        except BeyondRE2:
+            return None  # The client is told that the list is not filtered, and does it by itself.
 
     async def _topics_of(self, namespace: str, mode: int) -> list[TopicName]:
         modes = pb.CommandGetTopicsOfNamespace
@@ -239,7 +275,7 @@ class TopicLists:
         watcher.forget = forget
         return watcher
 
-    def _watchable(self, pattern: str) -> re.Pattern[str]:
+    def _watchable(self, pattern: str) -> TopicsPattern:
         """Raises NotAllowed when a client has to find out by itself; it asks for the list then."""
         config = self._broker.config
         if not config.enableBrokerTopicListWatcher:
@@ -250,10 +286,10 @@ class TopicLists:
                 f"The topics pattern is longer than {limit} characters"
                 " (subscriptionPatternMaxLength)."
             )
-        compiled = compile_pattern(pattern)
-        if compiled is None:
-            raise NotAllowed(f"The topics pattern {pattern!r} is too costly, or not understood.")
-        return compiled
+        try:
+            return compile_pattern(pattern)
+        except BeyondRE2 as error:
+            raise NotAllowed(str(error)) from error
 
     def _release(self, namespace: str, watched: WatchedNamespace) -> None:
         watched.users -= 1
@@ -309,7 +345,7 @@ def _difference(
     return added, deleted
 
 
-async def _matching(pattern: re.Pattern[str], topics: Iterable[TopicName]) -> list[TopicName]:
+async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Those that a pattern names."""
     slices = _Slices()
     found = []

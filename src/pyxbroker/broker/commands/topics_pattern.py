@@ -1,39 +1,50 @@
 """Which topics a pattern names, and the hash by which a client sees that a list has not changed.
 
-A pattern is a regular expression in the syntax of Java or RE2, as clients write it. It is matched
+A pattern is a regular expression in RE2's syntax, as Pulsar's brokers read it. It is matched
 against `tenant/namespace/local-name`: the domain in front is cut off, and of a partition it is the
 partitioned topic's name that counts. Mirrors org.apache.pulsar.common.topics.TopicList.
 
-Python's engine backtracks, and a pattern comes from anybody. So only those are evaluated here that
-cannot take long: few repetitions and none of a group. Of the others the client is told that the
-list was not filtered, and does it itself, as it must with patterns that Pulsar finds too long.
+A pattern comes from anybody, and RE2 takes a time for it that is linear in the length of the name,
+whatever it says. How long that is for each character is bounded by the memory of its program.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Protocol
 
 from pyxbroker._native import crc32c
 from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
-REPETITIONS_MAX = 2  # each one more makes a mismatch slower by the length of the name
-OPTIONS_MAX = 8  # each one more makes it twice as slow
+PROGRAM_BYTES_MAX = 128 << 10
+"""Of a compiled pattern, with what RE2 remembers of names that it has seen."""
 
-# What a pattern is made of, as far as its cost is concerned. A quantifier may be lazy.
-_TOKEN = re.compile(
-    r"(?P<escape>\\(?P<escaped>.))|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|\(\?|"
-    r"(?P<group>\)[*+{])|(?P<repetition>[*+][?+]?|\{\d*,?\d*\}[?+]?)|(?P<option>\?[?+]?)|.",
-    re.DOTALL,
+# What RE2 says of expressions that Java knows and RE2 does not (assertions, backreferences,
+# possessive repetitions, classes of Java's own), and of those that take more memory than they may.
+_BEYOND = (
+    b"invalid perl operator",
+    b"invalid escape sequence",
+    b"invalid character class range",
+    b"bad repetition operator",
+    b"pattern too large",
 )
-# Escapes that mean the same in Java, RE2 and Python; with a letter, others do not.
-_COMMON_ESCAPES = frozenset("dDsSwWbBtnrfv0")
-# Between brackets Java reads the first two as arithmetic of sets; Python warns that it may, of all.
-_SET_ARITHMETIC = ("&&", "[[", "||", "--", "~~")
-_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
-_NAMED_GROUP = re.compile(r"\(\?<(?=[A-Za-z])")
+
+
+class BeyondRE2(MetadataStoreError):
+    """What may be a regular expression, and not one that is evaluated here."""
+
+
+class TopicsPattern(Protocol):
+    """A compiled pattern, as RE2 has it."""
+
+    @property
+    def pattern(self) -> str:
+        """What it was compiled from."""
+
+    def fullmatch(self, text: bytes) -> object | None:
+        """None when it does not match all of a text in UTF-8."""
 
 
 def without_domain(pattern: str) -> str:
@@ -47,54 +58,52 @@ def without_domain(pattern: str) -> str:
     raise MetadataStoreError(f"The topics pattern has the domain {prefix!r}, which is none.")
 
 
-def compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """What matches the names that the pattern means; None when it has to be left to the client.
+def compile_pattern(pattern: str) -> TopicsPattern:
+    """What matches the names that the pattern means.
 
-    Raises MetadataStoreError for what is no regular expression.
+    Raises MetadataStoreError for what is no regular expression: BeyondRE2 for one that other
+    engines may understand.
     """
-    text = without_domain(pattern)
-    text = _QUOTED.sub(lambda quoted: re.escape(quoted.group(1)), text)
-    text = _NAMED_GROUP.sub("(?P<", text)
-    if not _is_common_syntax(text):
-        return None
+    if not isinstance(pattern, str):
+        # protobuf hands over the bytes of what is not UTF-8.
+        raise MetadataStoreError(f"The topics pattern {pattern!r} is not UTF-8 text.")
+    return _compiled(without_domain(pattern))
+
+
+def _compiled(text: str) -> TopicsPattern:
+    # 3 MiB and 5 ms, which a broker without patterns does not need.
+    import re2
+
     try:
-        with warnings.catch_warnings():
-            # What Python may come to understand in another way.
-            warnings.simplefilter("error", FutureWarning)
-            compiled = re.compile(text, re.ASCII)
-    except FutureWarning:
-        return None
-    except (re.error, OverflowError, RecursionError) as error:
-        raise MetadataStoreError(f"The topics pattern {pattern!r} is not valid: {error}") from error
-    return compiled if _is_cheap(text) else None
+        return re2.compile(text, _options())
+    except re2.error as error:
+        [reason] = error.args
+        if reason.startswith(_BEYOND):
+            raise BeyondRE2(
+                f"The topics pattern {text!r} is not evaluated by this broker, which knows the"
+                f" syntax of RE2: {reason.decode()}."
+            ) from error
+        raise MetadataStoreError(
+            f"The topics pattern {text!r} is not valid: {reason.decode()}."
+        ) from error
 
 
-def _is_common_syntax(text: str) -> bool:
-    """Whether it means the same to every engine."""
-    if "[" in text and any(each in text for each in _SET_ARITHMETIC):
-        return False
-    for token in _TOKEN.finditer(text):
-        escaped = token["escaped"]
-        if escaped and escaped.isalpha() and escaped not in _COMMON_ESCAPES:
-            return False
-        if token["set"] and "[" in token["set"][1:]:
-            return False
-    return True
+@lru_cache(maxsize=1)
+def _options() -> Any:
+    import re2
+
+    options = re2.Options()
+    options.max_mem = PROGRAM_BYTES_MAX
+    options.never_capture = True
+    options.log_errors = False
+    return options
 
 
-def _is_cheap(text: str) -> bool:
-    repetitions = options = 0
-    for token in _TOKEN.finditer(text):
-        if token["group"]:
-            return False
-        repetitions += token["repetition"] is not None
-        options += token["option"] is not None
-    return repetitions <= REPETITIONS_MAX and options <= OPTIONS_MAX
-
-
-def matches(pattern: re.Pattern[str], topic: TopicName) -> bool:
+def matches(pattern: TopicsPattern, topic: TopicName) -> bool:
     """Whether a pattern names a topic, or the partitioned topic that it is a part of."""
-    return pattern.fullmatch(topic.partitioned_topic_name.split("://", 1)[1]) is not None
+    # RE2 works on bytes; of a str it would count all characters again to tell where it matches.
+    name = topic.partitioned_topic_name.split("://", 1)[1].encode()
+    return pattern.fullmatch(name) is not None
 
 
 def topics_hash(topics: Iterable[str]) -> str:

@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PersistenceError, PulsarError, TopicTerminated
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
@@ -36,6 +37,7 @@ class Producer(ProducerState):
         self.epoch = epoch
         self.user_provided_name = user_provided_name
         self.metadata = metadata
+        self.rates: Rates | None = None  # once somebody asked for them
         self._waiting_idle: list[asyncio.Future[None]] = []
         self._publications: deque[Publication] = deque()  # of which steps kept a part; in order
 

@@ -1,15 +1,49 @@
-"""The counters of topics and subscriptions, as /metrics and REST tell them."""
+"""The counters and rates of topics and what they have, as /metrics and REST tell them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from pyxbroker.base.rates import Rates
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
+# What may be read of one topic before others have a turn.
+SUBSCRIPTIONS_PER_STEP = 32
+
+
+class ConsumerStats(NamedTuple):
+    """One consumer; rates are per second, over the last minute that was looked at."""
+
+    name: str
+    consumer_id: int
+    unacked_messages: int
+    is_blocked: int  # 1: it has too many unacknowledged messages, and gets no more
+    permits: int
+    msg_out: int
+    bytes_out: int
+    rate_out: float
+    throughput_out: float
+    rate_redelivered: float
+    rate_acked: float
+
+
+class ProducerStats(NamedTuple):
+    """One producer; rates are per second."""
+
+    name: str
+    producer_id: int
+    rate_in: float
+    throughput_in: float
+    message_size: float  # mean bytes
+
 
 class SubscriptionStats(NamedTuple):
-    """One subscription since its topic was opened."""
+    """One subscription since its topic was opened; rates are per second."""
 
     name: str
     consumers: int
@@ -17,57 +51,178 @@ class SubscriptionStats(NamedTuple):
     unacked_messages: int  # sent to consumers, not acknowledged
     msg_out: int
     bytes_out: int
-    msg_drop: int = 0  # of a non-persistent topic: that no consumer could take
-    stopped_by_damage: str | None = None  # why nothing more is read, where that is so
+    rate_out: float
+    throughput_out: float
+    msg_drop: int  # of a non-persistent topic: that no consumer could take
+    stopped_by_damage: str | None  # why nothing more is read, where that is so
+    consumer_stats: tuple[ConsumerStats, ...]  # where asked for
 
 
 class TopicStats(NamedTuple):
-    """One topic since it was opened."""
+    """One topic since it was opened; rates are per second."""
 
     name: str
     namespace: str
     producers: int
     consumers: int
-    subscriptions: tuple[SubscriptionStats, ...]
+    subscription_count: int
     msg_in: int
     bytes_in: int
+    rate_in: float
+    throughput_in: float
     msg_out: int
     bytes_out: int
+    rate_out: float
+    throughput_out: float
     storage_size: int  # bytes
+    backlog: int  # entries that are not acknowledged, of all subscriptions
     backlog_size: int  # bytes that the slowest subscription has not acknowledged
+    subscriptions: tuple[SubscriptionStats, ...]
+    producer_stats: tuple[ProducerStats, ...]  # where asked for
 
 
-def subscription_stats(subscription: Subscription) -> SubscriptionStats:
-    """The counters of one subscription."""
-    consumers = subscription.consumers
-    return SubscriptionStats(
-        name=subscription.name,
-        consumers=len(consumers),
-        backlog=subscription.backlog,
-        unacked_messages=sum(each.unacked_messages for each in consumers),
-        msg_out=subscription.msg_out,
-        bytes_out=subscription.bytes_out,
-        msg_drop=subscription.msg_drop,
-        stopped_by_damage=subscription.dispatcher.stopped_by_damage,
-    )
+class Detail(NamedTuple):
+    """What else is read than topics and subscriptions."""
+
+    producers: bool = False
+    consumers: bool = False
 
 
-def topic_stats(topic: Topic) -> TopicStats:
-    """The counters of one topic."""
-    subscriptions = tuple(subscription_stats(each) for each in topic.all_subscriptions())
-    backlog = max((each.backlog for each in topic.subscriptions.values()), default=0)
-    entries = topic.entries
+NO_DETAIL = Detail()
+
+
+def read_stats(topics: Iterable[Topic], detail: Detail = NO_DETAIL) -> Iterator[TopicStats | None]:
+    """All topics, one after the other; None is a place to stop within one that takes long."""
+    for topic in topics:
+        subscriptions: list[SubscriptionStats] = []
+        slowest = 0
+        for each in topic.all_subscriptions():
+            stats = _subscription_stats(each, detail)
+            subscriptions.append(stats)
+            if stats.backlog > slowest and each.is_durable:
+                slowest = stats.backlog
+            if len(subscriptions) % SUBSCRIPTIONS_PER_STEP == 0:
+                yield None
+        yield _topic_stats(topic, tuple(subscriptions), slowest, detail)
+
+
+def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
+    """One topic, at once."""
+    [stats] = [each for each in read_stats((topic,), detail) if each is not None]
+    return stats
+
+
+def _topic_stats(
+    topic: Topic, subscriptions: tuple[SubscriptionStats, ...], slowest: int, detail: Detail
+) -> TopicStats:
+    name = topic.name
+    now = time.monotonic()
+    msg_in, bytes_in = topic.received()
+    rates = topic.rates
+    if rates is None:
+        rates = topic.rates = Rates(now, msg_in, bytes_in)
+    rate_in, throughput_in = rates.per_second(now, msg_in, bytes_in)
+    size = topic.storage_size
+    # Entries are of about one size in most topics; the exact bytes would need a read of each.
+    entries = topic.entries if slowest else 0
+    backlog_size = size * slowest // entries if entries else 0
+    outgoing = _outgoing(subscriptions) if subscriptions else NOTHING_GOES_OUT
+    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog = outgoing
     return TopicStats(
-        name=str(topic.name),
-        namespace=topic.name.namespace,
-        producers=len(topic.producers),
-        consumers=sum(each.consumers for each in subscriptions),
-        subscriptions=subscriptions,
-        msg_in=topic.msg_in,
-        bytes_in=topic.bytes_in,
-        msg_out=sum(each.msg_out for each in subscriptions),
-        bytes_out=sum(each.bytes_out for each in subscriptions),
-        storage_size=topic.storage_size,
-        # Entries are of about one size in most topics; the exact bytes would need a read of each.
-        backlog_size=topic.storage_size * backlog // entries if entries else 0,
+        str(name),
+        name.namespace,
+        len(topic.producers),
+        consumers,
+        len(subscriptions),
+        msg_in,
+        bytes_in,
+        rate_in,
+        throughput_in,
+        msg_out,
+        bytes_out,
+        rate_out,
+        throughput_out,
+        size,
+        backlog,
+        backlog_size,
+        subscriptions,
+        _producers(topic, now) if detail.producers else (),
     )
+
+
+NOTHING_GOES_OUT = (0, 0, 0, 0.0, 0.0, 0)
+
+
+def _outgoing(
+    subscriptions: tuple[SubscriptionStats, ...],
+) -> tuple[int, int, int, float, float, int]:
+    """The sums that a topic has of its subscriptions."""
+    if len(subscriptions) == 1:
+        [only] = subscriptions
+        return (
+            only.consumers,
+            only.msg_out,
+            only.bytes_out,
+            only.rate_out,
+            only.throughput_out,
+            only.backlog,
+        )
+    return (
+        sum(each.consumers for each in subscriptions),
+        sum(each.msg_out for each in subscriptions),
+        sum(each.bytes_out for each in subscriptions),
+        sum(each.rate_out for each in subscriptions),
+        sum(each.throughput_out for each in subscriptions),
+        sum(each.backlog for each in subscriptions),
+    )
+
+
+def _subscription_stats(subscription: Subscription, detail: Detail) -> SubscriptionStats:
+    consumers = subscription.consumers
+    now = time.monotonic()
+    msg_out, bytes_out = subscription.sent()
+    rates = subscription.rates
+    if rates is None:
+        rates = subscription.rates = Rates(now, msg_out, bytes_out)
+    return SubscriptionStats(
+        subscription.name,
+        len(consumers),
+        subscription.backlog,
+        sum(each.unacked_messages for each in consumers) if consumers else 0,
+        msg_out,
+        bytes_out,
+        *rates.per_second(now, msg_out, bytes_out),
+        subscription.msg_drop,
+        subscription.dispatcher.stopped_by_damage,
+        tuple(map(_consumer_stats, consumers)) if detail.consumers else (),
+    )
+
+
+def _consumer_stats(consumer: Consumer) -> ConsumerStats:
+    rates = consumer.rates()
+    return ConsumerStats(
+        name=consumer.name,
+        consumer_id=consumer.consumer_id,
+        unacked_messages=consumer.unacked_messages,
+        is_blocked=int(consumer.is_at_limit),
+        permits=consumer.permits,
+        msg_out=consumer.msg_out,
+        bytes_out=consumer.bytes_out,
+        rate_out=rates.msg_out,
+        throughput_out=rates.bytes_out,
+        rate_redelivered=rates.redelivered,
+        rate_acked=rates.acked,
+    )
+
+
+def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
+    return tuple(_producer_stats(each, now) for each in topic.producers.values())
+
+
+def _producer_stats(producer: Producer, now: float) -> ProducerStats:
+    msg_in, bytes_in = producer.msg_in, producer.bytes_in
+    if producer.rates is None:
+        producer.rates = Rates(now, msg_in, bytes_in)
+    rate, throughput = producer.rates.per_second(now, msg_in, bytes_in)
+    mean = throughput / rate if rate else 0.0
+    return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)

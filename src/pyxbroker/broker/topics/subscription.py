@@ -13,6 +13,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     SubscriptionBusy,
 )
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
@@ -64,9 +65,12 @@ class Subscription:
         self.kind = SubscriptionType.EXCLUSIVE
         self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
         self.closing = False  # it is being deleted or moved: no consumer may come
+        self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
+        self.arriving = 0  # consumers that are on their way to it
         self.msg_drop = 0  # messages of a non-persistent topic that no consumer could take
         self._past_msg_out = 0  # to consumers that are gone
         self._past_bytes_out = 0
+        self.rates: Rates | None = None  # of what goes out; once somebody asked for them
 
     @property
     def consumers(self) -> list[Consumer]:
@@ -205,15 +209,13 @@ class Subscription:
                 consumer.end_told = True
                 connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
-    @property
-    def msg_out(self) -> int:
-        """Messages sent to consumers since the topic was opened."""
-        return self._past_msg_out + sum(each.msg_out for each in self.consumers)
-
-    @property
-    def bytes_out(self) -> int:
-        """Bytes sent to consumers since the topic was opened."""
-        return self._past_bytes_out + sum(each.bytes_out for each in self.consumers)
+    def sent(self) -> tuple[int, int]:
+        """Messages and bytes sent to consumers since the topic was opened."""
+        messages, size = self._past_msg_out, self._past_bytes_out
+        for each in self.consumers:
+            messages += each.msg_out
+            size += each.bytes_out
+        return messages, size
 
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool

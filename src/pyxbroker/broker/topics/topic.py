@@ -15,10 +15,12 @@ from pyxbroker.base.errors import (
     ProducerBlockedQuotaExceededException,
     ProducerBusy,
     ServiceNotReady,
+    SubscriptionBusy,
     SubscriptionNotFound,
     TopicTerminated,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -30,7 +32,7 @@ from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
-from pyxbroker.mledger.opening import delete_managed_ledger
+from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
 
@@ -122,6 +124,7 @@ class Topic:
 
         Without publish steps it is the append itself."""
         self.source: EntrySource = managed_ledger  # of dispatchers
+        self.rates: Rates | None = None  # of what comes in; once somebody asked for them
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -181,14 +184,13 @@ class Topic:
         self._past_msg_in += producer.msg_in
         self._past_bytes_in += producer.bytes_in
 
-    @property
-    def msg_in(self) -> int:
-        """Messages received since the topic was opened."""
-        return self._past_msg_in + sum(each.msg_in for each in self.producers.values())
-
-    @property
-    def bytes_in(self) -> int:
-        return self._past_bytes_in + sum(each.bytes_in for each in self.producers.values())
+    def received(self) -> tuple[int, int]:
+        """Messages and bytes received since the topic was opened."""
+        messages, size = self._past_msg_in, self._past_bytes_in
+        for each in self.producers.values():
+            messages += each.msg_in
+            size += each.bytes_in
+        return messages, size
 
     def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
         """Who looks at SENDs before they are appended from now on, in that order."""
@@ -319,8 +321,8 @@ class Topic:
         return subscription
 
     def drop_unused_reader(self, subscription: Subscription) -> None:
-        """Forgets the subscription of a reader that is gone; while it is moved, it comes back."""
-        if not subscription.consumers and not subscription.closing:
+        """Forgets the subscription of a reader that is gone, unless it is coming (back)."""
+        if not (subscription.consumers or subscription.arriving or subscription.closing):
             self._readers.discard(subscription)
 
     async def unsubscribe(self, subscription: Subscription) -> None:
@@ -329,6 +331,28 @@ class Topic:
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
         self._readers.discard(subscription)
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        """Deletes a durable subscription, also one whose cursor cannot be read; with force, its
+        consumers are sent away.
+
+        Raises SubscriptionNotFound, SubscriptionBusy, ServiceNotReady, MetadataError.
+        """
+        self.check_open()
+        if name in self.managed_ledger.unreadable:
+            await delete_unreadable_cursor(self.managed_ledger, name)
+            return
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
+        await subscription.cursor.created()
+        if subscription.consumers and not force:
+            raise SubscriptionBusy("Subscription has active connected consumers")
+        if subscription.closing:
+            raise ServiceNotReady("Subscription is fenced")
+        subscription.closing = True
+        subscription.disconnect()
+        await self.unsubscribe(subscription)
 
     # --- positions ----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from pyxbroker.base.errors import (
     PersistenceError,
     PulsarError,
     ServiceNotReady,
+    SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
 )
@@ -20,6 +21,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
+from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic, TopicLimits
 from pyxbroker.connection import Turn
 from pyxbroker.entry import Position
@@ -166,7 +168,7 @@ class Topics:
         self._cache = MetadataCache(store)
         self._ledger_limits = limits_of(config)
         self._topic_limits = topic_limits_of(config)
-        self._topics: dict[TopicName, Topic] = {}
+        self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._policies: dict[str, tuple[bytes, NamespacePolicies]] = {}  # and what they are made of
         self._closing = False
@@ -174,7 +176,7 @@ class Topics:
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
 
     def __iter__(self) -> Iterator[Topic]:
-        return iter(list(self._topics.values()))
+        return self._topics.values()
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -242,7 +244,7 @@ class Topics:
             if former is not None:
                 # What it has under way must not meet what its successor does.
                 await former.settle()
-                self._topics.pop(name, None)
+                self._topics.pop(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create)
             managed_ledger = await self._open_managed_ledger(name, create, properties)
@@ -354,7 +356,27 @@ class Topics:
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         if self._topics.get(topic.name) is topic:
-            del self._topics[topic.name]
+            self._topics.pop(topic.name)
+
+    async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
+        """Deletes a subscription of a topic, or of every partition of a partitioned one.
+
+        Raises TopicNotFound, and what Topic.delete_subscription does.
+        """
+        count = (await self.partitioned.read(name)).partitions
+        if count == 0:
+            await (await self.get(name, create=False)).delete_subscription(subscription, force)
+            return
+        missing: list[PulsarError] = []
+        for partition in map(name.partition, range(count)):
+            try:
+                topic = await self.get(partition, create=False)
+                await topic.delete_subscription(subscription, force)
+            except (TopicNotFound, SubscriptionNotFound) as error:
+                # Partitions are made when they are used, and may have been used by others only.
+                missing.append(error)
+        if len(missing) == count:
+            raise missing[0]
 
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
@@ -370,9 +392,11 @@ class Topics:
     def open_names(self, namespace: str, domain: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
         return [
-            name
-            for name, topic in self._topics.items()
-            if name.domain == domain and name.namespace == namespace and not topic.fenced
+            topic.name
+            for topic in self
+            if topic.name.domain == domain
+            and topic.name.namespace == namespace
+            and not topic.fenced
         ]
 
     async def _in_slices(self) -> AsyncIterator[Topic]:

@@ -1,0 +1,31 @@
+"""/admin/v2/{domain}/.../subscription: subscriptions, as Pulsar's PersistentTopics has them."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, topic_of
+from pyxbroker.admin.response import Response
+from pyxbroker.base.errors import SubscriptionBusy, TopicNotFound
+
+PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a subscription, also one whose cursor cannot be read; with force, even while
+    consumers are connected to it.
+    """
+    name = topic_of(request)
+    force = request.flag("force")
+    await check_namespace(request, name.namespace)
+    topics = request.app.broker.topics
+    try:
+        await topics.delete_subscription(name, request.parameters["subName"], force)
+    except TopicNotFound:
+        raise HttpError(404, f"Topic {name} not found") from None
+    except SubscriptionBusy as error:
+        raise HttpError(412, str(error)) from None
+    return Response.empty()
+
+
+ROUTES = (("DELETE", PATH, delete),)

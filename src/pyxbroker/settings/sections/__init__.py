@@ -1,0 +1,1 @@
+"""The schema of the settings, one file per section of the reference page."""

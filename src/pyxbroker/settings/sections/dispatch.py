@@ -1,0 +1,33 @@
+"""How much dispatchers read and hand out in one round."""
+
+from __future__ import annotations
+
+from pyxbroker.settings.schema import Section, setting
+
+
+class Dispatch(Section, title="Dispatch"):
+    dispatcherMaxReadBatchSize: int = setting(
+        100, "Entries that a dispatcher reads in one round.", minimum=1
+    )
+    dispatcherMaxReadSizeBytes: int = setting(
+        5 * 1024 * 1024, "Bytes that a dispatcher reads in one round.", unit="bytes", minimum=1
+    )
+    dispatcherMinReadBatchSize: int = setting(
+        1, "Entries that a dispatcher reads in one round after a read failed.", minimum=1
+    )
+    dispatcherMaxRoundRobinBatchSize: int = setting(
+        20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
+    )
+    dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
+        50,
+        "First wait of a dispatcher after a failed read; it doubles with each further one. Pulsar's"
+        " own default is 15000.",
+        unit="ms",
+        minimum=1,
+    )
+    dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
+        1_000,
+        "Longest wait of a dispatcher after failed reads. Pulsar's own default is 60000.",
+        unit="ms",
+        minimum=1,
+    )

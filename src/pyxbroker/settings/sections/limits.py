@@ -1,0 +1,62 @@
+"""Upper bounds: of what waits, and of how many there may be of a thing."""
+
+from __future__ import annotations
+
+from pyxbroker.settings.schema import Section, setting
+
+
+class Limits(Section, title="Limits"):
+    maxMessagePublishBufferSizeInMB: int = setting(
+        64,
+        "Bytes of published messages that may wait for the disk, over all connections; beyond it"
+        " the broker stops reading from producers until half of them are done. Pulsar's own default"
+        " is half of the JVM's direct memory.",
+        unit="MiB",
+        minimum=1,
+    )
+    maxPendingPublishRequestsPerConnection: int = setting(
+        1000,
+        "Publishes of one connection that may wait for the disk; beyond it the broker stops reading"
+        " from that connection.",
+        minimum=1,
+    )
+    maxConcurrentLookupRequest: int = setting(
+        50_000, "Lookups in progress; further ones are refused with TooManyRequests.", minimum=1
+    )
+    maxConcurrentTopicLoadRequest: int = setting(
+        5_000, "Topics that are opened at the same time; further ones wait.", minimum=1
+    )
+    brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
+    brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
+    maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")
+    maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.")
+    maxProducersPerTopic: int = setting(0, "Producers of one topic; 0 is no limit.")
+    maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")
+    maxConsumersPerSubscription: int = setting(0, "Consumers of one subscription; 0 is no limit.")
+    maxSubscriptionsPerTopic: int = setting(0, "Subscriptions of one topic; 0 is no limit.")
+    maxNumPartitionsPerPartitionedTopic: int = setting(
+        0,
+        "Partitions of one partitioned topic; 0 is no limit.",
+        dynamic=True,
+    )
+    maxUnackedMessagesPerConsumer: int = setting(
+        50_000,
+        "Messages that a consumer of a shared subscription may hold unacknowledged; 0 is no limit.",
+    )
+    maxUnackedMessagesPerSubscription: int = setting(
+        200_000,
+        "Messages that all consumers of a shared subscription may hold unacknowledged; 0 is no"
+        " limit.",
+    )
+    maxUnackedMessagesPerBroker: int = setting(
+        0,
+        "Messages that all consumers of shared subscriptions may hold unacknowledged; 0 is no"
+        " limit. At the limit only subscriptions that hold little go on, until half of it is left.",
+    )
+    maxUnackedMessagesPerSubscriptionOnBrokerBlocked: float = setting(
+        0.16,
+        "The part of maxUnackedMessagesPerBroker that one subscription may hold while the broker"
+        " is at that limit.",
+        minimum=0,
+        maximum=1,
+    )

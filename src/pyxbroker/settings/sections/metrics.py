@@ -1,0 +1,20 @@
+"""What /metrics shows."""
+
+from __future__ import annotations
+
+from pyxbroker.settings.schema import Section, setting
+
+
+class Metrics(Section, title="Metrics"):
+    exposeTopicLevelMetricsInPrometheus: bool = setting(
+        True, "Whether /metrics has series for each topic, or sums for each namespace only."
+    )
+    exposeConsumerLevelMetricsInPrometheus: bool = setting(
+        False, "Whether /metrics has series for each consumer, where each topic has some."
+    )
+    exposeProducerLevelMetricsInPrometheus: bool = setting(
+        False, "Whether /metrics has series for each producer, where each topic has some."
+    )
+    splitTopicAndPartitionLabelInPrometheus: bool = setting(
+        False, "Whether the partition of a topic is a label of its own in /metrics."
+    )

@@ -1,0 +1,116 @@
+"""How topics and subscriptions come, what they keep, and how they go."""
+
+from __future__ import annotations
+
+from pyxbroker.settings.schema import Section, setting
+
+
+class Topics(Section, title="Topics and subscriptions"):
+    allowAutoTopicCreation: bool = setting(
+        True, "Whether a client that names a topic which does not exist creates it."
+    )
+    allowAutoTopicCreationType: str = setting(
+        "non-partitioned",
+        "Kind of a topic that is created automatically.",
+        choices=("non-partitioned", "partitioned"),
+    )
+    defaultNumPartitions: int = setting(
+        1, "Partitions of a partitioned topic that is created automatically.", minimum=1
+    )
+    enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
+        True,
+        "Whether a client that subscribes by pattern gets the topics that match it, or all of the"
+        " namespace.",
+    )
+    enableBrokerTopicListWatcher: bool = setting(
+        True, "Whether clients that subscribe by pattern are told of topics that come and go."
+    )
+    subscriptionPatternMaxLength: int = setting(
+        50, "Characters of a topics pattern; with a longer one the client matches by itself."
+    )
+    allowAutoSubscriptionCreation: bool = setting(
+        True,
+        "Whether a consumer that names a subscription which does not exist creates it.",
+        dynamic=True,
+    )
+    brokerDeleteInactiveTopicsEnabled: bool = setting(
+        True, "Whether a topic that nobody has used for a while is deleted, with its messages."
+    )
+    brokerDeleteInactiveTopicsMode: str = setting(
+        "delete_when_no_subscriptions",
+        "Which topics nobody uses: those without producers and without subscriptions, or those"
+        " without producers and consumers whose subscriptions have acknowledged everything.",
+        choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+    )
+    brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
+        60, "Time between two looks for inactive topics.", unit="s", minimum=1
+    )
+    brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
+        None,
+        "How long nobody has to use a topic before it is deleted; empty is the time between two"
+        " looks. A topic is kept for its retention time in any case.",
+        unit="s",
+    )
+    brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
+        False,
+        "Whether the number of partitions of a partitioned topic is forgotten when all of its"
+        " partitions were deleted as inactive.",
+        dynamic=True,
+    )
+    brokerDeduplicationEnabled: bool = setting(
+        False, "Whether messages that a producer sends again are recognised and not stored twice."
+    )
+    defaultNumberOfNamespaceBundles: int = setting(
+        4, "Bundles of a namespace that is created without saying how many.", minimum=1
+    )
+    defaultRetentionTimeInMinutes: int = setting(
+        0,
+        "How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever.",
+        unit="min",
+        minimum=-1,
+    )
+    defaultRetentionSizeInMB: int = setting(
+        0,
+        "How much of acknowledged messages is kept for each topic; 0 none, -1 without limit.",
+        unit="MiB",
+        minimum=-1,
+    )
+    ttlDurationDefaultInSeconds: int = setting(
+        0, "Unacknowledged messages of this age are acknowledged for all; 0 never.", unit="s"
+    )
+    messageExpiryCheckIntervalInMinutes: int = setting(
+        5, "Time between two looks for expired messages.", unit="min", minimum=1
+    )
+    subscriptionExpirationTimeMinutes: int = setting(
+        0, "Subscriptions without a consumer for this time are deleted; 0 never.", unit="min"
+    )
+    subscriptionExpiryCheckIntervalInMinutes: int = setting(
+        5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
+    )
+    activeConsumerFailoverDelayTimeMillis: int = setting(
+        1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"
+    )
+    delayedDeliveryEnabled: bool = setting(
+        True, "Whether Shared and Key_Shared subscriptions wait for a message's time."
+    )
+    activeConsumerFailoverConsistentHashing: bool = setting(
+        False,
+        "Whether the active consumer of a failover subscription on a partition is chosen by hashes"
+        " of the names, as on other topics, and not by the number of the partition.",
+    )
+    subscriptionKeySharedUseConsistentHashing: bool = setting(
+        True,
+        "Whether keys of a Key_Shared subscription are spread by points on a ring; otherwise each"
+        " consumer has one range of hashes.",
+    )
+    subscriptionKeySharedConsistentHashingReplicaPoints: int = setting(
+        100, "Points on the ring for each consumer of a Key_Shared subscription.", minimum=1
+    )
+    keySharedLookAheadMsgInReplayThresholdPerConsumer: int = setting(
+        2000,
+        "Entries of a Key_Shared subscription that may wait for their consumer, for each consumer,"
+        " before no new ones are read; 0 is no limit.",
+    )
+    keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
+        20_000, "The same for the whole subscription; 0 is no limit."
+    )

@@ -1,0 +1,262 @@
+"""Every counter and rate, once: what it means, where it is read, which series it is in /metrics.
+
+Names, labels and types of series are Pulsar's and BookKeeper's. Apache Pulsar exposes its own topic
+series as gauges, the ever-growing `_total` ones too; dashboards do not mind, and we do the same.
+A new series is one more row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+GAUGE = "gauge"
+COUNTER = "counter"
+
+
+class Stat(NamedTuple):
+    """One number of a topic, a subscription, ... or of the whole.
+
+    Where a series of its own has no name, only the sum over all topics is shown.
+    """
+
+    field: str  # of the statistics that it is read from
+    help: str
+    series: str
+    broker_series: str = ""  # of the sum over all topics
+    kind: str = GAUGE
+    only_set: bool = False  # there is a series, with the value 1, only where the field is not empty
+
+
+# Of topics; of namespaces, as sums, where topics have no series of their own.
+TOPIC = (
+    Stat(
+        "subscription_count",
+        "Subscriptions, those of readers included.",
+        "pulsar_subscriptions_count",
+        "pulsar_broker_subscriptions_count",
+    ),
+    Stat(
+        "producers",
+        "Connected producers.",
+        "pulsar_producers_count",
+        "pulsar_broker_producers_count",
+    ),
+    Stat(
+        "consumers",
+        "Connected consumers.",
+        "pulsar_consumers_count",
+        "pulsar_broker_consumers_count",
+    ),
+    Stat(
+        "rate_in",
+        "Messages received per second.",
+        "pulsar_rate_in",
+        "pulsar_broker_rate_in",
+    ),
+    Stat(
+        "rate_out",
+        "Messages sent to consumers per second.",
+        "pulsar_rate_out",
+        "pulsar_broker_rate_out",
+    ),
+    Stat(
+        "throughput_in",
+        "Bytes received per second.",
+        "pulsar_throughput_in",
+        "pulsar_broker_throughput_in",
+    ),
+    Stat(
+        "throughput_out",
+        "Bytes sent to consumers per second.",
+        "pulsar_throughput_out",
+        "pulsar_broker_throughput_out",
+    ),
+    Stat(
+        "msg_in",
+        "Messages received since the topic was opened.",
+        "pulsar_in_messages_total",
+        "pulsar_broker_in_messages_total",
+    ),
+    Stat(
+        "bytes_in",
+        "Bytes received since the topic was opened.",
+        "pulsar_in_bytes_total",
+        "pulsar_broker_in_bytes_total",
+    ),
+    Stat(
+        "msg_out",
+        "Messages sent to consumers since the topic was opened.",
+        "",
+        "pulsar_broker_out_messages_total",
+    ),
+    Stat(
+        "bytes_out",
+        "Bytes sent to consumers since the topic was opened.",
+        "",
+        "pulsar_broker_out_bytes_total",
+    ),
+    Stat(
+        "storage_size",
+        "Bytes of the messages that are kept.",
+        "pulsar_storage_size",
+        "pulsar_broker_storage_size",
+    ),
+    Stat(
+        "storage_size",
+        "Bytes of the messages that are kept, each counted once.",
+        "pulsar_storage_logical_size",
+        "pulsar_broker_storage_logical_size",
+    ),
+    Stat(
+        "backlog_size",
+        "Bytes that the slowest subscription has not acknowledged.",
+        "pulsar_storage_backlog_size",
+        "pulsar_broker_storage_backlog_size",
+    ),
+    Stat(
+        "backlog",
+        "Entries that are not acknowledged, summed over subscriptions.",
+        "pulsar_msg_backlog",
+        "pulsar_broker_msg_backlog",
+    ),
+)
+
+# How many topics a sum is about.
+TOPICS = Stat("", "Open topics.", "pulsar_topics_count", "pulsar_broker_topics_count")
+
+SUBSCRIPTION = (
+    Stat("backlog", "Entries that are not acknowledged.", "pulsar_subscription_back_log"),
+    Stat(
+        "unacked_messages",
+        "Messages sent to consumers and not acknowledged.",
+        "pulsar_subscription_unacked_messages",
+    ),
+    Stat("consumers", "Connected consumers.", "pulsar_subscription_consumers_count"),
+    Stat(
+        "rate_out",
+        "Messages sent to consumers per second.",
+        "pulsar_subscription_msg_rate_out",
+    ),
+    Stat(
+        "throughput_out",
+        "Bytes sent to consumers per second.",
+        "pulsar_subscription_msg_throughput_out",
+    ),
+    Stat("msg_out", "Messages sent since the topic was opened.", "pulsar_out_messages_total"),
+    Stat("bytes_out", "Bytes sent since the topic was opened.", "pulsar_out_bytes_total"),
+    Stat(
+        "stopped_by_damage",
+        "1: nothing more is read, since too many entries in a row are lost.",
+        "pyxbroker_subscription_stopped_by_damage",
+        only_set=True,
+    ),
+)
+
+CONSUMER = (
+    Stat(
+        "rate_redelivered",
+        "Messages sent again per second.",
+        "pulsar_consumer_msg_rate_redeliver",
+    ),
+    Stat(
+        "unacked_messages",
+        "Messages sent to the consumer and not acknowledged.",
+        "pulsar_consumer_unacked_messages",
+    ),
+    Stat(
+        "is_blocked",
+        "1: it gets nothing, since it has too many messages unacknowledged.",
+        "pulsar_consumer_blocked_on_unacked_messages",
+    ),
+    Stat(
+        "rate_out",
+        "Messages sent to the consumer per second.",
+        "pulsar_consumer_msg_rate_out",
+    ),
+    Stat(
+        "rate_acked",
+        "Messages acknowledged per second.",
+        "pulsar_consumer_msg_ack_rate",
+    ),
+    Stat(
+        "throughput_out",
+        "Bytes sent to the consumer per second.",
+        "pulsar_consumer_msg_throughput_out",
+    ),
+    Stat(
+        "permits",
+        "Messages that the consumer still wants.",
+        "pulsar_consumer_available_permits",
+    ),
+    Stat("msg_out", "Messages sent to the consumer.", "pulsar_out_messages_total"),
+    Stat("bytes_out", "Bytes sent to the consumer.", "pulsar_out_bytes_total"),
+)
+
+PRODUCER = (
+    Stat("rate_in", "Messages received per second.", "pulsar_producer_msg_rate_in"),
+    Stat("throughput_in", "Bytes received per second.", "pulsar_producer_msg_throughput_in"),
+    Stat("message_size", "Mean bytes of a message.", "pulsar_producer_msg_average_Size"),
+)
+
+# Of the embedded bookie (storage.h, storage_stats), where a counter has one of BookKeeper's names.
+BOOKIE = (
+    Stat("ledgers", "Ledgers that are stored.", "bookie_ledgers_count"),
+    Stat("entries", "Entries that are stored.", "bookie_entries_count"),
+    Stat(
+        "queue_adds",
+        "Entries that wait for the journal.",
+        "bookie_journal_JOURNAL_QUEUE_SIZE",
+    ),
+    Stat("dirty_bytes", "Bytes that are in the journal only.", "bookie_write_cache_size"),
+    Stat("cache_bytes", "Bytes of entries in memory.", "bookie_read_cache_size"),
+    Stat("add_bytes", "Bytes of entries added.", "bookie_WRITE_BYTES_total", kind=COUNTER),
+    Stat(
+        "journal_bytes",
+        "Bytes written to the journal.",
+        "bookie_journal_JOURNAL_WRITE_BYTES_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "cache_hits",
+        "Entries read from memory.",
+        "bookie_read_cache_hits_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "disk_reads",
+        "Entries read from the disk.",
+        "bookie_read_cache_misses_total",
+        kind=COUNTER,
+    ),
+)
+
+# Of what is stored as a whole.
+STORAGE = (
+    # BookKeeper's words: 1 takes entries, 0 only reads.
+    Stat("is_healthy", "1: entries are stored; 0: they are only read.", "bookie_SERVER_STATUS"),
+    Stat(
+        "is_healthy",
+        "Directories of ledgers that can be written.",
+        "bookie_ledger_writable_dirs",
+    ),
+    Stat(
+        "refused_sends",
+        "Sends refused, since nothing could be stored.",
+        "bookie_ADD_ENTRY_REJECTED_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "unknown_ledgers",
+        "Ledgers that are stored and that no metadata names.",
+        "pyxbroker_bookie_unknown_ledgers",
+    ),
+)
+
+PROCESS = (
+    Stat("virtual_bytes", "Virtual memory in bytes.", "process_virtual_memory_bytes"),
+    Stat("resident_bytes", "Resident memory in bytes.", "process_resident_memory_bytes"),
+    Stat("start_s", "Start, in seconds since the epoch.", "process_start_time_seconds"),
+    Stat("cpu_s", "User and system CPU, in seconds.", "process_cpu_seconds_total", kind=COUNTER),
+    Stat("open_files", "Open file descriptors.", "process_open_fds"),
+    Stat("open_files_max", "File descriptors that may be open.", "process_max_fds"),
+)
