@@ -30,8 +30,10 @@ def test_a_dispatcher_waits_for_entries_while_it_has_consumers(tmp_path: Path, k
             await client.subscribe(2, subscription="other", subType=kind)
             assert len(waiting) == 2
             await broker.publish(b"x")
-            assert {each.consumer_id for each in await client.messages(2)} == {1, 2}
+            messages = await client.messages(2)
+            assert {each.consumer_id for each in messages} == {1, 2}
             for consumer_id in (1, 2):
+                await client.ack(messages[0].position, consumer_id=consumer_id)
                 command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=0)
                 await client.request(command, "success")
             assert len(waiting) == 0
