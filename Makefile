@@ -113,10 +113,12 @@ tidy: dev ## the house rules: sizes, arrows between the parts, words
 	$(PYTEST) tests/test_tidy.py
 
 .PHONY: docs
-docs: build ## write the pages and files that come from the settings' schema
+docs: build ## write the pages and files that come from tables: settings, policies, REST
 	@mkdir -p conf
 	$(BIN)/pyxbroker config --markdown > docs/configuration.md
 	$(BIN)/pyxbroker config --sample > conf/standalone.conf
+	$(PY) -m pyxbroker.policies.page > docs/policies.md
+	$(PY) -m pyxbroker.admin.documents > docs/rest.md
 
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,6 +15,8 @@ from tests.zookeeper_server import ZooKeeperServer
 
 from compat_tests.conftest import official_client
 from compat_tests.messages import payload, publish, receive
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import open_store
 
 pytestmark = [pytest.mark.interop, pytest.mark.pyxbroker]
 
@@ -94,6 +98,46 @@ def test_a_lost_session_stops_nothing(
     reader = client.create_reader(topic, pulsar.MessageId.earliest)
     assert [reader.read_next(5000).data() for _ in range(2)] == [b"before", b"meanwhile"]
     client.close()
+
+
+def test_a_policy_that_another_process_sets_is_in_force_within_a_second(
+    broker: Broker, zookeeper: ZooKeeperServer, topic: str
+) -> None:
+    client = official_client(broker.url)
+    shared = pulsar.ConsumerType.Shared
+    consumer = client.subscribe(topic, "s", consumer_type=shared, receiver_queue_size=100)
+    _set_policies(zookeeper, {"max_unacked_messages_per_consumer": 10})
+    time.sleep(1)
+    producer = client.create_producer(topic, batching_enabled=False)
+    publish(producer, [payload(number) for number in range(50)])
+    for number in range(10):
+        assert consumer.receive(5000).data() == payload(number)
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1000)
+    _set_policies(zookeeper, {"max_unacked_messages_per_consumer": 20})
+    began = time.monotonic()
+    for number in range(10, 20):
+        assert consumer.receive(1000).data() == payload(number)
+    assert time.monotonic() - began < 1
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(1000)
+    client.close()
+
+
+def _set_policies(zookeeper: ZooKeeperServer, changes: dict[str, int]) -> None:
+    """Changes a namespace's record in this process; the broker is another one."""
+
+    async def change() -> None:
+        store = open_store(f"zk:{zookeeper.address}")
+        await store.open()
+        path = paths.namespace_policies("public/default")
+        found = await store.get(path)
+        assert found is not None
+        value = json.dumps(json.loads(found.value) | changes).encode()
+        await store.put(path, value, found.version)
+        await store.close()
+
+    asyncio.run(change())
 
 
 def _eventually(action: Callable[[], object]) -> None:

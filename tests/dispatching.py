@@ -22,10 +22,10 @@ from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
-from pyxbroker.broker.topics.topic import TopicLimits
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
+from pyxbroker.policies.table import Policies
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.reads import StorageReader
 from stored import LEDGER, add, storage
@@ -202,7 +202,8 @@ class Desk:
         topic = SimpleNamespace(
             name=TopicName.get("persistent://public/default/t"),
             partition=-1,
-            limits=TopicLimits(**limits),
+            policies=Policies(**limits),
+            unacked_in_broker=None,
             source=self.ledger,
             loop=self.loop,
             turn=group.turn,

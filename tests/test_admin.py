@@ -14,15 +14,23 @@ import pytest
 
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
-from pyxbroker.admin.errors import STATUS
+from pyxbroker.admin.errors import refusal_of
 from pyxbroker.admin.server import BACKLOG, WebServer
 from pyxbroker.base.errors import PulsarError, ServiceNotReady, TopicNotFound
 from pyxbroker.base.listening import listen
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.metadata.store import BadVersion
 from pyxbroker.settings.config import Config
 
 TIMEOUT_S = 10
+
+
+def subclasses(root: type[PulsarError]) -> list[type[PulsarError]]:
+    """The classes of base/errors.py below one, itself not included."""
+    below = [each for each in root.__subclasses__() if each.__module__ == root.__module__]
+    return [found for each in below for found in (each, *subclasses(each))]
+
 
 Answer = tuple[int, str, str]  # status, content type, body
 Get = Callable[..., Awaitable[Answer]]
@@ -100,7 +108,7 @@ def test_health_is_ok_while_storage_and_metadata_work() -> None:
 
 def test_lookup_answers_pulsars_lookup_data() -> None:
     async def test(service: FakeService, get: Get) -> None:
-        status, _, body = await get("/lookup/v2/topic/persistent/public/default/a%2Fb%20c")
+        status, _, body = await get("/lookup/v2/topic/persistent/public/default/a%2Bb%20c")
         assert status == 200
         assert json.loads(body) == {
             "brokerUrl": "pulsar://localhost:6650",
@@ -110,9 +118,11 @@ def test_lookup_answers_pulsars_lookup_data() -> None:
         }
         await get("/lookup/v2/topic/non-persistent/public/default/t")
         assert service.looked_up == [
-            "persistent://public/default/a/b c",
+            "persistent://public/default/a+b c",
             "non-persistent://public/default/t",
         ]
+        status, _, _ = await get("/lookup/v2/topic/persistent/public/default/a%2Fb")
+        assert (status, len(service.looked_up)) == (412, 2)
 
     run(test)
 
@@ -179,6 +189,32 @@ def test_listen_needs_a_free_port() -> None:
             listen("127.0.0.1", taken.getsockname()[1], BACKLOG)
 
 
-def test_every_status_belongs_to_an_error() -> None:
-    codes = {each.code for each in PulsarError.__subclasses__()}
-    assert set(STATUS) <= codes
+@pytest.mark.parametrize("kind", [PulsarError, *subclasses(PulsarError)])
+def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
+    statuses = {
+        401: {"AuthenticationError"},
+        403: {"AuthorizationError"},
+        404: {"TopicNotFound", "SubscriptionNotFound", "ConsumerNotFound"},
+        405: {"NotAllowed"},
+        406: {"PartitionsNotAllowed"},
+        409: {"ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "TopicExists"},
+        412: {"InvalidTopicName", "TopicBusy"},
+        429: {"TooManyRequests"},
+        503: {"ServiceNotReady"},
+    }
+    expected = next((status for status, names in statuses.items() if kind.__name__ in names), 500)
+    assert kind.http_status == expected
+    answer = refusal_of(kind("Why."))
+    assert answer is not None
+    assert (answer.status, answer.body) == (expected, b'{"reason":"Why."}')
+
+
+def test_what_fails_below_is_503_and_a_fault_of_ours_is_not_told() -> None:
+    for error, reason in (
+        (BadVersion("a {} b"), "The metadata store cannot answer: a {} b"),
+        (asyncio.TimeoutError(), "The broker did not answer in time."),
+    ):
+        answer = refusal_of(error)
+        assert answer is not None and isinstance(answer.body, bytes)
+        assert (answer.status, json.loads(answer.body)) == (503, {"reason": reason})
+    assert refusal_of(ValueError("a secret")) is None

@@ -124,7 +124,7 @@ def test_single_messages_unblock_a_consumer(tmp_path: Path) -> None:
         [position, other] = await append(topic.managed_ledger, BATCH, BATCH)
         await client.subscribe(1, permits=0)
         consumer = client.connection.consumers[1]
-        consumer.unacked_max = 10
+        consumer.set_unacked_max(10)
         client.flow(100, 1)
         await next_batch(client)
         assert await client.quiet() == []

@@ -13,7 +13,7 @@ from one_broker import Broker, Message, run, section
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, look_ahead
-from pyxbroker.broker.topics.topic import TopicLimits
+from pyxbroker.policies.table import Policies
 from pyxbroker.proto import PulsarApi as pb
 
 AUTO_SPLIT, STICKY = pb.KeySharedMode.AUTO_SPLIT, pb.KeySharedMode.STICKY
@@ -236,13 +236,13 @@ def test_not_more_than_the_look_ahead_is_read(tmp_path: Path) -> None:
 def test_the_look_ahead(
     per_consumer: int, per_subscription: int, unacked: tuple[int, int], expected: int
 ) -> None:
-    limits = TopicLimits(
+    policies = Policies(
         look_ahead_per_consumer_max=per_consumer,
         look_ahead_per_subscription_max=per_subscription,
         unacked_per_consumer_max=unacked[0],
         unacked_per_subscription_max=unacked[1],
     )
-    assert look_ahead(limits, 5) == expected
+    assert look_ahead(policies, 5) == expected
 
 
 def test_out_of_order_nothing_is_withheld(tmp_path: Path) -> None:

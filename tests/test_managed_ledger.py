@@ -525,3 +525,22 @@ def test_deleting_leaves_nothing(tmp_path: Path) -> None:
         assert await read_all(await node.open()) == []
 
     run(tmp_path, scenario)
+
+
+def test_nothing_is_kept_of_managed_ledgers_that_failed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Node(tmp_path / "bookie") as node:
+
+            def kept() -> int:
+                return sum(len(each) for each in vars(node.client).values() if hasattr(each, "pop"))
+
+            before = kept()
+            for number in range(20):
+                name = f"{NAME}-{number}"
+                managed_ledger = await open_managed_ledger(name, node.store, node.client, LIMITS)
+                assert managed_ledger is not None
+                managed_ledger.fence("somebody else has it")
+                await managed_ledger.settle()
+            assert kept() == before
+
+    asyncio.run(scenario())

@@ -9,8 +9,10 @@ import pytest
 
 from one_broker import TOPIC, Broker, run
 from pyxbroker.metadata import paths
-from pyxbroker.policies.namespace import namespace_policies
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.table import Level, Policies, of_broker
 from pyxbroker.settings.config import Config
+from served import turns
 
 FOR_EVER = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
 NOTHING = {"retentionTimeInMinutes": 0, "retentionSizeInMB": 0}
@@ -24,6 +26,8 @@ async def set_retention(broker: Broker, policies: dict[str, int] | None) -> None
 async def ledgers_left(broker: Broker) -> int:
     """Of four closed ones, after a look at their age."""
     topic = await broker.topic()
+    await broker.topics.policies(topic.name)
+    await turns()
     await broker.topics.check_ages()
     await topic.managed_ledger.finish_tasks()
     return len(topic.managed_ledger.ledgers) - 1
@@ -73,13 +77,17 @@ def test_a_namespace_may_keep_less_than_the_setting(tmp_path: Path) -> None:
 def test_where_a_policy_is_silent(
     record: dict[str, int] | None, seconds: float, size_is: int
 ) -> None:
-    config = Config(defaultRetentionTimeInMinutes=5, defaultRetentionSizeInMB=7)
-    value = json.dumps({"retention_policies": record}).encode()
-    found = namespace_policies("a/b", value, config)
-    assert (found.retention_s, found.retention_bytes) == (seconds, size_is)
+    found = policies(record, Config(defaultRetentionTimeInMinutes=5, defaultRetentionSizeInMB=7))
+    assert found.retention == (seconds, size_is)
 
 
 def test_without_limits_retention_is_negative() -> None:
-    value = json.dumps({"retention_policies": FOR_EVER}).encode()
-    found = namespace_policies("a/b", value, Config())
-    assert found.retention_s < 0 and found.retention_bytes < 0
+    time_s, bytes_max = policies(FOR_EVER, Config()).retention
+    assert time_s < 0 and bytes_max < 0
+
+
+def policies(retention: dict[str, int] | None, config: Config) -> Policies:
+    """What a namespace and the settings say together."""
+    broker = of_broker(config)
+    record = Record(Level.NAMESPACE, "a/b", {"retention_policies": retention})
+    return resolve([record], broker, broker)[0]

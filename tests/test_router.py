@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-import types
 from collections.abc import Iterable, Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyxbroker.admin.endpoints import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.response import Response
-from pyxbroker.admin.router import Handler, Node, Router
-
-MODULE = "router_resource"
+from pyxbroker.admin.router import Node, Router
+from pyxbroker.auth.authorization import OPEN
 
 
 def request(method: str, path: str, query: str = "", body: bytes | None = None) -> Request:
@@ -27,27 +25,26 @@ def request(method: str, path: str, query: str = "", body: bytes | None = None) 
     return Request(method, path, query, {}, coming)
 
 
-def named(name: str) -> Handler:
-    async def handler(request: Request) -> Response:
-        return Response.text(name)
-
-    handler.__name__ = name
-    return handler
+async def handler(request: Request) -> Response:
+    return Response.empty()
 
 
-def router(monkeypatch: pytest.MonkeyPatch, routes: Iterable[str], prefix: str = "/a") -> Router:
-    """A router for routes such as "GET /a/{name}"; each handler's name is its route."""
-    module = types.ModuleType(MODULE)
-    table = [(*each.split(" "), named(each)) for each in routes]
-    module.ROUTES = table  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, MODULE, module)
-    return Router({prefix: [MODULE]})
+def endpoint(route: str) -> Endpoint:
+    """The row of a route such as "GET /a/{name}"."""
+    method, path = route.split(" ")
+    return Endpoint(method, path, handler, OPEN, "Does nothing.")
+
+
+def router(routes: Iterable[str], prefix: str = "/a") -> Router:
+    rows = [endpoint(each) for each in routes]
+    return Router({prefix: ["rows"]}, {"rows": rows}.__getitem__)
 
 
 def found(router: Router, method: str, path: str) -> tuple[str, Mapping[str, object]]:
     asked = request(method, path)
-    handler = router.find(asked)
-    return handler.__name__, asked.parameters  # type: ignore[attr-defined]
+    row = router.find(asked)
+    assert asked.endpoint is row
+    return f"{row.method} {row.path}", asked.parameters
 
 
 def refused(router: Router, method: str, path: str) -> HttpError:
@@ -56,9 +53,8 @@ def refused(router: Router, method: str, path: str) -> HttpError:
     return caught.value
 
 
-def test_the_best_route_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_route_is_found() -> None:
     routes = router(
-        monkeypatch,
         [
             "GET /a",
             "GET /a/{tenant}/{namespace}",
@@ -91,8 +87,8 @@ def test_the_best_route_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert values == {**names, "topic": "topic", name: value}
 
 
-def test_escapes_are_decoded_after_the_path_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    routes = router(monkeypatch, ["GET /a/{topic}/x", "GET /a/b"])
+def test_escapes_are_decoded_after_the_path_is_divided() -> None:
+    routes = router(["GET /a/{topic}/x", "GET /a/b"])
     _, values = found(routes, "GET", "/a/a%2Fb+%20%C3%A4%25/x")
     assert values == {"topic": "a/b+ ä%"}
     assert found(routes, "GET", "/%61/%62") == ("GET /a/b", {})
@@ -100,10 +96,8 @@ def test_escapes_are_decoded_after_the_path_is_divided(monkeypatch: pytest.Monke
         assert refused(routes, "GET", path).status == 400
 
 
-def test_what_is_not_there_and_what_is_not_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    routes = router(
-        monkeypatch, ["GET /a/b", "PUT /a/b", "POST /a/{name}", "PUT /a/b/{n:int}"], prefix="/a"
-    )
+def test_what_is_not_there_and_what_is_not_allowed() -> None:
+    routes = router(["GET /a/b", "PUT /a/b", "POST /a/{name}", "PUT /a/b/{n:int}"], prefix="/a")
     for path in ("", "/", "/b", "/a", "/a//b", "/a/b//", "/a/b/c", "/a/b/1/", "//a/b", "/aa/b"):
         assert refused(routes, "GET", path).status == (405 if path == "/a/b/1/" else 404), path
     error = refused(routes, "DELETE", "/a/b")
@@ -112,23 +106,28 @@ def test_what_is_not_there_and_what_is_not_allowed(monkeypatch: pytest.MonkeyPat
     assert refused(routes, "GET", "/a/x").headers == [("Allow", "POST")]
 
 
-def test_the_longest_prefix_counts_and_is_loaded_when_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    routes = router(monkeypatch, ["GET /a/b/{name}"], prefix="/a/b")
-    routes = Router({"/a": ["router_resource_none"], "/a/b": [MODULE]})
+def test_the_longest_prefix_counts_and_is_loaded_when_it_is_asked_for() -> None:
+    loaded = []
+
+    def load(name: str) -> list[Endpoint]:
+        loaded.append(name)
+        return [endpoint(f"GET {name}/{{name}}")]
+
+    routes = Router({"/a": ["/a"], "/a/b": ["/a/b"]}, load)
     assert found(routes, "GET", "/a/b/c") == ("GET /a/b/{name}", {"name": "c"})
-    with pytest.raises(ModuleNotFoundError):
-        found(routes, "GET", "/a/c")
+    assert loaded == ["/a/b"]
+    assert found(routes, "GET", "/a/c") == ("GET /a/{name}", {"name": "c"})
+    assert found(routes, "GET", "/a/d")[1] == {"name": "d"}
+    assert loaded == ["/a/b", "/a"]
 
 
-def test_a_route_has_one_handler_and_known_types() -> None:
+def test_an_endpoint_is_there_once_and_has_known_types() -> None:
     root = Node()
-    root.add("GET", "/a/{name}", named("one"))
-    with pytest.raises(ValueError, match="two handlers"):
-        root.add("GET", "/a/{other}", named("two"))
+    root.add(endpoint("GET /a/{name}"))
+    with pytest.raises(ValueError, match="twice"):
+        root.add(endpoint("GET /a/{other}"))
     with pytest.raises(ValueError, match="float"):
-        root.add("GET", "/a/{n:float}", named("two"))
+        root.add(endpoint("GET /a/{n:float}"))
 
 
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5))
@@ -145,14 +144,22 @@ def test_any_text_can_be_a_segment(texts: list[str]) -> None:
 
 def test_the_query_is_typed() -> None:
     asked = request("GET", "/a", "force=TRUE&count=-3&name=a%2Fb+c&empty=&count=4&flag=no&n=1_0")
-    assert dict(asked.query)["name"] == "a/b c"
-    assert asked.flag("force") and asked.flag("none", True) and not asked.flag("none")
-    assert (asked.number("count", 1), asked.number("none", 1)) == (-3, 1)
-    assert asked.query["empty"] == ""
-    for wrong in (lambda: asked.flag("flag"), lambda: asked.number("n", 0)):
+    fields = {"force": False, "yes": True, "no": False, "flag": False}
+    fields |= {"count": 1, "one": 1, "n": 0, "name": None, "empty": None, "none": None}
+    rows = tuple(Query(name, "A field.", default) for name, default in fields.items())
+    asked.endpoint = endpoint("GET /a")._replace(query=rows)
+    assert [asked.argument(name) for name in ("force", "yes", "no")] == [True, True, False]
+    assert [asked.argument(name) for name in ("count", "one")] == [-3, 1]
+    assert [asked.argument(name) for name in ("name", "empty", "none")] == ["a/b c", "", None]
+    for name, reason in (
+        ("flag", "flag must be true or false, not 'no'."),
+        ("n", "n must be a whole number, not '1_0'."),
+    ):
         with pytest.raises(HttpError) as caught:
-            wrong()
-        assert caught.value.status == 400
+            asked.argument(name)
+        assert (caught.value.status, str(caught.value)) == (400, reason)
+    with pytest.raises(KeyError):
+        asked.argument("other")
     for query in ("a=%C3", "&".join(["a=b"] * 101)):
         with pytest.raises(HttpError):
             _ = request("GET", "/a", query).query

@@ -38,6 +38,7 @@ ARROWS: dict[str, set[str]] = {
     "road": set(),
     "base": set(),
     "proto": set(),
+    "auth": {*GROUND},
     "settings": {"base"},
     "metadata": {*GROUND},
     "cluster": {*GROUND, "metadata"},
@@ -46,8 +47,11 @@ ARROWS: dict[str, set[str]] = {
     "bookie": {*GROUND, "road", "metadata"},
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
-    "broker": {*GROUND, "road", "bookie", "ledger", "mledger", "metadata", "policies", "settings"},
-    "admin": {*GROUND, "broker", "metadata", "settings", "stats"},
+    "broker": {
+        *GROUND,
+        *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
+    },
+    "admin": {*GROUND, "auth", "broker", "metadata", "settings", "stats"},
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),

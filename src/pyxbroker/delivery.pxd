@@ -25,7 +25,7 @@ cdef class ConsumerState:
     cdef readonly int32_t partition         # index of the topic's partition, -1: none
     cdef public int64_t permits             # messages the client still wants; below 0 after a batch
     cdef public int64_t unacked_messages    # delivered, not acknowledged
-    cdef public int64_t unacked_max         # delivered before acks must come; 0: no limit
+    cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed

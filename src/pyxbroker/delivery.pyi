@@ -32,7 +32,7 @@ class UnackedCount:
     def is_stopped(self) -> bool:
         """Nothing more may be sent until something is acknowledged."""
     def set_limit(self, limit: int) -> None:
-        """A policy changed."""
+        """A policy changed: who is below the new limit goes on at once."""
 
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
@@ -41,8 +41,6 @@ class ConsumerState:
     """Messages that the client still wants; below 0 after a batch larger than they were."""
     unacked_messages: int
     """Messages delivered and not acknowledged."""
-    unacked_max: int
-    """Messages that may be unacknowledged before it gets no more; 0: no limit."""
     unacked_total: UnackedCount | None
     """Of its subscription; None: not limited."""
     consumer_epoch: int
@@ -88,6 +86,11 @@ class ConsumerState:
     @property
     def is_blocked(self) -> bool:
         """It, or another of its subscription, must acknowledge something before it gets more."""
+    @property
+    def unacked_max(self) -> int:
+        """Messages that may be unacknowledged before it gets no more; 0: no limit."""
+    def set_unacked_max(self, messages: int) -> None:
+        """A policy changed: below the new limit it goes on at once."""
     def worth_reading(self, entries_max: int, bytes_max: int) -> tuple[int, int]:
         """(entries, bytes) to read for it: no more than its permits and its connection take now."""
     def deliver(

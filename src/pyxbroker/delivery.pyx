@@ -53,9 +53,9 @@ cdef class UnackedCount:
                 and self.messages > self.share)
 
     def set_limit(self, int64_t limit):
-        """A policy changed."""
+        """A policy changed: who is below the new limit goes on at once."""
         self.limit = limit
-        self.add(0)
+        self.blocked = limit > 0 and self.messages >= limit
 
     @property
     def is_stopped(self):
@@ -89,6 +89,11 @@ cdef class ConsumerState:
     def is_blocked(self):
         """It, or another of its subscription, must acknowledge something before it gets more."""
         return self.at_limit or (self.unacked_total is not None and self.unacked_total.stops())
+
+    def set_unacked_max(self, int64_t messages):
+        """A policy changed: below the new limit it goes on at once."""
+        self.unacked_max = messages
+        self.at_limit = messages > 0 and self.unacked_messages >= messages
 
     cdef bint _can_take(self) noexcept:
         if self.permits <= 0 or self.at_limit or self.closed:

@@ -1,11 +1,15 @@
 """Admin REST, HTTP lookup and /metrics: a web server on the broker's own loop.
 
-    server      the port: its connections, and how it stops
-    connection  one client: HTTP/1.1 by httptools, its limits and deadlines
-    request     what a resource is asked: parameters, query, body
-    response    what it answers
-    router      from a path to the function that answers it
-    app         all resources of one broker, and what becomes of their errors
+    server          the port: its connections, and how it stops
+    web_connection  one client: its socket, limits and deadlines
+    request_parser  what its bytes mean: HTTP/1.1 by httptools, its states as a table
+    request         what a resource is asked: parameters, query, body
+    response        what it answers
+    endpoints       the table of what there is: paths, parameters, rights, answers
+    router          from a path to its row of the table
+    documents       the table as docs/rest.md and as OpenAPI
+    answering       from a request to its answer: route, right, handler, and errors
+    app             all resources of one broker
 
 The other files are the resources. One is imported when its first request comes, so the number of
 resources costs a start nothing.

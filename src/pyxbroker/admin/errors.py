@@ -5,31 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker.admin.response import Headers, Response
-from pyxbroker.base.errors import PartitionsNotAllowed, PulsarError, TopicBusy, TopicExists
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.metadata.store import MetadataError
 
-# The status for a ServerError of the binary protocol; others are 500.
-STATUS = {
-    3: 401,  # AuthenticationError
-    4: 403,  # AuthorizationError
-    5: 409,  # ConsumerBusy
-    6: 503,  # ServiceNotReady
-    11: 404,  # TopicNotFound
-    12: 404,  # SubscriptionNotFound
-    13: 404,  # ConsumerNotFound
-    14: 429,  # TooManyRequests
-    17: 412,  # InvalidTopicName
-    18: 409,  # IncompatibleSchema
-    22: 405,  # NotAllowedError
-}
-
-
-# Those that tell more than their ServerError does.
-STATUS_OF_CLASS: dict[type[PulsarError], int] = {
-    PartitionsNotAllowed: 406,
-    TopicBusy: 412,
-    TopicExists: 409,
-}
+# Errors that are no answer by themselves: a status, and a sentence that may have the error in it.
+OTHERS: tuple[tuple[type[Exception], int, str], ...] = (
+    (MetadataError, 503, "The metadata store cannot answer: {}"),
+    (asyncio.TimeoutError, 503, "The broker did not answer in time."),
+)
 
 
 class HttpError(Exception):
@@ -52,10 +35,8 @@ def refusal_of(error: Exception) -> Response | None:
     if isinstance(error, HttpError):
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
-        status = STATUS_OF_CLASS.get(type(error)) or STATUS.get(error.code, 500)
-        return refusal(status, str(error))
-    if isinstance(error, MetadataError):
-        return refusal(503, f"The metadata store cannot answer: {error}")
-    if isinstance(error, asyncio.TimeoutError):
-        return refusal(503, "The broker did not answer in time.")
+        return refusal(error.http_status, str(error))
+    for kind, status, sentence in OTHERS:
+        if isinstance(error, kind):
+            return refusal(status, sentence.format(error))
     return None

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
+from pyxbroker.admin.endpoints import BODY_BYTES_MAX, Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.auth.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
     from pyxbroker.admin.app import Application
 
-# A body that a resource reads as a whole; one that expects more says so.
-BODY_BYTES_MAX = 1 << 20
 QUERY_FIELDS_MAX = 100
 
 _WRONG_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
@@ -26,7 +26,8 @@ _BOOLEANS = {"true": True, "false": False}
 class Request:
     """A request whose head has come; the body follows while the resource runs.
 
-    `path` is raw, as it was sent. `parameters` are those of the route, decoded and typed by it.
+    `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
+    those of its path, decoded and typed. `principal` is who asks.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -34,16 +35,19 @@ class Request:
         "_query",
         "app",
         "body",
+        "endpoint",
         "headers",
         "keep_alive",
         "method",
         "parameters",
         "path",
+        "principal",
         "query_string",
         "version",
     )
 
     app: Application
+    endpoint: Endpoint
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Request:
         *,
         version: str = "1.1",
         keep_alive: bool = True,
+        principal: Principal = ANONYMOUS,
     ) -> None:
         self.method = method
         self.path = path
@@ -63,6 +68,7 @@ class Request:
         self.body = body
         self.version = version
         self.keep_alive = keep_alive
+        self.principal = principal
         self.parameters: dict[str, Any] = {}
         self._query: dict[str, str] | None = None
 
@@ -97,25 +103,27 @@ class Request:
         """The media type of the body in lower case, without its parameters; may be empty."""
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
-    def flag(self, name: str, default: bool = False) -> bool:
-        """A field of the query that is true or false. Raises HttpError 400."""
-        text = self.query.get(name)
-        if text is None:
-            return default
-        try:
-            return parse_bool(text)
-        except ValueError:
-            raise HttpError(400, f"{name} must be true or false, not {text!r}.") from None
+    def argument(self, name: str) -> Any:
+        """A field of the query, of the type that the endpoint gives it; its default without one.
 
-    def number(self, name: str, default: int) -> int:
-        """A field of the query that is a whole number. Raises HttpError 400."""
+        Raises HttpError 400.
+        """
+        field = self.endpoint.field(name)
         text = self.query.get(name)
         if text is None:
-            return default
+            return field.default
+        if field.default is None:
+            return text
+        # bool is a kind of int.
+        parse, what = (
+            (parse_bool, "true or false")
+            if isinstance(field.default, bool)
+            else (parse_int, "a whole number")
+        )
         try:
-            return parse_int(text)
+            return parse(text)
         except ValueError:
-            raise HttpError(400, f"{name} must be a whole number, not {text!r}.") from None
+            raise HttpError(400, f"{name} must be {what}, not {text!r}.") from None
 
     async def read(self, bytes_max: int = BODY_BYTES_MAX) -> bytes:
         """The whole body. Raises HttpError: 413 when it is longer, 408 when it is too slow."""
@@ -135,7 +143,7 @@ class Body:
 
     `length` is what Content-Length says, None when the body comes in chunks; `size` counts the
     bytes that came, `discarded` those that came after the answer. `on_wait` is called when the
-    reader wants more than is there.
+    reader wants more than is there. While it `needs_continue`, the client waits to be told.
     """
 
     __slots__ = (
@@ -147,11 +155,15 @@ class Body:
         "discarded",
         "is_discarded",
         "length",
+        "needs_continue",
         "size",
     )
 
-    def __init__(self, length: int | None, on_wait: Callable[[], None]) -> None:
+    def __init__(
+        self, length: int | None, on_wait: Callable[[], None], *, needs_continue: bool = False
+    ) -> None:
         self.length = length
+        self.needs_continue = needs_continue
         self.size = 0
         self.complete = False
         self.discarded = 0
@@ -168,6 +180,7 @@ class Body:
 
     def feed(self, data: bytes) -> None:
         """The next bytes."""
+        self.needs_continue = False
         self.size += len(data)
         if self.is_discarded:
             self.discarded += len(data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Iterable
+from functools import lru_cache
 from typing import Any
 
 Headers = Iterable[tuple[str, str]]
@@ -14,36 +15,6 @@ TEXT = "text/plain; charset=utf-8"
 
 # Statuses whose answers have no body.
 BODILESS = frozenset({204, 304})
-
-PHRASES = {
-    200: "OK",
-    201: "Created",
-    202: "Accepted",
-    204: "No Content",
-    304: "Not Modified",
-    307: "Temporary Redirect",
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    406: "Not Acceptable",
-    408: "Request Timeout",
-    409: "Conflict",
-    412: "Precondition Failed",
-    413: "Content Too Large",
-    414: "URI Too Long",
-    415: "Unsupported Media Type",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-    501: "Not Implemented",
-    503: "Service Unavailable",
-}
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
 
 
 class Response:
@@ -94,7 +65,8 @@ class Response:
 
     def encode_head(self, version: str, framing: Headers) -> bytes:
         """Status line and headers. Raises ValueError for a header that would end its line."""
-        lines = [f"HTTP/{version} {self.status} {PHRASES.get(self.status, '')}", f"Date: {date()}"]
+        lines = [f"HTTP/{version} {self.status} {phrase(self.status)}"]
+        lines.append(f"Date: {date(int(time.time()))}")
         for headers in (self.headers, framing):
             for name, value in headers:
                 if not value.isprintable() or not name.isprintable():
@@ -103,10 +75,20 @@ class Response:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
-def date() -> str:
-    """The time as HTTP writes it (RFC 9110, 5.6.7), whatever the locale is."""
-    now = time.gmtime()
-    return (
-        f"{_DAYS[now.tm_wday]}, {now.tm_mday:02d} {_MONTHS[now.tm_mon - 1]} {now.tm_year:04d}"
-        f" {now.tm_hour:02d}:{now.tm_min:02d}:{now.tm_sec:02d} GMT"
-    )
+# Imported with the first answer: a start does not wait for what nobody may ask for.
+
+
+@lru_cache
+def phrase(status: int) -> str:
+    """What a status is called; empty for one that has no name."""
+    from http import HTTPStatus
+
+    return next((each.phrase for each in HTTPStatus if each.value == status), "")
+
+
+@lru_cache(maxsize=1)
+def date(seconds: int) -> str:
+    """A time as HTTP writes it (RFC 9110, 5.6.7), whatever the locale is."""
+    from email.utils import formatdate
+
+    return formatdate(seconds, usegmt=True)

@@ -1,26 +1,20 @@
-"""From a path to the function that answers it.
+"""From a path to its endpoint.
 
-The routes of a resource are a table in its file: `ROUTES = (("GET", "/a/{name}/b", handler), ...)`.
-A segment is literal or a parameter: `{name}` is any text that is not empty, `{name:int}` a whole
-number, `{name:bool}` true or false. Where several fit, literal segments are tried first and text
-last.
+A segment of an endpoint's path is literal or a parameter: `{name}` is any text that is not empty,
+`{name:int}` a whole number, `{name:bool}` true or false. Where several fit, literal segments are
+tried first and text last.
 
-Which files hold the routes below a prefix is a table too. They are imported, and their routes
-become a tree, when the first request for the prefix comes.
+The endpoints below a prefix are loaded, and become a tree, when the first request for it comes.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request, parse_bool, parse_int
-from pyxbroker.admin.response import Response
-
-Handler = Callable[[Request], Awaitable[Response]]
-Route = tuple[str, str, Handler]
 
 
 def _parse_text(text: str) -> str:
@@ -45,25 +39,25 @@ class Node:
     def __init__(self) -> None:
         self.literals: dict[str, Node] = {}
         self.parameters: dict[str, Node] = {}
-        # The handler of each method, and the names of the parameters on the way to it.
-        self.methods: dict[str, tuple[Handler, tuple[str, ...]]] = {}
+        # The endpoint of each method, and the names of the parameters on the way to it.
+        self.methods: dict[str, tuple[Endpoint, tuple[str, ...]]] = {}
 
-    def add(self, method: str, path: str, handler: Handler) -> None:
-        """Adds a route below this node, the root. Raises ValueError when it is there already."""
+    def add(self, endpoint: Endpoint) -> None:
+        """Adds one below this node, the root. Raises ValueError when it is there already."""
         node, names = self, []
-        for segment in path.split("/")[1:]:
+        for segment in endpoint.path.split("/")[1:]:
             if segment.startswith("{"):
                 name, _, kind = segment[1:-1].partition(":")
                 names.append(name)
                 children, key = node.parameters, kind or "text"
                 if key not in PARSERS:
-                    raise ValueError(f"{path}: a parameter cannot be {key!r}")
+                    raise ValueError(f"{endpoint.path}: a parameter cannot be {key!r}")
             else:
                 children, key = node.literals, segment
             node = children.setdefault(key, Node())
-        if method in node.methods:
-            raise ValueError(f"{method} {path} has two handlers")
-        node.methods[method] = handler, tuple(names)
+        if endpoint.method in node.methods:
+            raise ValueError(f"{endpoint.method} {endpoint.path} is there twice")
+        node.methods[endpoint.method] = endpoint, tuple(names)
 
     def ends(
         self, segments: Sequence[str], at: int = 0, values: tuple[Any, ...] = ()
@@ -88,15 +82,20 @@ class Node:
 
 
 class Router:
-    """All routes. `resources` names, for each prefix, the modules that have its routes."""
+    """All endpoints. `resources` has names for each prefix, `load` the endpoints of a name."""
 
-    def __init__(self, resources: Mapping[str, Iterable[str]]) -> None:
-        self._modules = {tuple(path.split("/")[1:]): names for path, names in resources.items()}
-        self._prefix_length_max = max(map(len, self._modules))
+    def __init__(
+        self,
+        resources: Mapping[str, Iterable[str]],
+        load: Callable[[str], Iterable[Endpoint]],
+    ) -> None:
+        self._names = {tuple(path.split("/")[1:]): names for path, names in resources.items()}
+        self._load = load
+        self._prefix_length_max = max(map(len, self._names))
         self._trees: dict[tuple[str, ...], Node] = {}
 
-    def find(self, request: Request) -> Handler:
-        """The handler of a request; sets its parameters.
+    def find(self, request: Request) -> Endpoint:
+        """The endpoint of a request, which gets it and its parameters.
 
         HEAD is answered as GET. Raises HttpError: 404 when nothing is there, 405 with Allow when
         there is, but not for this method.
@@ -107,9 +106,9 @@ class Router:
         for node, values in self._tree(segments).ends(segments):
             found = node.methods.get(method)
             if found is not None:
-                handler, names = found
+                request.endpoint, names = found
                 request.parameters = dict(zip(names, values, strict=True))
-                return handler
+                return request.endpoint
             allowed.update(node.methods)
         if not allowed:
             raise HttpError(404, f"There is no resource {request.path}.")
@@ -121,21 +120,15 @@ class Router:
         )
 
     def _tree(self, segments: list[str]) -> Node:
-        """The routes below the longest prefix of the path that has some."""
+        """The endpoints below the longest prefix of the path that has some."""
         for length in range(min(self._prefix_length_max, len(segments)), 0, -1):
             prefix = tuple(segments[:length])
-            if prefix in self._modules:
-                tree = self._trees.get(prefix)
-                if tree is None:
-                    tree = self._trees[prefix] = _load(self._modules[prefix])
-                return tree
+            if prefix in self._names:
+                if prefix not in self._trees:
+                    tree = Node()
+                    for name in self._names[prefix]:
+                        for endpoint in self._load(name):
+                            tree.add(endpoint)
+                    self._trees[prefix] = tree
+                return self._trees[prefix]
         return Node()
-
-
-def _load(modules: Iterable[str]) -> Node:
-    root = Node()
-    for name in modules:
-        routes: Iterable[Route] = importlib.import_module(name).ROUTES
-        for method, path, handler in routes:
-            root.add(method, path, handler)
-    return root

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
-from pyxbroker.admin.web_connection import HttpConnection
 from pyxbroker.base.log import get_logger
+
+if TYPE_CHECKING:
+    from pyxbroker.admin.request import Request
+    from pyxbroker.admin.response import Response
+    from pyxbroker.admin.web_connection import HttpConnection
 
 _log = get_logger(__name__)
 
@@ -38,9 +40,13 @@ class WebServer:
 
     async def start(self, sock: socket.socket) -> None:
         """Answers what has been waiting in the port's backlog, and all that follows."""
-        self._listener = await self.loop.create_server(
-            lambda: HttpConnection(self), sock=sock, backlog=BACKLOG
-        )
+        self._listener = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
+
+    def _connect(self) -> HttpConnection:
+        # With the first client: a start does not wait for the parser.
+        from pyxbroker.admin.web_connection import HttpConnection
+
+        return HttpConnection(self)
 
     async def stop(self) -> None:
         """Closes the port and the connections; answers in progress get a short time to end."""
@@ -62,10 +68,15 @@ class WebServer:
 
     # --- what connections ask -----------------------------------------------------------------
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether each answer in progress is the last one of its connection."""
+        return self._stopped is not None
+
     def admit(self, connection: HttpConnection) -> bool:
         """Counts a new connection, or refuses it: it is one too many, or too late."""
         limit = self._connections_max
-        if self._stopped is not None or (limit and len(self._connections) >= limit):
+        if self.is_stopping or (limit and len(self._connections) >= limit):
             return False
         self._connections.add(connection)
         return True

@@ -1,9 +1,9 @@
-"""One client of the web port: HTTP/1.1 (RFC 9112) by httptools, with limits and deadlines.
+"""One client of the web port: its socket, with limits and deadlines, and its answers.
 
 A connection waits for a head, answers its request while the body comes in, then waits for the next
 head. What a client sends ahead is kept in order, up to a bound, and the socket is not read
 meanwhile. A client that is too slow, sends too much or is not understood gets a refusal behind the
-answers that it waits for, and is closed.
+answers that it waits for, and is closed. What its bytes mean is `request_parser`'s to say.
 
 There is one deadline at a time: for a head, for a body, for the next request, or for the end.
 """
@@ -12,13 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from enum import Enum
 from typing import TYPE_CHECKING, cast
-
-import httptools
 
 from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.request_parser import (
+    PIPELINE_MAX,
+    End,
+    Event,
+    Head,
+    RequestParser,
+    State,
+)
 from pyxbroker.admin.response import BODILESS, Response
 from pyxbroker.base.log import get_logger
 
@@ -27,10 +34,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-URL_BYTES_MAX = 8 << 10
-HEAD_BYTES_MAX = 16 << 10
-# Requests that a client may send before it has got the answer to the first one.
-PIPELINE_MAX = 32
 # Bytes of a body that wait for a resource; with more, the socket is not read.
 BODY_WINDOW = 64 << 10
 # What nobody has read of a body is taken in, up to this size, to keep the connection.
@@ -49,6 +52,15 @@ LINGER_S = 5.0
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
+class Deadline(Enum):
+    """What has to come, or to be over, in time."""
+
+    HEAD = "a head"
+    BODY = "a body"
+    NEXT = "the next request"
+    END = "what is left to be written, or to be heard"
+
+
 class HttpConnection(asyncio.Protocol):
     """A connection of `server`, which answers its requests and knows when to stop."""
 
@@ -56,75 +68,54 @@ class HttpConnection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         self._transport: asyncio.Transport
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = RequestParser()
+        # What has come in this turn and is not handled yet.
+        self._events: deque[Event] = deque()
+        # The request whose body is coming in.
+        self._receiving: Request | None = None
+        self._deadline: Deadline | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_idle = False  # kept for a next request, of which nothing has come
-        self._is_reading = True
-        self._is_deaf = False  # nothing more of what the client sends is looked at
-        self._is_stopping = False  # the request that is being answered is the last one
         # The answer: to which request, and what waits behind it.
         self._current: Request | None = None
         self._waiting: deque[Request | HttpError] = deque()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
         self._writable: asyncio.Future[None] | None = None
-        # The head that is coming in.
-        self._in_head = False
-        self._url = b""
-        self._headers: dict[str, str] = {}
-        self._head_bytes = 0
-        # Bytes since the parser last found anything in them.
-        self._silent_bytes = 0
-        self._has_found = False
-        # The request whose body is coming in.
-        self._receiving: Request | None = None
-        self._wants_continue = False
-        self._wants_upgrade = False
-        self._is_resuming = False  # the parser is told again of a request that wanted an upgrade
-        self._is_cut = False  # the client may be sending something that is not looked at
 
     # --- the socket ---------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if self._server.admit(self):
-            self._set_timer(HEAD_TIMEOUT_S, self._on_head_timeout)
+            self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
         else:
             self.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self._parser.has_ended:
             return
-        if self._is_idle:
-            self._is_idle = False
-            self._set_timer(HEAD_TIMEOUT_S, self._on_head_timeout)
-        self._has_found = False
-        try:
-            self._feed(data)
-        except httptools.HttpParserError as error:
-            if not self._is_deaf:
-                self._refuse(_explain(error))
-            return
-        # httptools joins the pieces of a header or a trailer by itself, however long it gets.
-        self._silent_bytes = 0 if self._has_found else self._silent_bytes + len(data)
-        if self._silent_bytes > HEAD_BYTES_MAX:
-            self._refuse(_too_long_head())
+        if self._deadline is Deadline.NEXT:
+            self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
+        # The first one does not wait.
+        room = PIPELINE_MAX - len(self._waiting) + (self._current is None)
+        self._events.extend(self._parser.receive(data, room))
+        while self._events:
+            self._handle(self._events.popleft())
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answers."""
-        self._is_deaf = True
+        self._parser.end()
         self._end_body()
         return self._current is not None
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._is_deaf = True
-        self._set_timer(0, None)
+        self._parser.end()
+        self._clear_deadline()
         self._waiting.clear()
         self._end_body()
         self.resume_writing()
         self._server.forget(self)
-        # The parser and this object refer to each other.
-        del self._parser
+        self._parser.close()
 
     def pause_writing(self) -> None:
         self._writable = self._loop.create_future()
@@ -140,34 +131,48 @@ class HttpConnection(asyncio.Protocol):
 
     def stop(self) -> None:
         """Closes the connection, behind the answer that is being made."""
-        self._is_stopping = True
         self._waiting.clear()
         if self._current is None:
             self._close()
 
     def abort(self) -> None:
         """Closes the connection at once."""
-        self._is_deaf = True
+        self._hear_no_more()
         self._transport.abort()
 
     # --- deadlines ----------------------------------------------------------------------------
 
-    def _set_timer(self, seconds: float, on_time: Callable[[], None] | None) -> None:
-        """Replaces the deadline; by none, without `on_time`."""
+    def _set_deadline(self, deadline: Deadline, seconds: float) -> None:
+        """Replaces the deadline."""
+        self._clear_deadline()
+        self._deadline = deadline
+        self._timer = self._loop.call_later(seconds, self._on_time)
+
+    def _clear_deadline(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if on_time is None else self._loop.call_later(seconds, on_time)
+        self._deadline = self._timer = None
+
+    def _on_time(self) -> None:
+        if self._deadline is Deadline.HEAD:
+            self._on_head_timeout()
+        elif self._deadline is Deadline.BODY:
+            self._on_body_timeout()
+        elif self._deadline is Deadline.NEXT:
+            self._close()
+        else:
+            self._on_linger_timeout()
 
     def _on_head_timeout(self) -> None:
-        if self._in_head:
+        if self._parser.state is State.HEAD:
             self._refuse(HttpError(408, f"The request did not come within {HEAD_TIMEOUT_S:g} s."))
         else:
             self._close()
 
     def _on_body_timeout(self) -> None:
-        if not self._is_reading:
+        if not self._transport.is_reading():
             # It is the resource that is slow.
-            self._set_timer(BODY_TIMEOUT_S, self._on_body_timeout)
+            self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
         elif self._current is None:
             self.abort()
         else:
@@ -185,103 +190,35 @@ class HttpConnection(asyncio.Protocol):
         unsent = self._transport.get_write_buffer_size()
         if 0 < unsent < self._unsent:
             self._unsent = unsent
-            self._set_timer(WRITE_TIMEOUT_S, self._on_linger_timeout)
+            self._set_deadline(Deadline.END, WRITE_TIMEOUT_S)
         else:
             self.abort()
 
     # --- requests come in ---------------------------------------------------------------------
 
-    def _feed(self, data: bytes) -> None:
-        """Raises HttpParserError; whatever a callback raises is its context."""
-        while data and not self._is_deaf:
-            try:
-                self._parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-            # Not in the handler: the upgrade would be the context of an error in what follows.
-            self._resume()
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, bytes):
+            self._on_body(event)
+        elif isinstance(event, Head):
+            self._on_head(event)
+        elif isinstance(event, End):
+            self._on_end()
+        else:
+            if event.__cause__ is not None:
+                _log.failure("a request could not be taken in", event.__cause__)
+            self._refuse(event)
 
-    def _resume(self) -> None:
-        """Goes on behind the head of a request that offered another protocol, such as h2c.
-
-        Nobody has to take such an offer (RFC 9110, 7.8), and Java's client makes it with its first
-        request. The parser stops there, before the body. A new one takes over; a head that says
-        only how the body is framed brings it to the same place.
-        """
-        request = self._receiving
-        assert request is not None
-        lines = ["POST / HTTP/1.1"]
-        for name in ("content-length", "transfer-encoding"):
-            if name in request.headers:
-                lines.append(f"{name}: {request.headers[name]}")
-        if not request.keep_alive:
-            lines.append("connection: close")
-        self._wants_upgrade = False
-        self._is_resuming = True
-        self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data("\r\n".join([*lines, "", ""]).encode("latin-1"))
-
-    def on_message_begin(self) -> None:
-        if self._is_resuming:
-            return
-        self._has_found = self._in_head = True
-        self._url = b""
-        self._headers = {}
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        if self._is_resuming:
-            return
-        self._has_found = True
-        self._url += url
-        if len(self._url) > URL_BYTES_MAX:
-            raise HttpError(414, f"The URL is longer than {URL_BYTES_MAX} bytes.")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._is_resuming:
-            return
-        self._has_found = True
-        self._head_bytes += len(name) + len(value) + len(b": \r\n")
-        if self._head_bytes > HEAD_BYTES_MAX:
-            raise _too_long_head()
-        if not self._in_head:
-            return  # A trailer; nobody reads those.
-        key = name.decode("latin-1").lower()
-        text = value.decode("latin-1")
-        before = self._headers.get(key)
-        if before is not None:
-            if key == "host":
-                raise HttpError(400, "The request names its host more than once.")
-            text = f"{before}, {text}"
-        self._headers[key] = text
-
-    def on_headers_complete(self) -> None:
-        if self._is_resuming:
-            self._is_resuming = False
-            return
-        self._has_found = True
-        self._in_head = False
-        headers = self._headers
-        version = self._parser.get_http_version()
-        if version == "1.1" and "host" not in headers:
-            raise HttpError(400, "The request does not name its host.")
-        if len(self._waiting) >= PIPELINE_MAX:
-            raise HttpError(429, f"More than {PIPELINE_MAX} requests wait for their answers.")
-        path, query = _parse_url(self._url)
-        chunked = "transfer-encoding" in headers
-        length = None if chunked else int(headers.get("content-length", 0))
+    def _on_head(self, head: Head) -> None:
+        body = Body(head.length, self._on_body_awaited, needs_continue=head.expects_continue)
         request = Request(
-            self._parser.get_method().decode("ascii"),
-            path,
-            query,
-            headers,
-            Body(length, self._on_body_awaited),
-            version=version,
-            keep_alive=self._parser.should_keep_alive(),
+            head.method,
+            head.path,
+            head.query,
+            head.headers,
+            body,
+            version=head.version,
+            keep_alive=head.keep_alive,
         )
-        self._wants_continue = version == "1.1" and "100-continue" in headers.get("expect", "")
-        self._wants_upgrade = self._parser.should_upgrade()
         self._receiving = request
         if self._current is None:
             self._start(request)
@@ -289,9 +226,7 @@ class HttpConnection(asyncio.Protocol):
             self._waiting.append(request)
             self._pause_reading()
 
-    def on_body(self, data: bytes) -> None:
-        self._has_found = True
-        self._wants_continue = False
+    def _on_body(self, data: bytes) -> None:
         assert self._receiving is not None
         body = self._receiving.body
         body.feed(data)
@@ -300,24 +235,21 @@ class HttpConnection(asyncio.Protocol):
         elif body.size > BODY_WINDOW and not body.is_awaited and not body.is_discarded:
             self._pause_reading()
 
-    def on_message_complete(self) -> None:
-        if self._wants_upgrade:
-            return
-        self._has_found = True
+    def _on_end(self) -> None:
         request, self._receiving = self._receiving, None
         assert request is not None
-        self._set_timer(0, None)
+        self._clear_deadline()
         request.body.end()
-        if not request.keep_alive:
-            self._is_deaf = True
         if self._current is None:
             self._next()
 
     def _on_body_awaited(self) -> None:
         """The resource wants more of the body than has come."""
-        if self._wants_continue and self._current is self._receiving:
-            self._wants_continue = False
-            self._transport.write(CONTINUE)
+        if self._current is not None and self._current is self._receiving:
+            body = self._current.body
+            if body.needs_continue:
+                body.needs_continue = False
+                self._transport.write(CONTINUE)
         self._resume_reading()
 
     def _end_body(self) -> None:
@@ -328,7 +260,8 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, error: HttpError) -> None:
         """Nothing more is understood, or wanted, of what the client sends."""
-        self._is_deaf = self._is_cut = True
+        self._events.clear()
+        self._parser.refuse()
         receiving, self._receiving = self._receiving, None
         if receiving is not None and not receiving.body.is_discarded:
             # The resource's answer is the last one; it is this error if it reads the body.
@@ -338,14 +271,17 @@ class HttpConnection(asyncio.Protocol):
         else:
             self._waiting.append(error)
 
+    def _hear_no_more(self) -> None:
+        """Nothing more of what the client sends is looked at."""
+        self._events.clear()
+        self._parser.end()
+
     def _pause_reading(self) -> None:
-        if self._is_reading and not self._transport.is_closing():
-            self._is_reading = False
+        if self._transport.is_reading() and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if not self._is_reading and not self._transport.is_closing():
-            self._is_reading = True
+        if not self._transport.is_reading() and not self._transport.is_closing():
             self._transport.resume_reading()
 
     # --- answers go out -----------------------------------------------------------------------
@@ -353,9 +289,9 @@ class HttpConnection(asyncio.Protocol):
     def _start(self, request: Request) -> None:
         self._current = request
         if request.body.complete:
-            self._set_timer(0, None)
+            self._clear_deadline()
         else:
-            self._set_timer(BODY_TIMEOUT_S, self._on_body_timeout)
+            self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
         self._server.spawn(self._serve(request))
 
     async def _serve(self, request: Request) -> None:
@@ -405,12 +341,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _can_go_on(self, request: Request) -> bool:
         """Whether another request can follow: what nobody has read of the body is in the way."""
-        if self._is_stopping or not request.keep_alive:
+        if self._server.is_stopping or not request.keep_alive:
             return False
         body = request.body
         if body.complete:
             return True
-        if self._is_deaf or self._wants_continue:
+        if self._parser.has_ended or body.needs_continue:
             return False
         return (body.length or 0) - body.size <= DISCARD_BYTES_MAX
 
@@ -458,15 +394,14 @@ class HttpConnection(asyncio.Protocol):
                 self._write_refusal(waiting)
             else:
                 self._start(waiting)
-        elif self._is_deaf or self._is_stopping:
+        elif self._server.is_stopping or (self._parser.has_ended and not self._events):
             self._close()
         else:
             self._resume_reading()
-            if self._in_head:
-                self._set_timer(HEAD_TIMEOUT_S, self._on_head_timeout)
+            if self._parser.state is State.HEAD:
+                self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
             else:
-                self._is_idle = True
-                self._set_timer(KEEP_ALIVE_TIMEOUT_S, self._close)
+                self._set_deadline(Deadline.NEXT, KEEP_ALIVE_TIMEOUT_S)
 
     def _write_refusal(self, error: HttpError) -> None:
         """The last answer of a connection."""
@@ -483,7 +418,7 @@ class HttpConnection(asyncio.Protocol):
         A client that may be sending is heard to its end meanwhile: to close before that would
         reset the connection, and the client might lose the answer.
         """
-        self._is_deaf = True
+        self._hear_no_more()
         if self._transport.is_closing():
             return
         if self._stall_timer is not None:
@@ -492,36 +427,11 @@ class HttpConnection(asyncio.Protocol):
             self._stall_timer.cancel()
             self._stall_timer = None
         self._unsent = self._transport.get_write_buffer_size()
-        if (self._is_cut or self._receiving is not None) and self._transport.can_write_eof():
-            self._set_timer(LINGER_S, self._on_linger_timeout)
+        is_sending = self._parser.state is State.REFUSED or self._receiving is not None
+        if is_sending and self._transport.can_write_eof():
+            self._set_deadline(Deadline.END, LINGER_S)
             self._resume_reading()
             self._transport.write_eof()
         else:
-            self._set_timer(WRITE_TIMEOUT_S, self._on_linger_timeout)
+            self._set_deadline(Deadline.END, WRITE_TIMEOUT_S)
             self._transport.close()
-
-
-def _too_long_head() -> HttpError:
-    return HttpError(431, f"The headers are longer than {HEAD_BYTES_MAX} bytes.")
-
-
-def _parse_url(url: bytes) -> tuple[str, str]:
-    """The raw path and query of a request's target. Raises HttpError."""
-    try:
-        parsed = httptools.parse_url(url)
-    except httptools.HttpParserInvalidURLError:
-        parsed = None
-    if parsed is None or parsed.path is None or not parsed.path.startswith(b"/"):
-        raise HttpError(400, f"{url.decode('latin-1')!r} is not a path.")
-    return parsed.path.decode("ascii"), (parsed.query or b"").decode("ascii")
-
-
-def _explain(error: httptools.HttpParserError) -> HttpError:
-    """The refusal for what the parser, or a callback of it, has met."""
-    cause = error.__context__
-    if isinstance(cause, HttpError):
-        return cause
-    if cause is not None:
-        _log.failure("a request could not be taken in", cause)
-        return HttpError(500, "The broker failed to read this request; its log says why.")
-    return HttpError(400, f"This is not an HTTP request: {error}.")

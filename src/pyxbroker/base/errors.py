@@ -1,4 +1,4 @@
-"""What a client can be told: one class for each ServerError of the binary protocol.
+"""What a client can be told: one class for each ServerError, and its status in REST.
 
 A refused request is answered with `code` and `str(error)`, so a sentence says what happened and,
 where somebody can do something about it, what. Whoever raises an error usually knows more than
@@ -15,9 +15,12 @@ from typing import ClassVar
 
 
 class PulsarError(Exception):
-    """An operation is refused. Raise a subclass; each carries its ServerError in `code`."""
+    """An operation is refused. Raise a subclass; each carries its ServerError in `code`, and the
+    status with which REST answers it in `http_status`.
+    """
 
     code: ClassVar[int]
+    http_status: ClassVar[int] = 500
     sentence: ClassVar[str]
 
     def __init__(self, message: str | None = None) -> None:
@@ -49,6 +52,7 @@ class AuthenticationError(PulsarError):
     """The credentials are missing, wrong or expired."""
 
     code = 3
+    http_status = 401
     sentence = "Authentication failed; check the client's credentials."
 
 
@@ -56,6 +60,7 @@ class AuthorizationError(PulsarError):
     """The role is known, and may not do this."""
 
     code = 4
+    http_status = 403
     sentence = "The role is not allowed to do this; ask the tenant's administrator for permission."
 
 
@@ -63,6 +68,7 @@ class ConsumerBusy(PulsarError):
     """Other consumers hold the subscription."""
 
     code = 5
+    http_status = 409
     sentence = "The subscription has another consumer; close it, or subscribe in shared mode."
 
 
@@ -76,6 +82,7 @@ class ServiceNotReady(PulsarError):
     """The client looks the topic up again and retries: not owned here, moving, or fenced."""
 
     code = 6
+    http_status = 503
     sentence = "The topic is not served here at this moment; look it up again."
 
 
@@ -111,6 +118,7 @@ class TopicNotFound(PulsarError):
     """There is no such topic, and it may not be created by using it."""
 
     code = 11
+    http_status = 404
     sentence = "The topic does not exist; create it, or allow topics to be created by use."
 
 
@@ -118,6 +126,7 @@ class SubscriptionNotFound(PulsarError):
     """The topic has no such subscription."""
 
     code = 12
+    http_status = 404
     sentence = "The topic has no such subscription."
 
 
@@ -125,6 +134,7 @@ class ConsumerNotFound(PulsarError):
     """The connection has no such consumer."""
 
     code = 13
+    http_status = 404
     sentence = "The consumer is not open on this connection; subscribe again."
 
 
@@ -132,6 +142,7 @@ class TooManyRequests(PulsarError):
     """More lookups are under way than maxConcurrentLookupRequest."""
 
     code = 14
+    http_status = 429
     sentence = "Too many lookups are under way; try again in a moment."
 
 
@@ -153,6 +164,7 @@ class InvalidTopicName(PulsarError):
     """The text is no name of a topic or namespace."""
 
     code = 17
+    http_status = 412
     sentence = (
         "The topic name is not valid; write persistent://tenant/namespace/topic or a short form."
     )
@@ -162,6 +174,7 @@ class IncompatibleSchema(PulsarError):
     """The schema breaks the compatibility that the namespace asks for, or is no schema."""
 
     code = 18
+    http_status = 409
     sentence = "The schema is not compatible with the topic's schemas."
 
 
@@ -190,24 +203,28 @@ class NotAllowed(PulsarError):
     """A policy, or the kind of topic or subscription, forbids the operation."""
 
     code = 22
+    http_status = 405
     sentence = "The operation is not allowed on this topic."
 
 
 class TopicExists(NotAllowed):
-    """A topic of this name is there already. (REST answers 409.)"""
+    """A topic of this name is there already."""
 
+    http_status = 409
     sentence = "A topic with this name exists already."
 
 
 class TopicBusy(NotAllowed):
-    """Somebody is connected to the topic, which therefore stays. (REST answers 412.)"""
+    """Somebody is connected to the topic, which therefore stays."""
 
+    http_status = 412
     sentence = "Clients are connected to the topic; close them first, or delete it by force."
 
 
 class PartitionsNotAllowed(NotAllowed):
-    """A topic cannot have so many partitions. (REST answers 406, and 422 to one that has some.)"""
+    """A topic cannot have so many partitions. (REST answers 422 when it has some already.)"""
 
+    http_status = 406
     sentence = "A topic cannot have that number of partitions."
 
 

@@ -82,7 +82,6 @@ class LedgerClient:
         self._bookies = bookies
         self._quorums = quorums
         self._undeleted: set[int] = set()  # ledgers that nobody names, and metadata still has
-        self._versions: dict[int, tuple[LedgerMetadata, int]] = {}  # of ledgers being written
         if quorums.ensemble > len(bookies):
             raise ValueError(
                 f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
@@ -192,9 +191,8 @@ class LedgerClient:
         add_flags: int = 0,
     ) -> LedgerHandle:
         """The writer of a ledger that has just been created."""
-        self._versions[ledger_id] = (metadata, version)
         bookies = [self._bookies[bookie_id] for bookie_id in metadata.ensembles[0]]
-        return LedgerHandle(
+        handle = LedgerHandle(
             ledger_id,
             bookies,
             metadata.write_quorum_size,
@@ -202,12 +200,15 @@ class LedgerClient:
             listener,
             add_flags,
         )
+        handle.in_metadata = (metadata, version)
+        return handle
 
     async def close(self, handle: LedgerHandle) -> None:
         """Writes a drained ledger's end into its metadata. LedgerError when it has another
         owner; after Unavailable it may be tried again.
         """
-        metadata, version = self._versions[handle.ledger_id]
+        assert handle.in_metadata is not None, "a ledger is closed once, by who has created it"
+        metadata, version = handle.in_metadata
         closed = metadata.closed(handle.last_add_confirmed, handle.length)
         try:
             await self._metadata.update(handle.ledger_id, closed, version)
@@ -216,7 +217,7 @@ class LedgerClient:
                 raise LedgerError(
                     f"ledger {handle.ledger_id} was taken over while it was written: {error}"
                 ) from error
-        del self._versions[handle.ledger_id]
+        handle.in_metadata = None
 
     async def _is_closed_at(self, handle: LedgerHandle) -> bool:
         """Whether a ledger has the end that its writer knows: an attempt before went through."""
@@ -280,7 +281,6 @@ class LedgerClient:
 
         Where the store refuses it for now, `delete_again` does it: nobody names the ledger then.
         """
-        self._versions.pop(ledger_id, None)
         try:
             await self._metadata.delete(ledger_id)
         except NotFound:

@@ -7,12 +7,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.bookie.embedded import DAMAGED, FAILED, FENCED, NO_ENTRY, NO_LEDGER
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.metadata.store import resolve
 from pyxbroker.quorum import PendingAdds
+
+if TYPE_CHECKING:
+    from pyxbroker.ledger.metadata import LedgerMetadata
 
 
 class LedgerError(Exception):
@@ -158,7 +161,10 @@ class LedgerHandle(ReadHandle):
     add_flags are those of EmbeddedBookie.add_run for all of its adds.
     """
 
-    __slots__ = ("_drained", "_runs", "add_flags", "failure", "length", "listener", "pending")
+    __slots__ = (
+        *("_drained", "_runs", "add_flags", "failure", "in_metadata", "length", "listener"),
+        "pending",
+    )
 
     def __init__(
         self,
@@ -175,6 +181,7 @@ class LedgerHandle(ReadHandle):
         self.length = 0
         self.failure: LedgerError | None = None
         self.listener = listener
+        self.in_metadata: tuple[LedgerMetadata, int] | None = None  # and version, until closed
         self._runs: deque[EntryRun] = deque()
         self._drained: asyncio.Future[None] | None = None
 

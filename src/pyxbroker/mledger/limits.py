@@ -18,3 +18,7 @@ class ManagedLedgerLimits(NamedTuple):
     mark_delete_per_s: float = 1.0
     ranges_as_list_max: int = 1_000  # in a cursor's node
     ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
+
+    def keeping(self, retention_s: float, retention_bytes: int) -> ManagedLedgerLimits:
+        """The same, but for what is kept of what is acknowledged."""
+        return self._replace(retention_s=retention_s, retention_bytes=retention_bytes)

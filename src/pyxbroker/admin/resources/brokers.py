@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker import __version__
+from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import AUTHENTICATED, HEALTH_CHECK
 from pyxbroker.metadata import paths
 
 HEALTH_TIMEOUT_S = 10.0
@@ -45,8 +47,29 @@ def _word(text: str) -> Response:
     return Response.text(text, JSON)
 
 
-ROUTES = (
-    ("GET", "/admin/v2/brokers/health", health),
-    ("GET", "/admin/v2/brokers/ready", ready),
-    ("GET", "/admin/v2/brokers/version", version),
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/health",
+        health,
+        HEALTH_CHECK,
+        "Whether messages can be published: 503 says why not.",
+        Answer("The word ok, bare."),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/ready",
+        ready,
+        AUTHENTICATED,
+        "Whether the broker has started.",
+        Answer("The word ok, bare."),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/version",
+        version,
+        AUTHENTICATED,
+        "The version of the broker's program.",
+        Answer("The version, bare."),
+    ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import STRINGS
 from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import AUTHENTICATED
 from pyxbroker.metadata import paths
 
 # Where an instance keeps what belongs to all clusters; Pulsar does not list it either.
@@ -16,4 +19,13 @@ async def get_clusters(request: Request) -> Response:
     return Response.json([name for name in names if name != GLOBAL])
 
 
-ROUTES = (("GET", "/admin/v2/clusters", get_clusters),)
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/admin/v2/clusters",
+        get_clusters,
+        AUTHENTICATED,
+        "The names of all clusters of this instance.",
+        Answer("The names.", STRINGS),
+    ),
+)

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.errors import refusal
+from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import LOOKUP
+from pyxbroker.base.topic_name import TopicName
 
 DOMAINS = ("persistent", "non-persistent")
+FIELDS = ("brokerUrl", "httpUrl", "nativeUrl", "brokerUrlSsl")
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic of a path. Raises HttpError 412 for a domain, InvalidTopicName for a name."""
+    parts = request.parameters
+    if parts["domain"] not in DOMAINS:
+        domain = parts["domain"]
+        raise HttpError(412, f"The topic domain {domain!r} is not one of {DOMAINS}.")
+    return TopicName.get(
+        f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
+    )
 
 
 async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
-    parts = request.parameters
-    if parts["domain"] not in DOMAINS:
-        return refusal(412, f"The topic domain {parts['domain']!r} is not one of {DOMAINS}.")
-    name = f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
-    found = await request.app.broker.lookup(name)
+    found = await request.app.broker.lookup(str(topic_of(request)))
     return Response.json(
         {
             "brokerUrl": found.broker_url,
@@ -26,4 +37,17 @@ async def lookup_topic(request: Request) -> Response:
     )
 
 
-ROUTES = (("GET", "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", lookup_topic),)
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
+        lookup_topic,
+        LOOKUP,
+        "Which broker a client has to connect to for a topic.",
+        Answer(
+            "The addresses of the broker, as Pulsar's LookupData.",
+            {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}},
+        ),
+        topic_of,
+    ),
+)

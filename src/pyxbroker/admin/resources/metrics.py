@@ -7,8 +7,10 @@ import zlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import TEXT, Response
+from pyxbroker.auth.authorization import OPEN
 from pyxbroker.stats.exposition import CONTENT_TYPE
 
 GZIP_BITS = 31  # zlib: a window of 32 KiB, in gzip's wrapping
@@ -50,4 +52,13 @@ async def _compressed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[byt
     yield await loop.run_in_executor(None, packer.flush)
 
 
-ROUTES = (("GET", "/metrics", get_metrics),)
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        "/metrics",
+        get_metrics,
+        OPEN,
+        "All series of this broker, as Prometheus reads them.",
+        Answer("Prometheus' text format.", media_type=TEXT),
+    ),
+)

@@ -8,6 +8,10 @@ from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.metadata import paths
 
+# Schemas of JSON that several endpoints have.
+STRINGS = {"type": "array", "items": {"type": "string"}}
+STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
+
 NAMESPACE_NOT_FOUND = "Namespace not found"
 
 
@@ -16,13 +20,18 @@ def domain_of(request: Request) -> str:
     return str(request.parameters["domain"])
 
 
-def namespace_of(request: Request) -> str:
-    """`tenant/namespace` of a path. Raises HttpError 412."""
+def namespace_name_of(request: Request) -> NamespaceName:
+    """The namespace of a path. Raises HttpError 412."""
     parts = request.parameters
     try:
-        return str(NamespaceName(parts["tenant"], parts["namespace"]))
+        return NamespaceName(parts["tenant"], parts["namespace"])
     except InvalidTopicName:
         raise HttpError(412, "Namespace name is not valid") from None
+
+
+def namespace_of(request: Request) -> str:
+    """`tenant/namespace` of a path. Raises HttpError 412."""
+    return str(namespace_name_of(request))
 
 
 def topic_of(request: Request) -> TopicName:
@@ -51,15 +60,22 @@ async def check_namespace(
         raise HttpError(404, reason)
 
 
-async def read_json(request: Request, media_types: tuple[str, ...], bytes_max: int) -> object:
-    """The body as JSON, None when it is empty. Raises HttpError, 415 for another media type."""
-    if not await request.read(bytes_max):
+async def read_json(request: Request) -> object:
+    """The body as JSON, None when it is empty. Raises HttpError.
+
+    415 is for a media type that the endpoint does not take, 400 for no body where one is needed.
+    """
+    content = request.endpoint.content
+    assert content is not None
+    if not await request.read(content.bytes_max):
+        if content.required:
+            raise HttpError(400, "The request entity cannot be empty.")
         return None
-    if request.content_type not in media_types:
+    if request.content_type not in content.schemas:
         given = repr(request.content_type) if request.content_type else "unknown"
-        wanted = " or ".join(media_types)
+        wanted = " or ".join(content.schemas)
         raise HttpError(415, f"The Content-Type of the body must be {wanted}, it is {given}.")
-    return await request.json(bytes_max)
+    return await request.json(content.bytes_max)
 
 
 def strings_of(value: object, what: str) -> dict[str, str]:

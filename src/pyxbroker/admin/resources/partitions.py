@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
+    STRING_MAP,
     check_namespace,
+    namespace_name_of,
     namespace_of,
     partitioned_topic_of,
     read_json,
@@ -13,13 +16,13 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, LOOKUP, WRITE_PARTITION
 from pyxbroker.base.errors import PartitionsNotAllowed, TopicExists, TopicNotFound
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
 BODY_BYTES_MAX = 64 * 1024
 INT_MAX = 2**31 - 1
 
-NUMBERS = ("application/json", "text/plain")
 # The body is the number of partitions, or, under this type, what metadata will say of the topic.
 METADATA = "application/vnd.partitioned-topic-metadata+json"
 
@@ -36,7 +39,7 @@ async def get_partitions(request: Request) -> Response:
     found = await partitioned.read(name)
     if found.partitions == 0:
         try:
-            count = await partitioned.metadata(name, request.flag("checkAllowAutoCreation"))
+            count = await partitioned.metadata(name, request.argument("checkAllowAutoCreation"))
         except TopicNotFound:
             raise HttpError(404, f"Topic {name} not found") from None
         return Response.json({"partitions": count, "deleted": False})
@@ -48,15 +51,15 @@ async def get_partitions(request: Request) -> Response:
 
 async def create(request: Request) -> Response:
     """Makes a partitioned topic. createLocalTopicOnly is taken: there is no other cluster."""
-    body = await read_json(request, (*NUMBERS, METADATA), BODY_BYTES_MAX)
+    body = await read_json(request)
     properties = None
     if request.content_type == METADATA and isinstance(body, dict):
         if body.get("properties") is not None:
             properties = strings_of(body["properties"], "properties")
         count = _count(body.get("partitions"))
     else:
-        count = await _number(request, body)
-    request.flag("createLocalTopicOnly")
+        count = _count(body)
+    request.argument("createLocalTopicOnly")
     await check_namespace(request, namespace_of(request))
     name = partitioned_topic_of(request)
     try:
@@ -68,9 +71,9 @@ async def create(request: Request) -> Response:
 
 async def update(request: Request) -> Response:
     """Makes further partitions of a topic. updateLocalTopicOnly and force are taken."""
-    count = await _number(request, await read_json(request, NUMBERS, BODY_BYTES_MAX))
-    for name_of_flag in ("updateLocalTopicOnly", "force"):
-        request.flag(name_of_flag)
+    count = _count(await read_json(request))
+    request.argument("updateLocalTopicOnly")
+    request.argument("force")
     name = partitioned_topic_of(request)
     try:
         await request.app.broker.topics.partitioned.update(name, count)
@@ -85,7 +88,7 @@ async def delete(request: Request) -> Response:
     """Deletes a topic with its partitions; with force, even while clients are connected."""
     name = partitioned_topic_of(request)
     topics = request.app.broker.topics
-    force = request.flag("force")
+    force = request.argument("force")
     try:
         await topics.partitioned.delete(name, force)
     except TopicNotFound:
@@ -97,12 +100,6 @@ async def delete(request: Request) -> Response:
             ) from None
         raise HttpError(404, f"Topic {name} not found.") from None
     return Response.empty()
-
-
-async def _number(request: Request, body: object) -> int:
-    if not await request.read(BODY_BYTES_MAX):
-        raise HttpError(400, "The request entity cannot be empty.")
-    return _count(body)
 
 
 def _count(value: object) -> int:
@@ -118,9 +115,74 @@ def _count(value: object) -> int:
     return value
 
 
-ROUTES = (
-    ("GET", PATH, get_partitions),
-    ("PUT", PATH, create),
-    ("POST", PATH, update),
-    ("DELETE", PATH, delete),
+COUNT = {"type": "integer", "minimum": 1, "maximum": INT_MAX}
+NUMBERS = {"application/json": COUNT, "text/plain": COUNT}
+METADATA_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "partitions": {"type": "integer"},
+        "deleted": {"type": "boolean"},
+        "properties": STRING_MAP,
+    },
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_partitions,
+        LOOKUP,
+        "How many partitions a topic has: 0 when it is not partitioned.",
+        Answer("Pulsar's PartitionedTopicMetadata.", METADATA_SCHEMA),
+        topic_of,
+        (
+            Query(
+                "checkAllowAutoCreation",
+                "A topic that clients may make by using it is answered as if it were there.",
+                False,
+            ),
+        ),
+    ),
+    Endpoint(
+        "PUT",
+        PATH,
+        create,
+        CREATE_TOPIC,
+        "Makes a partitioned topic.",
+        resource=namespace_name_of,
+        query=(Query("createLocalTopicOnly", "Taken: there is no other cluster.", False),),
+        content=Content(
+            "The number of partitions, or that and properties of the topic.",
+            {**NUMBERS, METADATA: METADATA_SCHEMA},
+            required=True,
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "POST",
+        PATH,
+        update,
+        WRITE_PARTITION,
+        "Makes further partitions of a partitioned topic.",
+        resource=partitioned_topic_of,
+        query=(
+            Query("updateLocalTopicOnly", "Taken: there is no other cluster.", False),
+            Query("force", "Taken: nothing stands in the way of more partitions.", False),
+        ),
+        content=Content(
+            "The number of partitions that the topic is to have.",
+            NUMBERS,
+            required=True,
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        PATH,
+        delete,
+        DELETE_TOPIC,
+        "Deletes a partitioned topic with its partitions.",
+        resource=partitioned_topic_of,
+        query=(Query("force", "Even while clients are connected to it.", False),),
+    ),
 )

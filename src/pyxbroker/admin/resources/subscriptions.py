@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pyxbroker.admin.endpoints import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of
 from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import UNSUBSCRIBE
 from pyxbroker.base.errors import SubscriptionBusy, TopicNotFound
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
@@ -16,7 +18,7 @@ async def delete(request: Request) -> Response:
     consumers are connected to it.
     """
     name = topic_of(request)
-    force = request.flag("force")
+    force = request.argument("force")
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     try:
@@ -28,4 +30,14 @@ async def delete(request: Request) -> Response:
     return Response.empty()
 
 
-ROUTES = (("DELETE", PATH, delete),)
+ENDPOINTS = (
+    Endpoint(
+        "DELETE",
+        PATH,
+        delete,
+        UNSUBSCRIBE,
+        "Deletes a subscription of a topic.",
+        resource=topic_of,
+        query=(Query("force", "Even while consumers are connected to it.", False),),
+    ),
+)

@@ -9,24 +9,26 @@ import json
 import zlib
 from typing import Any
 
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.request import BODY_BYTES_MAX, Request
+from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
+    STRING_MAP,
+    STRINGS,
     check_namespace,
     domain_of,
+    namespace_name_of,
     namespace_of,
     read_json,
     strings_of,
     topic_of,
 )
 from pyxbroker.admin.response import Response
-from pyxbroker.base.errors import InvalidTopicName, TopicNotFound
-from pyxbroker.base.log import get_logger
+from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
+from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import PERSISTENT, TopicName
-from pyxbroker.base.url_encoding import decode
+from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
-
-_log = get_logger(__name__)
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
@@ -49,7 +51,7 @@ async def get_list(request: Request) -> Response:
         names = _names(domain, namespace, encoded)
     else:
         names = broker.topics.open_names(namespace, domain)
-    bundle = request.query.get("bundle")
+    bundle = request.argument("bundle")
     if bundle is not None:
         low, high = await _bundle(request, namespace, bundle)
         names = [name for name in names if low <= zlib.crc32(str(name).encode()) < high]
@@ -66,17 +68,12 @@ async def get_partitioned_list(request: Request) -> Response:
 
 
 def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
-    names = []
-    for each in encoded:
-        try:
-            names.append(TopicName.get(f"{domain}://{namespace}/{decode(each)}"))
-        except InvalidTopicName as error:
-            _log.warning("metadata has a topic that cannot be one", path=each, error=error)
-    return names
+    found = (topic_of_node(domain, namespace, each) for each in encoded)
+    return [each for each in found if each is not None]
 
 
 def _listed(request: Request, names: list[TopicName]) -> Response:
-    with_system = request.flag("includeSystemTopic")
+    with_system = request.argument("includeSystemTopic")
     return Response.json(sorted(str(name) for name in names if with_system or not name.is_system))
 
 
@@ -102,7 +99,7 @@ async def create(request: Request) -> Response:
     """Makes a topic that is not partitioned, or a partition that is missing; the body may have its
     properties.
     """
-    body = await read_json(request, ("application/json",), BODY_BYTES_MAX)
+    body = await read_json(request)
     properties = strings_of(body, "The topic's properties")
     namespace = namespace_of(request)
     name = topic_of(request)
@@ -138,7 +135,7 @@ async def _check_partition(request: Request, name: TopicName) -> None:
 async def delete(request: Request) -> Response:
     """Deletes a topic; with force, even while clients are connected to it."""
     name = topic_of(request)
-    force = request.flag("force")
+    force = request.argument("force")
     topics = request.app.broker.topics
     if (await topics.partitioned.read(name)).partitions:
         raise HttpError(
@@ -203,11 +200,76 @@ async def _terminate(request: Request, name: TopicName) -> dict[str, int]:
     }
 
 
-ROUTES = (
-    ("GET", NAMESPACE, get_list),
-    ("GET", NAMESPACE + "/partitioned", get_partitioned_list),
-    ("PUT", TOPIC, create),
-    ("DELETE", TOPIC, delete),
-    ("POST", TOPIC + "/terminate", terminate),
-    ("POST", TOPIC + "/terminate/partitions", terminate_partitions),
+SYSTEM_TOPICS = Query("includeSystemTopic", "Topics of the broker itself are listed, too.", False)
+MESSAGE_ID = {
+    "type": "object",
+    "properties": {
+        name: {"type": "integer"}
+        for name in ("ledgerId", "entryId", "partitionIndex", "batchIndex", "batchSize")
+    },
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        NAMESPACE,
+        get_list,
+        GET_TOPICS,
+        "The topics of a namespace, each partition by itself.",
+        Answer("The names of persistent topics, or of the non-persistent ones in use.", STRINGS),
+        namespace_name_of,
+        (
+            Query("bundle", "Topics of this bundle only, such as 0x00000000_0x40000000."),
+            SYSTEM_TOPICS,
+        ),
+    ),
+    Endpoint(
+        "GET",
+        NAMESPACE + "/partitioned",
+        get_partitioned_list,
+        GET_TOPICS,
+        "The partitioned topics of a namespace.",
+        Answer("The names.", STRINGS),
+        namespace_name_of,
+        (SYSTEM_TOPICS,),
+    ),
+    Endpoint(
+        "PUT",
+        TOPIC,
+        create,
+        CREATE_TOPIC,
+        "Makes a topic that is not partitioned, or a partition that is missing.",
+        resource=namespace_name_of,
+        content=Content("The topic's properties.", {"application/json": STRING_MAP}),
+    ),
+    Endpoint(
+        "DELETE",
+        TOPIC,
+        delete,
+        DELETE_TOPIC,
+        "Deletes a topic that is not partitioned, or a partition.",
+        resource=topic_of,
+        query=(Query("force", "Even while clients are connected to it.", False),),
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/terminate",
+        terminate,
+        TERMINATE,
+        "Lets nothing be added to a topic any more.",
+        Answer("The id of its last message.", MESSAGE_ID),
+        topic_of,
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/terminate/partitions",
+        terminate_partitions,
+        TERMINATE,
+        "Lets nothing be added to any partition of a topic any more.",
+        Answer(
+            "The ids of the last messages, by the number of the partition.",
+            {"type": "object", "additionalProperties": MESSAGE_ID},
+        ),
+        topic_of,
+    ),
 )

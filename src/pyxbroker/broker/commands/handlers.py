@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from pyxbroker.auth.authorization import (
+    CONSUME_TOPIC,
+    GET_TOPICS,
+    LOOKUP,
+    PRODUCE_TO_TOPIC,
+    authorize,
+)
 from pyxbroker.base.errors import (
     ConsumerNotFound,
     MetadataStoreError,
@@ -26,6 +34,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
+from pyxbroker.broker.commands.command import Command, namespace_of, no_resource, topic_of
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.connection import Connection
@@ -44,8 +53,6 @@ log = get_logger("pyxbroker.connection")
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
-
-Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
 
 REFUSED_SENDS = {
     "checksum": (
@@ -105,27 +112,45 @@ class Handlers:
         commands = TopicCommands(broker)
         lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
-        # type -> (field of BaseCommand, handler)
-        self._table: dict[int, tuple[str, Handler]] = {
-            kinds.LOOKUP: ("lookupTopic", self._handle_lookup),
-            kinds.PARTITIONED_METADATA: ("partitionMetadata", self._handle_partitioned_metadata),
-            kinds.PING: ("ping", self._handle_ping),
-            kinds.PONG: ("pong", self._handle_pong),
-            kinds.PRODUCER: ("producer", commands.handle_producer),
-            kinds.CLOSE_PRODUCER: ("close_producer", commands.handle_close_producer),
-            kinds.SUBSCRIBE: ("subscribe", commands.handle_subscribe),
-            kinds.UNSUBSCRIBE: ("unsubscribe", commands.handle_unsubscribe),
-            kinds.CLOSE_CONSUMER: ("close_consumer", commands.handle_close_consumer),
-            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: (
-                "redeliverUnacknowledgedMessages",
-                commands.handle_redeliver,
+        self._table: dict[int, Command] = {
+            kinds.LOOKUP: Command(
+                "lookupTopic",
+                self._handle_lookup,
+                LOOKUP,
+                topic_of,
+                partial(_lookup_failed, replies.LOOKUP),
             ),
-            kinds.CONSUMER_STATS: ("consumerStats", commands.handle_consumer_stats),
-            kinds.SEEK: ("seek", seek.handle_seek),
-            kinds.GET_LAST_MESSAGE_ID: ("getLastMessageId", seek.handle_get_last_message_id),
-            kinds.GET_TOPICS_OF_NAMESPACE: ("getTopicsOfNamespace", lists.handle_get_topics),
-            kinds.WATCH_TOPIC_LIST: ("watchTopicList", lists.handle_watch),
-            kinds.WATCH_TOPIC_LIST_CLOSE: ("watchTopicListClose", lists.handle_watch_close),
+            kinds.PARTITIONED_METADATA: Command(
+                "partitionMetadata",
+                self._handle_partitioned_metadata,
+                LOOKUP,
+                topic_of,
+                partial(_lookup_failed, replies.PARTITIONED_METADATA),
+            ),
+            kinds.PING: Command("ping", self._handle_ping),
+            kinds.PONG: Command("pong", self._handle_pong),
+            kinds.PRODUCER: Command(
+                "producer", commands.handle_producer, PRODUCE_TO_TOPIC, topic_of
+            ),
+            kinds.CLOSE_PRODUCER: Command("close_producer", commands.handle_close_producer),
+            kinds.SUBSCRIBE: Command(
+                "subscribe", commands.handle_subscribe, CONSUME_TOPIC, topic_of
+            ),
+            kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
+            kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
+            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: Command(
+                "redeliverUnacknowledgedMessages", commands.handle_redeliver
+            ),
+            kinds.CONSUMER_STATS: Command("consumerStats", commands.handle_consumer_stats),
+            kinds.SEEK: Command("seek", seek.handle_seek),
+            kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
+            kinds.GET_TOPICS_OF_NAMESPACE: Command(
+                "getTopicsOfNamespace", lists.handle_get_topics, GET_TOPICS, namespace_of
+            ),
+            kinds.WATCH_TOPIC_LIST: Command(
+                "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of
+            ),
+            kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
         }
 
     @property
@@ -151,12 +176,12 @@ class Handlers:
         if found is None:
             self._refuse(connection, command)
             return
-        field, handler = found
+        field = found.field
         if not command.HasField(field):
             self.on_malformed(connection, f"a command of type {command.type} has no {field}")
             connection.close()
             return
-        self._call(connection, handler, getattr(command, field))
+        self._call(connection, found, getattr(command, field))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """The peer does not speak the protocol: it is told, and the connection is closed."""
@@ -217,14 +242,17 @@ class Handlers:
 
     # --- running handlers ---------------------------------------------------------------------
 
-    def _call(self, connection: Connection, handler: Handler, message: Any) -> None:
+    def _call(self, connection: Connection, command: Command, message: Any) -> None:
         try:
-            waiting = handler(connection, message)
+            if command.resource is no_resource:
+                waiting = command.handler(connection, message)
+            else:
+                waiting = self._authorized(connection, command, message)
         except Exception as error:
-            self._answer_error(connection, message, error)
+            self._answer_error(connection, command, message, error)
             return
         if waiting is not None:
-            task = asyncio.ensure_future(self._run(connection, waiting, message))
+            task = asyncio.ensure_future(self._run(connection, command, waiting, message))
             tasks = connection.session.tasks
             tasks.add(task)
             if len(tasks) == COMMANDS_MAX:
@@ -237,15 +265,26 @@ class Handlers:
 
             task.add_done_callback(on_done)
 
-    async def _run(self, connection: Connection, waiting: Awaitable[None], message: Any) -> None:
+    async def _authorized(self, connection: Connection, command: Command, message: Any) -> None:
+        principal = connection.session.principal
+        await authorize(principal, command.right, command.resource(message))
+        waiting = command.handler(connection, message)
+        if waiting is not None:
+            await waiting
+
+    async def _run(
+        self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
+    ) -> None:
         try:
             await waiting
         except Exception as error:
-            self._answer_error(connection, message, error)
+            self._answer_error(connection, command, message, error)
 
-    def _answer_error(self, connection: Connection, message: Any, error: Exception) -> None:
+    def _answer_error(
+        self, connection: Connection, command: Command, message: Any, error: Exception
+    ) -> None:
         told = self._told(connection, message, error)
-        connection.send_frame(replies.error(message.request_id, told.code, str(told)))
+        connection.send_frame(command.refusal(message, told))
 
     @staticmethod
     def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
@@ -343,33 +382,17 @@ class Handlers:
     # --- lookups ------------------------------------------------------------------------------
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        async def answer() -> bytes:
+        with self._lookups.admitted():
             result = await self.broker.lookup(message.topic)
-            return replies.lookup_connect(message.request_id, result.broker_url)
-
-        await self._answer_lookup(connection, message, replies.LOOKUP, answer())
+        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
-        async def answer() -> bytes:
+        with self._lookups.admitted():
             count = await self.broker.topics.partitioned.metadata(
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )
-            return replies.partitions(message.request_id, count)
+        connection.send_frame(replies.partitions(message.request_id, count))
 
-        await self._answer_lookup(connection, message, replies.PARTITIONED_METADATA, answer())
 
-    async def _answer_lookup(
-        self,
-        connection: Connection,
-        message: Any,
-        kind: replies.LookupKind,
-        answering: Coroutine[Any, Any, bytes],
-    ) -> None:
-        """Sends the answer, or the reason why there is none, unless too many are under way."""
-        try:
-            with contextlib.closing(answering), self._lookups.admitted():
-                answer = await answering
-        except Exception as error:
-            told = self._told(connection, message, error)
-            answer = replies.lookup_failed(kind, message.request_id, told.code, str(told))
-        connection.send_frame(answer)
+def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:
+    return replies.lookup_failed(kind, message.request_id, told.code, str(told))

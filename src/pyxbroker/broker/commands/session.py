@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
 from pyxbroker.connection import Connection
 
@@ -24,6 +25,7 @@ class Session:
         "moves",
         "opening",
         "ping_sent",
+        "principal",
         "tasks",
         "watchers",
     )
@@ -31,6 +33,7 @@ class Session:
     def __init__(self, address: str = "") -> None:
         self.address = address  # of the client, without its port
         self.client_version = ""
+        self.principal = ANONYMOUS
         self.ping_sent = False
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
         self.alive: asyncio.Future[bool] | None = None

@@ -87,7 +87,7 @@ class TopicCommands:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""
         if name in topic.subscriptions or not topic.name.is_persistent:
             return
-        if not self._broker.config.allowAutoSubscriptionCreation:
+        if not topic.policies.auto_subscription_creation:
             raise NotAllowed(
                 "Could not create the initial subscription due to the auto subscription creation"
                 " is not allowed."
@@ -204,7 +204,6 @@ class TopicCommands:
             name,
             earliest=is_earliest(message),
             properties=properties,
-            may_create=self._broker.config.allowAutoSubscriptionCreation,
             replicated=message.replicate_subscription_state,
         )
 

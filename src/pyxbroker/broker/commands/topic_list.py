@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.base.errors import InvalidTopicName, NotAllowed
+from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
-from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
 from pyxbroker.broker.commands.topics_pattern import (
@@ -27,6 +26,7 @@ from pyxbroker.broker.commands.topics_pattern import (
     matches,
     topics_hash,
 )
+from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.connection import Connection
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
@@ -320,20 +320,11 @@ async def list_persistent_topics(
     slices = _Slices()
     found: dict[str, TopicName] = {}
     for name in names:
-        topic = known.get(name) or _topic_of(namespace, name)
-        if topic is not None:
+        topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
+        if topic is not None and not topic.is_system:
             found[name] = topic
         await slices.pause()
     return found
-
-
-def _topic_of(namespace: str, name: str) -> TopicName | None:
-    try:
-        topic = TopicName.get(f"{PERSISTENT}://{namespace}/{decode(name)}")
-    except InvalidTopicName as error:
-        log.warning("metadata has a topic that cannot be one", namespace=namespace, error=error)
-        return None
-    return None if topic.is_system else topic
 
 
 def _difference(

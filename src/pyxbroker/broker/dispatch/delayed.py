@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyxbroker.ackset import PositionSet
     from pyxbroker.broker.topics.topic import Topic
 
+TIME_MAX = 2**63 - 1  # ms since the epoch; nothing is due later
 DUE_MAX = 10_000  # positions that are taken out of the index at once
 TIMER_S_MAX = 3600.0  # event loops have a limit
 WATCH_S = 0.5  # between two looks at the wall clock
@@ -79,6 +80,7 @@ class DelayedDelivery:
 
     def __init__(self, topic: Topic, wake: Callable[[], None]) -> None:
         self.index = DelayedIndex()
+        self.is_active = True  # else all that is set aside, or would be, is due
         self._topic = topic
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
@@ -87,7 +89,7 @@ class DelayedDelivery:
 
     def look_at_clock(self) -> None:
         """What is read from now on is judged by the time of now: never early."""
-        self.index.now = int(self._topic.wall_clock() * 1000)
+        self.index.now = int(self._topic.wall_clock() * 1000) if self.is_active else TIME_MAX
 
     def take_due(self, into: PositionSet) -> None:
         """Moves what is due to the positions that are read and sent next."""

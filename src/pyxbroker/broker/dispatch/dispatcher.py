@@ -76,6 +76,10 @@ class Dispatcher:
         """Whether the next consumer goes on with it, after the last one has gone."""
         return False
 
+    def on_policies(self) -> None:
+        """The topic's policies have changed: what was blocked by one may go on."""
+        self.wake()
+
     # --- the loop -----------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -123,8 +127,8 @@ class Dispatcher:
         self.read_position = Position(position.ledger_id, last + 1)
 
     def _worth_reading(self, consumer: Consumer) -> tuple[int, int]:
-        limits = self.topic.limits
-        return consumer.worth_reading(limits.read_batch_max, limits.read_bytes_max)
+        policies = self.topic.policies
+        return consumer.worth_reading(policies.read_batch_max, policies.read_bytes_max)
 
     def _read_from_disk(
         self,
@@ -191,7 +195,7 @@ class Dispatcher:
         if self.acks.is_acknowledged(*position):
             trouble.is_acknowledged(position)
             pass_over(position, position.entry_id)
-        elif self.topic.limits.skips_lost_data:
+        elif self.topic.policies.skips_lost_data:
             pass_over(position, trouble.skip(position, error, again))
         elif trouble.pass_over(position, error, again):
             # It costs this entry only. It stays in the backlog: an operator decides what to do.
@@ -229,7 +233,7 @@ class Dispatcher:
 
     def _share(self, consumer: Consumer) -> int:
         """How many entries one consumer gets before the next has its turn."""
-        return self.topic.limits.read_batch_max
+        return self.topic.policies.read_batch_max
 
     def served(self, consumer: Consumer) -> None:
         """The consumer has had its share."""
@@ -243,7 +247,7 @@ class Dispatcher:
         if consumer.is_blocked:
             self._limited = True
             self._stopped = self.unacked.is_stopped
-            in_broker = self.topic.limits.unacked_in_broker
+            in_broker = self.topic.unacked_in_broker
             if in_broker is not None and in_broker.blocked:
                 in_broker.when_it_goes_on(self.wake)
         elif not consumer.connection.closed:

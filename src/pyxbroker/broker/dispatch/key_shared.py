@@ -26,7 +26,7 @@ from pyxbroker.keys import KeyShared
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
-    from pyxbroker.broker.topics.topic import TopicLimits
+    from pyxbroker.policies.table import Policies
 
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
 ENTRY_ID_MAX = 2**63 - 1
@@ -47,18 +47,18 @@ class KeySharedPolicy(NamedTuple):
     out_of_order: bool = False
 
 
-def look_ahead(limits: TopicLimits, consumers: int) -> int:
+def look_ahead(policies: Policies, consumers: int) -> int:
     """How many entries may wait before no new ones are read."""
-    per_consumer = limits.look_ahead_per_consumer_max
-    limit = limits.look_ahead_per_subscription_max
+    per_consumer = policies.look_ahead_per_consumer_max
+    limit = policies.look_ahead_per_subscription_max
     if per_consumer > 0:
         of_all = per_consumer * consumers
         limit = min(limit, of_all) if limit > 0 else of_all
     if limit <= 0:
         # Without limits of their own, as many as may be unacknowledged.
         candidates = (
-            limits.unacked_per_subscription_max,
-            limits.unacked_per_consumer_max * consumers,
+            policies.unacked_per_subscription_max,
+            policies.unacked_per_consumer_max * consumers,
         )
         limit = min((each for each in candidates if each > 0), default=ENTRY_ID_MAX)
     return limit
@@ -77,11 +77,11 @@ class KeySharedDispatcher(SharingDispatcher):
         self._turn_of = 0
 
     def _make_selector(self) -> Selector:
-        limits = self.topic.limits
+        policies = self.topic.policies
         if self.policy.mode is KeySharedMode.STICKY:
             return HashRangeExclusive()
-        if limits.key_shared_by_ring:
-            return ConsistentHashing(limits.key_shared_points)
+        if policies.key_shared_by_ring:
+            return ConsistentHashing(policies.key_shared_points)
         return HashRangeAutoSplit()
 
     # --- consumers ----------------------------------------------------------------------------
@@ -125,7 +125,11 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _owners_changed(self) -> None:
         self.keys.set_owners(self.selector.owners())
-        self._look_ahead = look_ahead(self.topic.limits, len(self.consumers))
+        self._look_ahead = look_ahead(self.topic.policies, len(self.consumers))
+
+    def on_policies(self) -> None:
+        self._look_ahead = look_ahead(self.topic.policies, len(self.consumers))
+        super().on_policies()
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -152,8 +156,8 @@ class KeySharedDispatcher(SharingDispatcher):
                 size += room
         if count == 0:
             return False
-        limits = self.topic.limits
-        count, size = min(count, limits.read_batch_max), min(size, limits.read_bytes_max)
+        policies = self.topic.policies
+        count, size = min(count, policies.read_batch_max), min(size, policies.read_bytes_max)
         return (self._read_replay if due else self._read_some)(count, size)
 
     def _send_again(self, batch: EntryBatch) -> Position:
@@ -206,8 +210,8 @@ class KeySharedDispatcher(SharingDispatcher):
                     self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
                     break
                 position = Position(ledger_id, at)
-                limits = self.topic.limits
-                most, size = limits.read_batch_max, limits.read_bytes_max
+                policies = self.topic.policies
+                most, size = policies.read_batch_max, policies.read_bytes_max
                 batch = self.source.read_cached(position, most, size, last)
                 if batch is None:
                     use, pass_over = self._deal_waiting, self._pass_over_waiting

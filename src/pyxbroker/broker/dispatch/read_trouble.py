@@ -75,9 +75,9 @@ class ReadTrouble:
         self._dispatcher = dispatcher
         self._loop = dispatcher.topic.loop
         self._turn = dispatcher.topic.turn
-        limits = dispatcher.topic.limits
-        self._delay_min_s = limits.read_retry_min_s
-        self._delay_max_s = limits.read_retry_max_s
+        policies = dispatcher.topic.policies
+        self._delay_min_s = policies.read_retry_min_s
+        self._delay_max_s = policies.read_retry_max_s
         self._where = {
             "topic": dispatcher.topic.name,
             "subscription": dispatcher.subscription.name,
@@ -258,7 +258,7 @@ class ReadTrouble:
         if len(self._reported) + len(runs) > REPORTED_MAX:
             self._reported.clear()
         self._reported.update(by_extent)
-        skips = self._dispatcher.topic.limits.skips_lost_data
+        skips = self._dispatcher.topic.policies.skips_lost_data
         log.error(
             "entries that cannot be read are skipped" if skips else "entries cannot be delivered",
             **self._where,

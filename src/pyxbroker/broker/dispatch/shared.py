@@ -11,7 +11,7 @@ from pyxbroker.ackset import PositionSet
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
 from pyxbroker.broker.dispatch.delayed import DelayedDelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.delivery import choose
+from pyxbroker.delivery import UnackedCount, choose
 from pyxbroker.entry import EntryBatch, Position
 
 if TYPE_CHECKING:
@@ -27,15 +27,33 @@ class SharingDispatcher(Dispatcher):
 
     def __init__(self, subscription: Subscription) -> None:
         super().__init__(subscription)
-        limits = self.topic.limits
-        self.unacked = limits.unacked_of_subscription()
+        policies = self.topic.policies
+        self.unacked = UnackedCount(
+            policies.unacked_per_subscription_max,
+            self.topic.unacked_in_broker,
+            policies.unacked_share,
+        )
         self._replay = PositionSet()  # to be read and sent before what is new
         self._delayed: DelayedDelivery | None = None
         self._aside_before = 0  # entries that were set aside before the last read
         self._sets_aside = False  # the read before brought some more
-        if limits.delayed_delivery:
-            self._delayed = DelayedDelivery(self.topic, self.wake)
-            self.aside = self._delayed.index
+        if policies.delayed_delivery:
+            self._delay()
+
+    def _delay(self) -> None:
+        self._delayed = DelayedDelivery(self.topic, self.wake)
+        self.aside = self._delayed.index
+
+    def on_policies(self) -> None:
+        policies = self.topic.policies
+        self.unacked.set_limit(policies.unacked_per_subscription_max)
+        for consumer in self.consumers:
+            consumer.set_unacked_max(policies.unacked_per_consumer_max)
+        if self._delayed is not None:
+            self._delayed.is_active = policies.delayed_delivery
+        elif policies.delayed_delivery:
+            self._delay()
+        super().on_policies()
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -64,7 +82,7 @@ class SharingDispatcher(Dispatcher):
         self._sets_aside = self._aside_before > before
         if self._sets_aside:
             # What is not due needs no permits: a consumer that has few must not slow that down.
-            count = self.topic.limits.read_batch_max
+            count = self.topic.policies.read_batch_max
         return super()._read_some(count, size)
 
     def _read_replay(self, count: int, size: int) -> bool:
@@ -120,7 +138,7 @@ class SharingDispatcher(Dispatcher):
 
     def add_consumer(self, consumer: Consumer) -> None:
         super().add_consumer(consumer)
-        consumer.unacked_max = self.topic.limits.unacked_per_consumer_max
+        consumer.set_unacked_max(self.topic.policies.unacked_per_consumer_max)
         consumer.unacked_total = self.unacked
 
     def remove_consumer(self, consumer: Consumer) -> None:
@@ -154,7 +172,7 @@ class SharingDispatcher(Dispatcher):
 
     def _let_others_go_on(self) -> None:
         """Less is unacknowledged: other subscriptions may have waited for that."""
-        in_broker = self.topic.limits.unacked_in_broker
+        in_broker = self.topic.unacked_in_broker
         if in_broker is not None:
             in_broker.go_on()
 
@@ -233,8 +251,8 @@ class SharedDispatcher(SharingDispatcher):
 
     def _share(self, consumer: Consumer) -> int:
         if len(self.consumers) == 1:
-            return self.topic.limits.read_batch_max
-        return self.topic.limits.round_robin_max
+            return self.topic.policies.read_batch_max
+        return self.topic.policies.round_robin_max
 
     def _step(self) -> bool:
         consumer = self.next_consumer()

@@ -87,7 +87,7 @@ class FailoverDispatcher(Dispatcher):
                     [(each.priority_level, each.name) for each in self.consumers],
                     str(self.topic.name),
                     self.topic.partition,
-                    self.topic.limits.failover_by_hash,
+                    self.topic.policies.failover_by_hash,
                 )
             ]
         if chosen is self.active:
@@ -106,7 +106,7 @@ class FailoverDispatcher(Dispatcher):
                 self._switching.cancel()
                 self._switching = None
             return
-        delay_s = self.topic.limits.failover_delay_s
+        delay_s = self.topic.policies.failover_delay_s
         if delay_s <= 0:
             self._switch()
         elif self._switching is None:

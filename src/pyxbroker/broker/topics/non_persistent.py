@@ -17,13 +17,15 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
-from pyxbroker.broker.topics.topic import Topic, TopicLimits
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Turn
 from pyxbroker.delivery import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.policies.table import Policies
 
 NOWHERE = Position(0, -1)  # before the only id there is
 
@@ -37,7 +39,7 @@ class NoLedger(EntrySource):
     def __init__(self) -> None:
         self.listener: Any = None
         self.on_confirmed: Any = None  # nothing is ever confirmed
-        self.limits: Any = None  # of what is kept
+        self.limits = ManagedLedgerLimits()  # of what is kept
         self.cursors: dict[str, Any] = {}
         self.unreadable: frozenset[str] = frozenset()
         self.last_confirmed = NOWHERE
@@ -115,17 +117,11 @@ class NoLedger(EntrySource):
 class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
-    def __init__(self, name: TopicName, turn: Turn, limits: TopicLimits) -> None:
-        # What is not kept is not limited either, and nobody waits for what another has not
-        # acknowledged.
-        of_its_own = limits._replace(
-            unacked_per_consumer_max=0,
-            unacked_per_subscription_max=0,
-            unacked_in_broker=None,
-            failover_delay_s=0.0,
-            delayed_delivery=False,
-        )
-        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, of_its_own)
+    def __init__(self, name: TopicName, turn: Turn, policies: Policies) -> None:
+        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, _of_its_own(policies))
+
+    def on_policies(self, policies: Policies) -> None:
+        super().on_policies(_of_its_own(policies))
 
     async def subscription_for(
         self,
@@ -152,6 +148,18 @@ class NonPersistentTopic(Topic):
     async def delete(self) -> None:
         """Sends the clients away; there is nothing else to delete."""
         await self.close()
+
+
+def _of_its_own(policies: Policies) -> Policies:
+    """What is not kept is not limited either, and nobody waits for what another has not
+    acknowledged.
+    """
+    return policies._replace(
+        unacked_per_consumer_max=0,
+        unacked_per_subscription_max=0,
+        failover_delay_s=0.0,
+        delayed_delivery=False,
+    )
 
 
 def _hand_out(subscription: Subscription, batch: EntryBatch) -> int:

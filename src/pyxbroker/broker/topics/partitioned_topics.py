@@ -3,14 +3,16 @@
 A partitioned topic is a node in metadata that says how many partitions it has
 (PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
 named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
-are being deleted, so that nobody makes one of them again. Mirrors PartitionedTopicResources and
+are being deleted, so that nobody makes one of them again; `beingMade` while many are being made, so
+that who was interrupted can go on. Mirrors PartitionedTopicResources and
 BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.errors import (
@@ -24,15 +26,24 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
+from pyxbroker.broker.topics.partition_nodes import (
+    NODES_PER_BATCH_MAX,
+    each_of,
+    make_nodes,
+    nodes_of,
+)
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
+from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, Put
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.topics.topics import MetadataCache, Topics
+    from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.topics")
+
+BEING_MADE = "beingMade"  # in the record until all partitions are there; Pulsar ignores it
 
 
 class PartitionedTopic(NamedTuple):
@@ -42,6 +53,11 @@ class PartitionedTopic(NamedTuple):
     deleted: bool  # or about to be
     fields: dict[str, Any]  # of the record, some of which are not ours
     version: int
+
+    @property
+    def is_being_made(self) -> bool:
+        """Not every partition is there yet; who asks for one that is missing makes it."""
+        return BEING_MADE in self.fields
 
 
 NOT_PARTITIONED = PartitionedTopic(0, False, {}, MUST_NOT_EXIST)
@@ -57,6 +73,7 @@ class PartitionedTopics:
         self._store = store
         self._cache = cache
         self._topics = topics
+        self._being_changed: set[TopicName] = set()
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -149,7 +166,7 @@ class PartitionedTopics:
     async def create(
         self, name: TopicName, count: int, properties: dict[str, str] | None = None
     ) -> None:
-        """Makes a partitioned topic with all its partitions.
+        """Makes a partitioned topic with all its partitions; what was interrupted is completed.
 
         Raises TopicExists, PartitionsNotAllowed for a number that cannot be, NotAllowed for the
         name of a partition, TopicNotFound for a namespace that does not exist.
@@ -163,12 +180,49 @@ class PartitionedTopics:
         fields: dict[str, Any] = {"partitions": count, "deleted": False}
         if properties is not None:
             fields["properties"] = properties
+        with self._changing(name):
+            if not name.is_persistent:
+                await self._claim(name, count, fields)
+            elif count > NODES_PER_BATCH_MAX or not await self._create_at_once(name, fields):
+                found = await self._claim(name, count, fields | {BEING_MADE: True})
+                await make_nodes(self._store, name, 0, count)
+                await self._finish(name, found)
+
+    async def _create_at_once(self, name: TopicName, fields: dict[str, Any]) -> bool:
+        """Makes all there is to make in one write; False when there is something already."""
+        path = _path(name)
+        record = Put(path, _encode(fields), MUST_NOT_EXIST)
         try:
-            await self._write(name, fields, MUST_NOT_EXIST)
+            await self._store.put_all([record, *nodes_of(name, 0, fields["partitions"])])
+        except BadVersion:
+            return False
+        finally:
+            self._cache.forget(path)
+        return True
+
+    async def _claim(self, name: TopicName, count: int, fields: dict[str, Any]) -> PartitionedTopic:
+        """Writes how many partitions there are, before anybody takes the name for something else.
+
+        Raises TopicExists, but for a topic whose creation with as many was interrupted.
+        """
+        try:
+            version = await self._write(name, fields, MUST_NOT_EXIST)
         except BadVersion as error:
+            found = await self.read(name)
+            if found.is_being_made and found.partitions == count and not found.deleted:
+                return found
             raise TopicExists(f"Topic {name} exists already.") from error
-        if name.is_persistent:
-            await self._open_partitions(name, 0, count)
+        return PartitionedTopic(count, False, fields, version)
+
+    async def _finish(self, name: TopicName, made: PartitionedTopic) -> None:
+        """All partitions are there."""
+        fields = {key: value for key, value in made.fields.items() if key != BEING_MADE}
+        try:
+            await self._write(name, fields, made.version)
+        except BadVersion as error:
+            found = await self.read(name)
+            if found.is_being_made or found.deleted or found.partitions != made.partitions:
+                raise ServiceNotReady(f"The partitions of {name} are being changed.") from error
 
     async def update(self, name: TopicName, count: int) -> None:
         """Makes further partitions, with the subscriptions that the topic has.
@@ -176,62 +230,81 @@ class PartitionedTopics:
         Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
         more or may not have so many.
         """
-        found = await self._existing(name)
-        limit = self._config.maxNumPartitionsPerPartitionedTopic
-        if limit and count > limit:
-            raise PartitionsNotAllowed(
-                f"Desired partitions {count} can't be greater than the maximum partitions per topic"
-                f" {limit}."
-            )
-        if count < found.partitions:
-            raise PartitionsNotAllowed(
-                f"Desired partitions {count} can't be less than the current partitions"
-                f" {found.partitions}."
-            )
-        if name.is_persistent:
-            # Subscriptions come before producers: these see the partitions when metadata has them.
-            await self._open_partitions(name, found.partitions, count)
-            await self._copy_subscriptions(name, found.partitions, count)
-        try:
-            await self._write(name, found.fields | {"partitions": count}, found.version)
-        except BadVersion as error:
-            raise ServiceNotReady(f"The partitions of {name} are being changed.") from error
-
-    async def _open_partitions(self, name: TopicName, first: int, count: int) -> None:
-        await asyncio.gather(
-            *(self._topics.make(name.partition(index)) for index in range(first, count))
-        )
+        with self._changing(name):
+            found = await self._existing(name)
+            limit = self._config.maxNumPartitionsPerPartitionedTopic
+            if limit and count > limit:
+                raise PartitionsNotAllowed(
+                    f"Desired partitions {count} can't be greater than the maximum partitions per"
+                    f" topic {limit}."
+                )
+            if count < found.partitions:
+                raise PartitionsNotAllowed(
+                    f"Desired partitions {count} can't be less than the current partitions"
+                    f" {found.partitions}."
+                )
+            if name.is_persistent:
+                # Subscriptions come before producers: these see the partitions when metadata has
+                # them.
+                first = 0 if found.is_being_made else found.partitions
+                await make_nodes(self._store, name, first, count)
+                await self._copy_subscriptions(name, found.partitions, count)
+            grown = found._replace(partitions=count, fields=found.fields | {"partitions": count})
+            await self._finish(name, grown)
 
     async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
-        existing = [
-            await self._topics.get(name.partition(index), create=True) for index in range(first)
-        ]
-        wanted = {
-            subscription.name: subscription
-            for topic in existing
-            for subscription in topic.subscriptions.values()
-        }
-        for index in range(first, count):
+        """Makes the subscriptions of the first partitions in those from first on, up to count."""
+        if first == count:
+            return
+        wanted: dict[str, int] = {}  # and a partition that has it
+
+        async def look(index: int) -> None:
+            for each in await self._topics.subscription_names(name.partition(index)):
+                wanted.setdefault(each, index)
+
+        await each_of(range(first), look)
+        subscriptions = []
+        for each, index in wanted.items():
+            topic = await self._topics.get(name.partition(index), create=True)
+            if each in topic.subscriptions:
+                subscriptions.append(topic.subscriptions[each])
+
+        async def copy(index: int) -> None:
             topic = await self._topics.make(name.partition(index))
             start: Position = topic.first_position()
-            for each in wanted.values():
+            for each in subscriptions:
                 properties = dict(each.properties)
                 await topic.subscription_for(each.name, start, properties, True, each.replicated)
+
+        if subscriptions:
+            await each_of(range(first, count), copy)
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Deletes a partitioned topic and its partitions; with force, even while they are in use.
 
         Raises TopicNotFound, TopicBusy when it is in use. Who was interrupted begins again.
         """
-        found = await self._existing(name)
-        partitions = [name.partition(index) for index in range(found.partitions)]
-        if not force:
+        with self._changing(name):
+            found = await self._existing(name)
+            partitions = [name.partition(index) for index in range(found.partitions)]
+            if not force:
+                for each in partitions:
+                    self._topics.check_unused(each)
+            await self._write(name, found.fields | {"deleted": True}, found.version)
             for each in partitions:
-                self._topics.check_unused(each)
-        await self._write(name, found.fields | {"deleted": True}, found.version)
-        for each in partitions:
-            await self._topics.delete_by_name(each, force=True)
-        await self.forget(name)
+                await self._topics.delete_by_name(each, force=True)
+            await self.forget(name)
+
+    @contextmanager
+    def _changing(self, name: TopicName) -> Iterator[None]:
+        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady."""
+        if name in self._being_changed:
+            raise ServiceNotReady(f"The partitions of {name} are being changed.")
+        self._being_changed.add(name)
+        try:
+            yield
+        finally:
+            self._being_changed.discard(name)
 
     async def forget(self, name: TopicName) -> None:
         """Deletes the number of partitions."""
@@ -245,11 +318,11 @@ class PartitionedTopics:
             raise TopicNotFound(f"Topic {name} is not the partitioned topic.")
         return found
 
-    async def _write(self, name: TopicName, fields: dict[str, Any], version: int) -> None:
+    async def _write(self, name: TopicName, fields: dict[str, Any], version: int) -> int:
+        """The version that was written. Raises BadVersion."""
         path = _path(name)
-        value = json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
         try:
-            await self._store.put(path, value, version)
+            return (await self._store.put(path, _encode(fields), version)).version
         finally:
             self._cache.forget(path)
 
@@ -265,6 +338,10 @@ class PartitionedTopics:
 
 def _path(name: TopicName) -> str:
     return paths.partitioned_topic(name.namespace, name.local_name, name.domain)
+
+
+def _encode(fields: dict[str, Any]) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:

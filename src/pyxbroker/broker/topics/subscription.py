@@ -122,7 +122,7 @@ class Subscription:
             raise ServiceNotReady("Subscription is fenced")
         if self.consumers:
             self._check_compatible(consumer, kind)
-            limit = self.topic.limits.consumers_per_subscription_max
+            limit = self.topic.policies.consumers_per_subscription_max
             if limit and kind is not SubscriptionType.EXCLUSIVE and len(self.consumers) >= limit:
                 raise ConsumerBusy(
                     "Subscription reached max consumers limit (maxConsumersPerSubscription)"

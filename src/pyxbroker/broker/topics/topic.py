@@ -27,55 +27,21 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.connection import Turn
-from pyxbroker.delivery import UnackedCount
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.namespace import DELETE_WHEN_NO_SUBSCRIPTIONS, NamespacePolicies
+from pyxbroker.policies.table import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.entry_source import EntrySource
     from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.peeking import Peeking
     from pyxbroker.broker.topics.publish_steps import PublishStep
-    from pyxbroker.mledger.limits import ManagedLedgerLimits
 
 log = get_logger("pyxbroker.topic")
-
-
-class TopicLimits(NamedTuple):
-    """What bounds a topic; 0 is no limit. The settings of the same names are Pulsar's."""
-
-    producers_max: int = 0  # maxProducersPerTopic
-    consumers_max: int = 0  # maxConsumersPerTopic
-    consumers_per_subscription_max: int = 0  # maxConsumersPerSubscription
-    subscriptions_max: int = 0  # maxSubscriptionsPerTopic
-    unacked_per_consumer_max: int = 0  # messages; maxUnackedMessagesPerConsumer
-    unacked_per_subscription_max: int = 0  # messages; maxUnackedMessagesPerSubscription
-    unacked_in_broker: BrokerUnacked | None = None  # maxUnackedMessagesPerBroker
-    unacked_share: int = 0  # messages; what a subscription may have while the broker has too many
-    read_batch_max: int = 100  # entries; dispatcherMaxReadBatchSize
-    read_bytes_max: int = 5 << 20  # dispatcherMaxReadSizeBytes
-    round_robin_max: int = 20  # entries; dispatcherMaxRoundRobinBatchSize
-    failover_delay_s: float = 0.0  # activeConsumerFailoverDelayTimeMillis
-    failover_by_hash: bool = False  # activeConsumerFailoverConsistentHashing
-    key_shared_by_ring: bool = True  # subscriptionKeySharedUseConsistentHashing
-    key_shared_points: int = 100  # subscriptionKeySharedConsistentHashingReplicaPoints
-    delayed_delivery: bool = True  # delayedDeliveryEnabled
-    look_ahead_per_consumer_max: int = 2000  # keySharedLookAheadMsgInReplayThreshold...
-    look_ahead_per_subscription_max: int = 20000
-    read_retry_min_s: float = 0.05  # dispatcherReadFailureBackoffInitialTimeInMs
-    read_retry_max_s: float = 1.0  # dispatcherReadFailureBackoffMaxTimeInMs
-    skips_lost_data: bool = False  # autoSkipNonRecoverableData
-
-    def unacked_of_subscription(self) -> UnackedCount:
-        """A count of what the consumers of one subscription have unacknowledged."""
-        return UnackedCount(
-            self.unacked_per_subscription_max, self.unacked_in_broker, self.unacked_share
-        )
 
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -90,7 +56,6 @@ class SubscribeRequest(NamedTuple):
     start: Position | None = None  # a reader: the first entry that it gets
     since_ms: int | None = None  # a reader: the first publish time that it gets
     properties: Mapping[str, str] = NO_PROPERTIES  # of a new one
-    may_create: bool = True
     replicated: bool = False
 
 
@@ -102,13 +67,15 @@ class Topic:
         name: TopicName,
         managed_ledger: ManagedLedger,
         turn: Turn,
-        limits: TopicLimits,
+        policies: Policies,
+        unacked_in_broker: BrokerUnacked | None = None,
     ) -> None:
         self.name = name
         self.managed_ledger = managed_ledger
         self.turn = turn
         self.loop: asyncio.AbstractEventLoop = turn.loop
-        self.limits = limits
+        self.policies = policies
+        self.unacked_in_broker = unacked_in_broker  # None: no limit
         self.wall_clock: Callable[[], float] = time.time  # s since the epoch
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
@@ -128,6 +95,17 @@ class Topic:
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+
+    def on_policies(self, policies: Policies) -> None:
+        """What holds for the topic has changed. Numbers of producers, consumers and subscriptions
+        are asked when another one comes; who is there stays.
+        """
+        before, self.policies = self.policies, policies
+        if policies.retention != before.retention:
+            self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+            self.managed_ledger.trim()
+        for subscription in self.all_subscriptions():
+            subscription.dispatcher.on_policies()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -150,7 +128,7 @@ class Topic:
             raise ProducerBusy(
                 f"Producer with name '{producer.name}' is already connected to topic '{self.name}'"
             )
-        limit = self.limits.producers_max
+        limit = self.policies.producers_max
         if old is None and limit and len(self.producers) >= limit:
             raise ProducerBusy(
                 f"Topic {self.name} has {limit} producers, which is its limit"
@@ -224,7 +202,7 @@ class Topic:
                 request.subscription,
                 start,
                 dict(request.properties),
-                request.may_create,
+                self.policies.auto_subscription_creation,
                 request.replicated,
             )
         return self.reader_for(request.subscription, await self._reader_start(request))
@@ -249,7 +227,7 @@ class Topic:
     def check_consumers(self) -> None:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
         self.check_open()
-        limit = self.limits.consumers_max
+        limit = self.policies.consumers_max
         if limit and sum(len(each.consumers) for each in self.all_subscriptions()) >= limit:
             raise ConsumerBusy(
                 f"Topic {self.name} has {limit} consumers, which is its limit"
@@ -285,7 +263,7 @@ class Topic:
                 f"Subscription {name} of {self.name} does not exist, and it may not be created"
                 " by a consumer (allowAutoSubscriptionCreation)."
             )
-        limit = self.limits.subscriptions_max
+        limit = self.policies.subscriptions_max
         if limit and len(self.subscriptions) >= limit:
             raise NotAllowed(
                 f"Topic {self.name} has {limit} subscriptions, which is its limit"
@@ -495,9 +473,8 @@ class Topic:
         """Fails the SENDs that wait for the next ledger, since there is no space for one."""
         self.managed_ledger.take_back_waiting()
 
-    def check_age(self, limits: ManagedLedgerLimits) -> None:
-        """Closes and deletes ledgers that are old enough, as the limits say by now."""
-        self.managed_ledger.limits = limits
+    def check_age(self) -> None:
+        """Closes and deletes ledgers that are old enough."""
         self.managed_ledger.check_age()
 
     def free_space(self) -> None:
@@ -544,13 +521,13 @@ class Topic:
         finally:
             self.being_deleted = False
 
-    def is_inactive(self, policies: NamespacePolicies) -> bool:
+    def is_inactive(self, policies: Policies) -> bool:
         """Whether nobody has used the topic for so long that it may be deleted."""
         if self._is_used(policies.inactive_topics.mode):
             self._last_active = self.loop.time()
             return False
         since = self.loop.time() - self._last_active
-        is_retained = self.name.is_persistent and not 0 <= policies.retention_s <= since
+        is_retained = self.name.is_persistent and not 0 <= policies.retention.time_s <= since
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
 
     def _is_used(self, mode: str) -> bool:

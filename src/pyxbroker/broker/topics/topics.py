@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,29 +17,26 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.shards import Shards
-from pyxbroker.broker.topics.topic import Topic, TopicLimits
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Turn
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.ledger.patience import may_pass
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import (
-    MetadataError,
-    MetadataStore,
-    Notification,
-    Unavailable,
-    parent_of,
-)
+from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, open_managed_ledger
-from pyxbroker.policies.namespace import NamespacePolicies, namespace_policies
+from pyxbroker.policies.namespaces import NamespacePolicies
+from pyxbroker.policies.table import Policies, of_broker
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -48,66 +44,12 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-CACHED_NODES_MAX = 10_000
 TOPICS_PER_LOOK = 256  # before others have their turn
-CACHED_PREFIX = "/admin/"
-
-
-class MetadataCache:
-    """Values of nodes below CACHED_PREFIX that were read lately; a change of a node drops it
-    (Pulsar's MetadataCache).
-    """
-
-    def __init__(self, store: MetadataStore) -> None:
-        self._store = store
-        self._values: OrderedDict[str, bytes | None] = OrderedDict()
-        self._children: dict[str, frozenset[str]] = {}
-        self._changes = 0
-        self._unsubscribe = store.watch(self._on_change, prefix=CACHED_PREFIX)
-
-    async def get(self, path: str) -> bytes | None:
-        """The value of a node, None when there is none."""
-        if path in self._values:
-            self._values.move_to_end(path)
-            return self._values[path]
-        changes = self._changes
-        found = await self._store.get(path)
-        value = None if found is None else found.value
-        if changes == self._changes:
-            # Nothing changed while it was read, so what was read is what is there.
-            self._values[path] = value
-            if len(self._values) > CACHED_NODES_MAX:
-                self._values.popitem(last=False)
-        return value
-
-    async def children(self, path: str) -> frozenset[str]:
-        """The names of a node's children; for few nodes with children that change seldom."""
-        if path in self._children:
-            return self._children[path]
-        changes = self._changes
-        # A node that does not exist has no children to watch; that it comes to be is its own news.
-        _, found = await asyncio.gather(self._store.exists(path), self._store.children(path))
-        names = frozenset(found)
-        if changes == self._changes:
-            self._children[path] = names
-        return names
-
-    def _on_change(self, notification: Notification) -> None:
-        self.forget(notification.path)
-
-    def forget(self, path: str) -> None:
-        """A node is not as it was; who has changed it says so, and need not wait for the news."""
-        self._children.pop(path, None)
-        self._children.pop(parent_of(path), None)
-        self._values.pop(path, None)
-        self._changes += 1
-
-    def close(self) -> None:
-        self._unsubscribe()
+WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
 
 def limits_of(config: Config) -> ManagedLedgerLimits:
-    """The settings of managed ledgers, but for retention, which is a namespace's policy."""
+    """The settings of managed ledgers, but for retention, which is a policy."""
     return ManagedLedgerLimits(
         entries_per_ledger_max=config.managedLedgerMaxEntriesPerLedger,
         bytes_per_ledger_max=config.managedLedgerMaxSizePerLedgerMbytes << 20,
@@ -117,41 +59,6 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
         ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
-    )
-
-
-def topic_limits_of(config: Config) -> TopicLimits:
-    """The settings of topics."""
-    unacked_in_broker = None
-    if config.maxUnackedMessagesPerBroker:
-        unacked_in_broker = BrokerUnacked(config.maxUnackedMessagesPerBroker)
-    return TopicLimits(
-        producers_max=config.maxProducersPerTopic,
-        consumers_max=config.maxConsumersPerTopic,
-        consumers_per_subscription_max=config.maxConsumersPerSubscription,
-        subscriptions_max=config.maxSubscriptionsPerTopic,
-        unacked_per_consumer_max=config.maxUnackedMessagesPerConsumer,
-        unacked_per_subscription_max=config.maxUnackedMessagesPerSubscription,
-        unacked_in_broker=unacked_in_broker,
-        unacked_share=int(
-            config.maxUnackedMessagesPerBroker
-            * config.maxUnackedMessagesPerSubscriptionOnBrokerBlocked
-        ),
-        read_batch_max=config.dispatcherMaxReadBatchSize,
-        read_bytes_max=config.dispatcherMaxReadSizeBytes,
-        round_robin_max=config.dispatcherMaxRoundRobinBatchSize,
-        failover_delay_s=config.activeConsumerFailoverDelayTimeMillis / 1000,
-        failover_by_hash=config.activeConsumerFailoverConsistentHashing,
-        key_shared_by_ring=config.subscriptionKeySharedUseConsistentHashing,
-        key_shared_points=config.subscriptionKeySharedConsistentHashingReplicaPoints,
-        delayed_delivery=config.delayedDeliveryEnabled,
-        look_ahead_per_consumer_max=config.keySharedLookAheadMsgInReplayThresholdPerConsumer,
-        look_ahead_per_subscription_max=(
-            config.keySharedLookAheadMsgInReplayThresholdPerSubscription
-        ),
-        read_retry_min_s=config.dispatcherReadFailureBackoffInitialTimeInMs / 1000,
-        read_retry_max_s=config.dispatcherReadFailureBackoffMaxTimeInMs / 1000,
-        skips_lost_data=config.autoSkipNonRecoverableData,
     )
 
 
@@ -167,10 +74,13 @@ class Topics:
         self._turn = turn
         self._cache = MetadataCache(store)
         self._ledger_limits = limits_of(config)
-        self._topic_limits = topic_limits_of(config)
+        broker = of_broker(config)
+        self._policies = NamespacePolicies(broker, store, self._cache, turn.run)
+        self._unacked: BrokerUnacked | None = None
+        if broker.unacked_in_broker_max:
+            self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
-        self._policies: dict[str, tuple[bytes, NamespacePolicies]] = {}  # and what they are made of
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
@@ -244,20 +154,33 @@ class Topics:
             if former is not None:
                 # What it has under way must not meet what its successor does.
                 await former.settle()
-                self._topics.pop(name)
+                self._forget(former)
+            policies = await self.policies(name)
             if not name.is_persistent:
-                return self._load_non_persistent(name, create)
-            managed_ledger = await self._open_managed_ledger(name, create, properties)
+                return self._load_non_persistent(name, create, policies)
+            limits = self._ledger_limits.keeping(*policies.retention)
+            managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
-        topic = Topic(name, managed_ledger, self._turn, self._topic_limits)
-        self._topics[name] = topic
+        return self._add(Topic(name, managed_ledger, self._turn, policies, self._unacked))
+
+    def _add(self, topic: Topic) -> Topic:
+        self._topics[topic.name] = topic
+        self._policies.follow(topic.name.namespace, topic)
         return topic
 
+    def _forget(self, topic: Topic) -> None:
+        self._policies.leave(topic.name.namespace, topic)
+        if self._topics.get(topic.name) is topic:
+            self._topics.pop(topic.name)
+
     async def _open_managed_ledger(
-        self, name: TopicName, create: bool, properties: Mapping[str, str]
+        self,
+        name: TopicName,
+        limits: ManagedLedgerLimits,
+        create: bool,
+        properties: Mapping[str, str],
     ) -> ManagedLedger | None:
-        limits = self._limits(await self.policies(name))
         try:
             return await open_managed_ledger(
                 name.managed_ledger_name, self._store, self._ledgers, limits, create, properties
@@ -269,20 +192,12 @@ class Topics:
             log.error("a topic cannot be opened now", topic=name, error=error)
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
 
-    def _limits(self, policies: NamespacePolicies) -> ManagedLedgerLimits:
-        return self._ledger_limits._replace(
-            retention_s=policies.retention_s,
-            retention_bytes=policies.retention_bytes,
-        )
-
-    def _load_non_persistent(self, name: TopicName, create: bool) -> Topic:
+    def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
-        topic = NonPersistentTopic(name, self._turn, self._topic_limits)
-        self._topics[name] = topic
-        return topic
+        return self._add(NonPersistentTopic(name, self._turn, policies))
 
-    async def check_name(self, name: TopicName) -> NamespacePolicies:
+    async def check_name(self, name: TopicName) -> Policies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
         config = self._config
         if name.is_persistent and not config.enablePersistentTopics:
@@ -304,19 +219,17 @@ class Topics:
             return False
         return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
 
-    async def policies(self, name: TopicName) -> NamespacePolicies:
-        """What the topic's namespace says. Raises TopicNotFound when there is no such namespace."""
-        value = await self._cache.get(paths.namespace_policies(name.namespace))
-        if value is None:
-            raise TopicNotFound(
-                f"Namespace {name.namespace} does not exist; create it first, or use a topic of"
-                " public/default."
-            )
-        known = self._policies.get(name.namespace)
-        if known is None or known[0] is not value:
-            known = (value, namespace_policies(name.namespace, value, self._config))
-            self._policies[name.namespace] = known
-        return known[1]
+    async def subscription_names(self, name: TopicName) -> list[str]:
+        """The durable subscriptions of a persistent topic, open or not."""
+        topic = self._topics.get(name)
+        if topic is not None and not topic.fenced:
+            return list(topic.subscriptions)
+        path = paths.managed_ledger(name.managed_ledger_name)
+        return [decode(each) for each in await self._store.children(path)]
+
+    async def policies(self, name: TopicName) -> Policies:
+        """What holds for topics of the namespace. Raises TopicNotFound when there is none."""
+        return await self._policies.get(name.namespace)
 
     # --- deleting -----------------------------------------------------------------------------
 
@@ -355,8 +268,7 @@ class Topics:
             await topic.delete()
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
-        if self._topics.get(topic.name) is topic:
-            self._topics.pop(topic.name)
+        self._forget(topic)
 
     async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
         """Deletes a subscription of a topic, or of every partition of a partitioned one.
@@ -411,6 +323,9 @@ class Topics:
         async for topic in self._in_slices():
             try:
                 policies = await self.policies(topic.name)
+                if policies.refused & WHAT_DELETES:
+                    # Nobody knows what is to be kept; the log has said so.
+                    continue
                 if (
                     policies.inactive_topics.delete
                     and not topic.fenced
@@ -437,20 +352,9 @@ class Topics:
             log.info("its last partition was deleted", topic=whole)
 
     async def check_ages(self) -> None:
-        """Called now and then: ledgers that are old enough are closed or deleted, as the policies
-        say by now.
-        """
+        """Called now and then: ledgers that are old enough are closed or deleted."""
         async for topic in self._in_slices():
-            try:
-                policies = await self.policies(topic.name)
-            except (PulsarError, MetadataError) as error:
-                log.warning(
-                    "a topic keeps its ledgers until its policies can be read",
-                    topic=topic.name,
-                    error=error,
-                )
-                continue
-            topic.check_age(self._limits(policies))
+            topic.check_age()
 
     async def free_space(self) -> None:
         """Called while space is short: what everybody has acknowledged goes at once."""
@@ -468,6 +372,7 @@ class Topics:
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, BaseException):
                 log.error("a topic was not closed cleanly", topic=topic.name, error=result)
+        self._policies.close()
         self._cache.close()
 
 

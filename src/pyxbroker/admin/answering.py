@@ -1,0 +1,32 @@
+"""From a request to its answer: endpoint, right, handler, and what becomes of errors."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.endpoints import RESOURCES, load
+from pyxbroker.admin.errors import refusal, refusal_of
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
+from pyxbroker.admin.router import Router
+from pyxbroker.auth.authorization import authorize
+from pyxbroker.base.log import get_logger
+
+_log = get_logger(__name__)
+_router = Router(RESOURCES, load)
+
+
+async def answer(request: Request) -> Response:
+    """The answer to a request; what a resource raises becomes a refusal.
+
+    Only a fault of ours reaches the log.
+    """
+    try:
+        endpoint = _router.find(request)
+        await authorize(request.principal, endpoint.right, endpoint.resource(request))
+        return await endpoint.handler(request)
+    except Exception as error:
+        answer = refusal_of(error)
+        if answer is None:
+            _log.exception("request failed", method=request.method, path=request.path)
+            reason = "The broker failed to answer this request; its log says why."
+            answer = refusal(500, reason)
+        return answer

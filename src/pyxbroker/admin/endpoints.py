@@ -1,0 +1,108 @@
+"""The table of endpoints: what each one takes, answers and needs.
+
+Each file of `resources/` has its rows, `ENDPOINTS`; RESOURCES says which files have those below a
+prefix, so that a file is imported with the first request for it. Routes, the answers 404 and 405,
+the types of parameters, rights, the OpenAPI document and docs/rest.md all come from the rows. What
+is not in the table is not built: 404 for a path, 405 for another method of one that is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import Resource, Right
+
+if TYPE_CHECKING:
+    from pyxbroker.admin.request import Request
+
+# For each prefix of paths, the files of resources/ that have its rows.
+RESOURCES = {
+    "/admin/v2/brokers": ("brokers",),
+    "/admin/v2/clusters": ("clusters",),
+    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics"),
+    "/admin/v2/persistent": ("partitions", "subscriptions", "topics"),
+    "/lookup/v2/topic": ("lookup",),
+    "/metrics": ("metrics",),
+    "/openapi.json": ("openapi",),
+}
+
+BODY_BYTES_MAX = 1 << 20
+
+Handler = Callable[["Request"], Awaitable[Response]]
+Schema = dict[str, Any]  # of JSON, as OpenAPI writes it
+
+
+def _no_resource(request: Request) -> Resource:
+    return None
+
+
+class Query(NamedTuple):
+    """A field of the query. Its type is that of the default, or text when there is none."""
+
+    name: str
+    about: str
+    default: bool | int | None = None
+
+
+class Content(NamedTuple):
+    """The JSON body of a request: its media types, and the schema for each."""
+
+    about: str
+    schemas: dict[str, Schema]
+    required: bool = False
+    bytes_max: int = BODY_BYTES_MAX
+
+
+class Answer(NamedTuple):
+    """What is answered when nothing is in the way."""
+
+    about: str
+    schema: Schema | None = None
+    media_type: str = JSON
+    status: int = 200
+
+
+DONE = Answer("Done.", status=204)
+
+
+class Endpoint(NamedTuple):
+    """One row. A segment of `path` is literal or a parameter: `{name}`, `{name:int}`, ...
+
+    `resource` makes what the right is checked on from a request; a name that cannot be is refused
+    there. `summary` is one sentence.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    right: Right
+    summary: str
+    answer: Answer = DONE
+    resource: Callable[[Request], Resource] = _no_resource
+    query: tuple[Query, ...] = ()
+    content: Content | None = None
+
+    def field(self, name: str) -> Query:
+        """A field of the query that this endpoint takes. Raises KeyError for any other one."""
+        for each in self.query:
+            if each.name == name:
+                return each
+        raise KeyError(f"{self.method} {self.path} does not take {name}")
+
+
+def load(name: str) -> tuple[Endpoint, ...]:
+    """The rows of one file of resources/."""
+    rows: tuple[Endpoint, ...] = importlib.import_module(
+        f"{__package__}.resources.{name}"
+    ).ENDPOINTS
+    return rows
+
+
+def every_endpoint() -> Iterator[tuple[str, Endpoint]]:
+    """All rows with the names of their files, in the order of the paths; imports all of them."""
+    names = sorted({name for names in RESOURCES.values() for name in names})
+    rows = [(name, row) for name in names for row in load(name)]
+    return iter(sorted(rows, key=lambda each: (each[1].path, each[1].method)))

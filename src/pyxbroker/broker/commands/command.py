@@ -1,0 +1,48 @@
+"""One row of the table of commands: what a command of a client is, and what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from pyxbroker.auth.authorization import AUTHENTICATED, Resource, Right
+from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.topic_name import NamespaceName, TopicName
+from pyxbroker.broker.commands import replies
+from pyxbroker.connection import Connection
+
+Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
+
+
+def answer_error(message: Any, told: PulsarError) -> bytes:
+    """ERROR: what most requests get that fail."""
+    return replies.error(message.request_id, told.code, str(told))
+
+
+def no_resource(message: Any) -> Resource:
+    """The command is about what its connection has open already."""
+    return None
+
+
+def topic_of(message: Any) -> Resource:
+    """Raises InvalidTopicName."""
+    return TopicName.get(message.topic)
+
+
+def namespace_of(message: Any) -> Resource:
+    """Raises InvalidTopicName."""
+    return NamespaceName.get(message.namespace)
+
+
+class Command(NamedTuple):
+    """A command that is not hot. Whoever opened a producer or a consumer may do with it what its
+    commands do: the right was looked at then.
+    """
+
+    field: str  # of BaseCommand
+    handler: Handler
+    right: Right = AUTHENTICATED
+    resource: Callable[[Any], Resource] = no_resource
+    """What the right is checked on, from the command. A command with one is handled as a task."""
+    refusal: Callable[[Any, PulsarError], bytes] = answer_error
+    """The frame that tells a client why the command failed."""

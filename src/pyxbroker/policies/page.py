@@ -1,0 +1,85 @@
+"""docs/policies.md, from the table: `python -m pyxbroker.policies.page` prints it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.policies.table import TABLE, Level, Part, Policy
+from pyxbroker.settings.config import Config
+
+HEAD = """\
+# Policies
+
+Written by `make docs` from `policies/table.py`.
+
+A policy holds for a topic. It is asked for at the namespace first, then at the broker; the first of
+them that says something wins. Namespaces say it in their record, Pulsar's `Policies`, JSON in
+metadata at `/admin/policies/<tenant>/<namespace>`. A field that is not there, or null, says
+nothing; so does a negative number where 0 is no limit.
+
+A change, by whichever process, is in force on open topics within a second. A field with a value
+that it cannot have is refused by itself: its policy stays as it was, and the log names the
+namespace and the field. While a record cannot be read at all, or is gone, open topics stay as they
+are, and no topic is deleted as inactive.
+
+## Policies of namespaces
+
+| policy | field of the record | type | broker's setting | meaning |
+|---|---|---|---|---|"""
+
+OF_BROKERS = """
+## Policies of the broker alone
+
+| policy | broker's setting | meaning |
+|---|---|---|"""
+
+
+class _Reader:
+    """A configuration that notes what is read of it."""
+
+    def __init__(self) -> None:
+        self._config = Config()
+        self.names: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.names.append(name)
+        return getattr(self._config, name)
+
+
+def settings_of(row: Policy) -> list[str]:
+    """The broker's settings that a policy's default is made of."""
+    reader: Any = _Reader()
+    row.broker(reader)
+    return list(dict.fromkeys(reader.names))
+
+
+def markdown() -> str:
+    """The whole page."""
+    lines = [HEAD]
+    for row in TABLE:
+        if Level.NAMESPACE in row.fields:
+            cells = (f"`{row.fields[Level.NAMESPACE]}`", _type(row), _settings(row), row.about)
+            lines.append(f"| `{row.name}` | {' | '.join(cells)} |")
+    lines.append(OF_BROKERS)
+    for row in TABLE:
+        if not row.fields:
+            lines.append(f"| `{row.name}` | {_settings(row)} | {row.about} |")
+    return "\n".join(lines) + "\n"
+
+
+def _settings(row: Policy) -> str:
+    return ", ".join(f"`{name}`" for name in settings_of(row))
+
+
+def _type(row: Policy) -> str:
+    return "; ".join(map(_part, row.parts)) + (", 0 is no limit" if row.unset_below == 0 else "")
+
+
+def _part(part: Part) -> str:
+    name = f"`{part.name}` " if part.name else ""
+    optional = " (may be left out)" if part.is_optional else ""
+    return f"{name}{part.expected()}{optional}"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

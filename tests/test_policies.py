@@ -1,0 +1,584 @@
+"""Policies: what the table says, how levels are resolved, and that open topics follow at once."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from metadata_backends import Backend, coroutine_test
+from one_bookie import append, until
+from one_broker import TOPIC, Broker, Client, data_of, run, section
+from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.store import GetResult, MetadataStore, Unavailable
+from pyxbroker.policies import namespaces
+from pyxbroker.policies.namespaces import NamespacePolicies
+from pyxbroker.policies.page import markdown, settings_of
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.table import (
+    NAMES,
+    TABLE,
+    InactiveTopics,
+    Level,
+    Policies,
+    Policy,
+    Retention,
+    of_broker,
+)
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import SCHEMA, Config
+from zookeeper_server import ZooKeeperServer
+
+PATH = paths.namespace_policies("public/default")
+NAME = TopicName.get(TOPIC)
+BY_NAME = {row.name: row for row in TABLE}
+OF_NAMESPACES = [row for row in TABLE if Level.NAMESPACE in row.fields]
+SECONDS_MAX = 1.0  # until a change is in force
+
+
+async def change(broker: Broker, fields: dict[str, Any] | None) -> None:
+    """Writes the namespace's record (None: deletes it) as another process does, and no more."""
+    if fields is None:
+        await broker.node.store.delete(PATH)
+    else:
+        await broker.node.store.put(PATH, json.dumps(fields).encode())
+
+
+async def in_force(topic: Topic, name: str, value: object) -> None:
+    """Waits until a policy of an open topic has a value, as long as that may take."""
+    await until(lambda: getattr(topic.policies, name) == value, SECONDS_MAX)
+
+
+# --- one effect for each policy of a namespace ----------------------------------------------------
+
+
+Effect = Callable[[Broker, Client, Topic], Awaitable[None]]
+
+
+async def auto_topic_creation(broker: Broker, client: Client, topic: Topic) -> None:
+    override = {"allowAutoTopicCreation": False}
+    await change(broker, {"autoTopicCreationOverride": override})
+    await until(lambda: not topic.policies.auto_topic_creation.allowed, SECONDS_MAX)
+    assert (await client.produce(2, topic=TOPIC + "-new")).error == pb.TopicNotFound
+    await change(broker, {})
+    await until(lambda: topic.policies.auto_topic_creation.allowed, SECONDS_MAX)
+    assert (await client.produce(2, topic=TOPIC + "-new")).producer_name
+
+
+async def auto_subscription_creation(broker: Broker, client: Client, topic: Topic) -> None:
+    override = {"allowAutoSubscriptionCreation": False}
+    await change(broker, {"autoSubscriptionCreationOverride": override})
+    await in_force(topic, "auto_subscription_creation", False)
+    assert (await client.subscribe(2, subscription="new")).error == pb.SubscriptionNotFound
+    refused = await client.produce(2, initial_subscription_name="new")
+    assert refused.error == pb.NotAllowedError
+    await change(broker, {})
+    await in_force(topic, "auto_subscription_creation", True)
+    await client.subscribe(2, subscription="new")
+    assert "new" in topic.subscriptions
+
+
+async def inactive_topics(broker: Broker, client: Client, topic: Topic) -> None:
+    record = {
+        "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+        "maxInactiveDurationSeconds": 0,
+        "deleteWhileInactive": False,
+    }
+    await change(broker, {"inactive_topic_policies": record})
+    await until(lambda: not topic.policies.inactive_topics.delete, SECONDS_MAX)
+    await broker.topics.delete_inactive()
+    assert topic in broker.topics
+    await change(broker, {"inactive_topic_policies": record | {"deleteWhileInactive": True}})
+    await until(lambda: topic.policies.inactive_topics.delete, SECONDS_MAX)
+    await broker.topics.delete_inactive()
+    assert topic not in broker.topics
+
+
+async def retention(broker: Broker, client: Client, topic: Topic) -> None:
+    for_ever = {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+    await change(broker, {"retention_policies": for_ever})
+    await in_force(topic, "retention", (-60.0, -1 << 20))
+    for number in range(3):
+        await broker.publish(b"%d" % number)
+        topic.managed_ledger.roll_over()
+        await topic.managed_ledger.finish_tasks()
+    assert len(topic.managed_ledger.ledgers) == 4
+    await change(broker, {})
+    # Nobody asks for it: what is not kept any more goes at once.
+    await until(lambda: len(topic.managed_ledger.ledgers) == 1, SECONDS_MAX)
+
+
+async def delayed_delivery(broker: Broker, client: Client, topic: Topic) -> None:
+    in_an_hour = section(b"later", deliver_at_time=int((time.time() + 3600) * 1000))
+    await client.subscribe()
+    await append(topic.managed_ledger, in_an_hour)
+    assert await client.quiet() == []
+    policy = {"active": False, "tickTime": 1000, "maxDeliveryDelayInMillis": 0}
+    await change(broker, {"delayed_delivery_policies": policy})
+    assert len(await client.messages(1)) == 1
+    await append(topic.managed_ledger, in_an_hour)
+    assert len(await client.messages(1)) == 1
+    await change(broker, {"delayed_delivery_policies": policy | {"active": True}})
+    await in_force(topic, "delayed_delivery", True)
+    await append(topic.managed_ledger, in_an_hour)
+    assert await client.quiet() == []
+
+
+async def producers_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.produce(1)
+    await client.produce(2)
+    await change(broker, {"max_producers_per_topic": 1})
+    await in_force(topic, "producers_max", 1)
+    assert (await client.produce(3)).error == pb.ProducerBusy
+    assert len(topic.producers) == 2, "who is there stays"
+    await change(broker, {"max_producers_per_topic": 0})
+    await in_force(topic, "producers_max", 0)
+    assert (await client.produce(3)).producer_name
+
+
+async def consumers_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(1, subscription="a")
+    await client.subscribe(2, subscription="b")
+    await change(broker, {"max_consumers_per_topic": 2})
+    await in_force(topic, "consumers_max", 2)
+    assert (await client.subscribe(3, subscription="c")).error == pb.ConsumerBusy
+    await change(broker, {"max_consumers_per_topic": 3})
+    await in_force(topic, "consumers_max", 3)
+    await client.subscribe(3, subscription="c")
+    assert len(topic.subscriptions["c"].consumers) == 1
+
+
+async def consumers_per_subscription_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(1)
+    await change(broker, {"max_consumers_per_subscription": 1})
+    await in_force(topic, "consumers_per_subscription_max", 1)
+    assert (await client.subscribe(2)).error == pb.ConsumerBusy
+    await change(broker, {})
+    await in_force(topic, "consumers_per_subscription_max", 0)
+    await client.subscribe(2)
+    assert len(topic.subscriptions["s"].consumers) == 2
+
+
+async def subscriptions_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(1, subscription="a")
+    await change(broker, {"max_subscriptions_per_topic": 1})
+    await in_force(topic, "subscriptions_max", 1)
+    assert (await client.subscribe(2, subscription="b")).error == pb.NotAllowedError
+    await change(broker, {"max_subscriptions_per_topic": 2})
+    await in_force(topic, "subscriptions_max", 2)
+    await client.subscribe(2, subscription="b")
+    assert sorted(topic.subscriptions) == ["a", "b"]
+
+
+async def unacked(broker: Broker, client: Client, field: str, **subscription: Any) -> None:
+    """A limit of unacknowledged messages is lowered, raised and switched off."""
+    await client.subscribe(permits=0, **subscription)
+    await broker.publish(*data_of(60))
+    await change(broker, {field: 10})
+    policy = next(row.name for row in OF_NAMESPACES if row.fields[Level.NAMESPACE] == field)
+    topic = await broker.topic()
+    await in_force(topic, policy, 10)
+    client.flow(1000)
+    assert (await client.quiet()).count("message") == 10
+    await change(broker, {field: 15})
+    assert len(await client.messages(15)) == 15, "what was blocked goes on at once"
+    await change(broker, {field: 5})
+    await in_force(topic, policy, 5)
+    assert await client.quiet() == []
+    await change(broker, {field: 0})
+    assert len(await client.messages(45)) == 45
+
+
+async def unacked_per_consumer_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await unacked(broker, client, "max_unacked_messages_per_consumer")
+
+
+async def unacked_per_subscription_max(broker: Broker, client: Client, topic: Topic) -> None:
+    key_shared = {"subType": pb.CommandSubscribe.Key_Shared}
+    await unacked(broker, client, "max_unacked_messages_per_subscription", **key_shared)
+
+
+@pytest.mark.parametrize("row", OF_NAMESPACES, ids=[row.name for row in OF_NAMESPACES])
+def test_a_changed_policy_is_in_force_on_an_open_topic(tmp_path: Path, row: Policy) -> None:
+    effect: Effect = globals()[row.name]
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await effect(broker, await broker.client(), topic)
+
+    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_every_policy_is_a_row_and_an_attribute() -> None:
+    assert [*[row.name for row in TABLE], "refused"] == list(Policies._fields)
+    fields = [row.fields[Level.NAMESPACE] for row in OF_NAMESPACES]
+    assert len(set(fields)) == len(fields)
+    for row in TABLE:
+        assert row.about.endswith("."), row.name
+        assert bool(row.fields) == bool(row.parts), row.name
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
+def test_a_setting_is_the_default_of_its_policy(row: Policy) -> None:
+    """Each setting that a row names changes its policy, and no other row's."""
+    names = settings_of(row)
+    assert names and set(names) <= set(SCHEMA)
+    for name in names:
+        changed = Config(**(NEEDED.get(name, {}) | {name: _another(name)}))
+        before, after = of_broker(Config(**NEEDED.get(name, {}))), of_broker(changed)
+        differ = {each for each in NAMES if getattr(before, each) != getattr(after, each)}
+        assert row.name in differ, name
+        assert all(name in settings_of(BY_NAME[each]) for each in differ), name
+
+
+# What has to be set for another setting to mean anything.
+NEEDED: dict[str, dict[str, Any]] = {
+    "defaultNumPartitions": {"allowAutoTopicCreationType": "partitioned"},
+    "maxUnackedMessagesPerSubscriptionOnBrokerBlocked": {"maxUnackedMessagesPerBroker": 100},
+}
+
+
+def _another(name: str) -> Any:
+    setting = SCHEMA[name]
+    if setting.choices:
+        return next(each for each in setting.choices if each != setting.default)
+    if isinstance(setting.default, bool):
+        return not setting.default
+    if isinstance(setting.default, float):
+        return setting.default / 2
+    return (setting.default or 0) + 70
+
+
+def test_the_page_of_policies_is_up_to_date() -> None:
+    page = markdown()
+    for row in TABLE:
+        assert f"`{row.name}`" in page
+    committed = Path(__file__).parent.parent / "docs" / "policies.md"
+    assert committed.read_text() == page, "run `make docs`"
+
+
+# --- the resolver ---------------------------------------------------------------------------------
+
+
+BROKER = of_broker(Config(maxProducersPerTopic=7, maxConsumersPerTopic=8))
+LAST = BROKER._replace(producers_max=70, retention=Retention(1.0, 2))
+
+
+def resolved(*fields: dict[str, Any], last: Policies = LAST) -> tuple[Policies, list[str]]:
+    """The policies, and the refused fields, of records from the most specific on."""
+    records = [Record(Level.NAMESPACE, f"level/{at}", each) for at, each in enumerate(fields)]
+    policies, refusals = resolve(records, BROKER, last)
+    assert policies.refused == {each.policy for each in refusals}
+    return policies, [f"{each.owner} {each.field}" for each in refusals]
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        ([], 7),
+        ([{}, {"max_producers_per_topic": None}], 7),
+        ([{"max_producers_per_topic": 3}, {"max_producers_per_topic": 4}], 3),
+        ([{"max_producers_per_topic": None}, {"max_producers_per_topic": 4}], 4),
+        ([{"max_producers_per_topic": -1}, {"max_producers_per_topic": 4}], 4),
+        ([{"max_producers_per_topic": 0}, {"max_producers_per_topic": 4}], 0),
+    ],
+)
+def test_the_first_level_that_says_something_wins(records: list[Any], expected: int) -> None:
+    policies, refused = resolved(*records)
+    assert (policies.producers_max, refused) == (expected, [])
+    assert policies.consumers_max == 8
+
+
+def wrong_values(row: Policy) -> list[Any]:
+    """Values of a row's field that are refused, made of what the table says."""
+    good = {part.name: part.choices[0] if part.choices else part.kind(1) for part in row.parts}
+    if not row.parts[0].name:
+        return ["1", 1.5, True, [], {}, row.parts[0].maximum + 1]
+    wrong: list[Any] = [1, "text", [], True]
+    for part in row.parts:
+        wrong += [good | {part.name: each} for each in ([], {}, 1.5)]
+        if part.kind is not bool:
+            wrong.append(good | {part.name: True})
+        if part.kind is not int:
+            wrong.append(good | {part.name: 1})
+        if part.kind is int:
+            wrong.append(good | {part.name: part.maximum + 1})
+            wrong.append(good | {part.name: part.minimum - 1})
+        if part.choices:
+            wrong.append(good | {part.name: "unknown"})
+        if not part.is_optional:
+            wrong.append({key: value for key, value in good.items() if key != part.name})
+    return wrong
+
+
+@pytest.mark.parametrize("row", OF_NAMESPACES, ids=[row.name for row in OF_NAMESPACES])
+def test_a_wrong_value_is_refused_for_its_policy_alone(row: Policy) -> None:
+    field = row.fields[Level.NAMESPACE]
+    good = {"max_consumers_per_topic": 5, "max_subscriptions_per_topic": 6}
+    for wrong in wrong_values(row):
+        # Nor is the next level asked: what was meant is not known.
+        policies, refused = resolved(good | {field: wrong}, {field: None})
+        assert refused == [f"level/0 {field}"], wrong
+        assert getattr(policies, row.name) == getattr(LAST, row.name)
+        for name, value in (("consumers_max", 5), ("subscriptions_max", 6)):
+            if name != row.name:
+                assert getattr(policies, name) == value
+
+
+def test_objects_say_what_they_leave_out() -> None:
+    policies, refused = resolved(
+        {
+            "autoTopicCreationOverride": {"allowAutoTopicCreation": True, "topicType": None},
+            "retention_policies": {"retentionTimeInMinutes": 2},
+            "inactive_topic_policies": {
+                "deleteWhileInactive": True,
+                "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+                "maxInactiveDurationSeconds": 5,
+            },
+        }
+    )
+    assert refused == []
+    assert policies.auto_topic_creation == (True, 0)
+    assert policies.retention == Retention(120.0, 0)
+    assert policies.inactive_topics == InactiveTopics(True, "delete_when_no_subscriptions", 5.0)
+
+
+# --- who is told ----------------------------------------------------------------------------------
+
+
+UNREADABLE = ("policies cannot be read, those before stay", "public/default")
+GONE = ("a namespace is gone, its open topics keep their policies", "public/default")
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, ...]]:
+    """The events, each with the namespace and the field that it is about."""
+    found = []
+    for record in caplog.records:
+        fields = getattr(record, "fields", {})
+        about = [str(fields[key]) for key in ("namespace", "field") if key in fields]
+        found.append((record.getMessage(), *about))
+    return found
+
+
+def test_what_cannot_be_read_leaves_open_topics_as_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await change(broker, {"max_producers_per_topic": 1})
+        topic = await broker.topic()
+        assert topic.policies.producers_max == 1
+        for value in (b"", b"[", b"[]", b"\xff", b"[" * 100_000):
+            caplog.clear()
+            await broker.node.store.put(PATH, value)
+            await until(lambda: UNREADABLE in logged(caplog), SECONDS_MAX)
+            assert topic.policies.producers_max == 1
+            # Another one can be opened, with what is known.
+            assert (await broker.topic(f"{TOPIC}-{len(value)}")).policies.producers_max == 1
+        await change(broker, {"max_producers_per_topic": [], "max_consumers_per_topic": 4})
+        await in_force(topic, "consumers_max", 4)
+        assert topic.policies.producers_max == 1
+        of_field = ("a policy cannot be what its field says, it stays as it was",)
+        assert (*of_field, "public/default", "max_producers_per_topic") in logged(caplog)
+        caplog.clear()
+        await change(broker, None)
+        await until(lambda: GONE in logged(caplog), SECONDS_MAX)
+        assert (topic.policies.producers_max, topic.policies.consumers_max) == (1, 4)
+        with pytest.raises(TopicNotFound):
+            await broker.topic(TOPIC + "-new")
+        await change(broker, {"max_producers_per_topic": 2})
+        await in_force(topic, "producers_max", 2)
+
+    run(tmp_path, scenario)
+
+
+def test_a_namespace_whose_policies_never_could_be_read_has_no_topics(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.node.store.put(PATH, b"[")
+        with pytest.raises(MetadataStoreError, match="public/default cannot be read"):
+            await broker.topic()
+        await change(broker, {})
+        await broker.topic()
+
+    run(tmp_path, scenario)
+
+
+def test_topics_that_are_gone_are_not_told(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        gone, stays = await broker.topic(TOPIC + "-gone"), await broker.topic()
+        await broker.topics.delete(gone)
+        told = broker.topics._policies._namespaces["public/default"].followers
+        assert list(told) == [stays]
+        await broker.topics.delete(stays)
+        await change(broker, {"max_producers_per_topic": 2})
+        assert broker.topics._policies._namespaces == {}, "nobody wants to know"
+        assert (await broker.topic()).policies.producers_max == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_change_while_a_topic_is_opened_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        put_all = broker.node.store.put_all
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(puts: Any) -> Any:
+            began.set()
+            await go_on.wait()
+            return await put_all(puts)
+
+        monkeypatch.setattr(broker.node.store, "put_all", slowly)
+        opening = asyncio.ensure_future(broker.topic())
+        await began.wait()
+        await change(broker, {"max_producers_per_topic": 3})
+        go_on.set()
+        await in_force(await opening, "producers_max", 3)
+
+    run(tmp_path, scenario)
+
+
+class Follower:
+    """Takes notes."""
+
+    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.policies = Policies()
+        self._seconds = seconds
+        self._error = error
+
+    def on_policies(self, policies: Policies) -> None:
+        if self._error is not None:
+            raise self._error
+        self.policies = policies
+        time.sleep(self._seconds)
+
+
+def followed(store: MetadataStore, cache: MetadataCache) -> NamespacePolicies:
+    return NamespacePolicies(
+        of_broker(Config()), store, cache, lambda call, *arguments: call(*arguments)
+    )
+
+
+def record_of(count: int) -> bytes:
+    return json.dumps({"max_producers_per_topic": count}).encode()
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    if request.param != "zookeeper":
+        yield Backend(request.param, tmp_path)
+        return
+    server = ZooKeeperServer(tmp_path / "zookeeper")
+    server.start()
+    yield Backend("zookeeper", tmp_path, server)
+    server.kill()
+
+
+@coroutine_test
+async def test_changes_come_from_every_store(backend: Backend) -> None:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(backend.store())
+        # Another process; an embedded store is of one.
+        other = store
+        if backend.kind != "embedded":
+            other = await stack.enter_async_context(backend.store())
+        await other.put(PATH, record_of(1))
+        cache = MetadataCache(store)
+        policies = followed(store, cache)
+        follower = Follower()
+        assert (await policies.get("public/default")).producers_max == 1
+        policies.follow("public/default", follower)
+        for number in range(2, 12):
+            await other.put(PATH, record_of(number))
+            await until(lambda number=number: follower.policies.producers_max == number, 1.0)
+        await asyncio.gather(*(other.put(PATH, record_of(number)) for number in range(100, 200)))
+        await until(lambda: follower.policies.producers_max == 199, 1.0)
+        await other.delete(PATH)
+        await other.put(PATH, record_of(12))
+        await until(lambda: follower.policies.producers_max == 12, 1.0)
+        if backend.server is not None:
+            # What is changed after the connection was away is seen, too.
+            backend.server.kill()
+            backend.server.start()
+            await other.put(PATH, record_of(13))
+            await until(lambda: follower.policies.producers_max == 13, 20.0)
+        policies.close()
+        cache.close()
+
+
+@coroutine_test
+async def test_a_store_that_is_away_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(namespaces, "RETRY_S", 0.01)
+    async with Backend("memory", tmp_path).store() as store:
+        await store.put(PATH, record_of(1))
+        policies, follower = followed(store, MetadataCache(store)), Follower()
+        policies.follow("public/default", follower)
+        await until(lambda: follower.policies.producers_max == 1)
+        get = store.get
+        away = [Unavailable("away")] * 3
+
+        async def sometimes(path: str) -> GetResult | None:
+            if away:
+                raise away.pop()
+            return await get(path)
+
+        monkeypatch.setattr(store, "get", sometimes)
+        await store.put(PATH, record_of(2))
+        await until(lambda: follower.policies.producers_max == 2)
+        assert not away
+        assert "those before stay" in caplog.text
+        policies.close()
+
+
+@coroutine_test
+async def test_many_followers_are_told_in_slices(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Backend("memory", tmp_path).store() as store:
+        await store.put(PATH, record_of(1))
+        policies = followed(store, MetadataCache(store))
+        followers = [Follower(0.001) for _ in range(100)]
+        broken = Follower(error=ZeroDivisionError("broken"))
+        await policies.get("public/default")
+        for each in followers[:50]:
+            policies.follow("public/default", each)
+        policies._namespaces["public/default"].followers[broken] = None
+        for each in followers[50:]:
+            policies.follow("public/default", each)
+        await store.put(PATH, record_of(2))
+        longest = 0.0
+        while any(each.policies.producers_max != 2 for each in followers):
+            before = time.monotonic()
+            await asyncio.sleep(0)
+            longest = max(longest, time.monotonic() - before)
+        assert longest < 0.05, "100 ms were to be done"
+        assert "a topic did not take its policies over" in caplog.text
+        assert "ZeroDivisionError" in caplog.text
+        policies.close()
+
+
+def test_each_effect_is_a_policys() -> None:
+    """A row without its effect fails above; an effect without its row is dead."""
+    effects = {
+        name
+        for name, value in globals().items()
+        if inspect.iscoroutinefunction(value)
+        and list(inspect.signature(value).parameters) == ["broker", "client", "topic"]
+    }
+    assert effects == {row.name for row in OF_NAMESPACES}
