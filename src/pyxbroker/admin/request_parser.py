@@ -35,8 +35,6 @@ class State(Enum):
     ENDED = "nothing: the client has sent its last request"
     REFUSED = "something that is not looked at any more"
 
-    __hash__ = object.__hash__  # each request asks the table three times; Enum's own is Python
-
 
 class Found(Enum):
     """What the parser finds."""
@@ -47,8 +45,6 @@ class Found(Enum):
     STOP = "the place where that protocol would begin"
     END = "the end of a request"
     LAST = "the end of a request that is the last one"
-
-    __hash__ = object.__hash__
 
 
 NEXT = {
