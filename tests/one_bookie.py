@@ -15,7 +15,7 @@ from typing import Any
 from pyxbroker import _native
 from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import stored_ledgers
-from pyxbroker.connection import Connections, Turn
+from pyxbroker.connection import Connections
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
@@ -25,6 +25,7 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import open_managed_ledger
 from pyxbroker.mledger.state import State
+from pyxbroker.turn import Turn
 
 MIB = 1 << 20
 NAME = "public/default/persistent/t"

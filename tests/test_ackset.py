@@ -72,7 +72,9 @@ def copy_into(target: AckSet, acks: AckSet, bytes_max: int, only_changed: bool) 
             batches, entry = acks.encode_batches(ledger, entry, *args)
             info = MLDataFormats.PositionInfo.FromString(b"\x08\x00\x10\x00" + batches)
             for each in info.batchedEntryDeletionIndexInfo:
-                target.keep(each.position.ledgerId, each.position.entryId, each.deleteSet)
+                target.acknowledge_batch(
+                    each.position.ledgerId, each.position.entryId, each.deleteSet
+                )
     target.drop_acknowledged_batches()
 
 
@@ -134,16 +136,18 @@ class AckSetMachine(RuleBasedStateMachine):
             self.copy_everything(100)
 
     @rule(position=st.sampled_from(ENTRIES), left=st.frozensets(st.integers(0, 150), max_size=5))
-    def keep(self, position: tuple[int, int], left: frozenset[int]) -> None:
-        assert self.acks.keep(*position, longs_of(left)) == self.slow.keep(position, left)
+    def acknowledge_batch(self, position: tuple[int, int], left: frozenset[int]) -> None:
+        assert self.acks.acknowledge_batch(
+            *position, longs_of(left)
+        ) == self.slow.acknowledge_batch(position, left)
         self.reference_mark()
 
     @precondition(lambda self: self.slow.left)
     @rule(data=st.data())
-    def keep_fewer(self, data: st.DataObject) -> None:
+    def acknowledge_more_of_a_batch(self, data: st.DataObject) -> None:
         position = data.draw(st.sampled_from(sorted(self.slow.left)))
         left = data.draw(st.frozensets(st.sampled_from(sorted(self.slow.left[position]))))
-        self.keep(position, left)
+        self.acknowledge_batch(position, left)
 
     @precondition(lambda self: self.slow.single)
     @rule(data=st.data())
@@ -168,7 +172,7 @@ class AckSetMachine(RuleBasedStateMachine):
         for ledger in self.acks.ledger_ids():
             self.copy.add_longs(ledger, self.acks.to_longs(ledger), LEDGERS[ledger] - 1)
         for position, left in self.slow.left.items():
-            self.copy.keep(*position, longs_of(left))
+            self.copy.acknowledge_batch(*position, longs_of(left))
         self.acks.forget_changes()
         assert_same(self.copy, self.slow)
 
@@ -295,12 +299,12 @@ def test_batches_that_take_too_much_memory_are_not_remembered() -> None:
     acks = AckSet(3, -1)
     words = [-1] * 4096
     entry = 0
-    while acks.keep(8, entry, words):
+    while acks.acknowledge_batch(8, entry, words):
         entry += 1
     assert 200 << 20 < acks.partial_words * 8 < 300 << 20
-    assert not acks.keep(8, entry + 1, [1])
-    assert acks.keep(8, 0, [1]), "what is remembered may shrink"
-    assert not acks.keep(8, 1, [-1] * 4097)
+    assert not acks.acknowledge_batch(8, entry + 1, [1])
+    assert acks.acknowledge_batch(8, 0, [1]), "what is remembered may shrink"
+    assert not acks.acknowledge_batch(8, 1, [-1] * 4097)
     acks.mark_delete_to(8, entry)
     assert (acks.partial, acks.partial_words) == (0, 0)
 

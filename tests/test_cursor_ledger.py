@@ -170,7 +170,7 @@ class CursorLedgerMachine(RuleBasedStateMachine):
     def acknowledge_messages(self, ledger: int, seed: int, count: int) -> None:
         chance = random.Random(seed)
         for entry in chance.sample(range(min(LEDGERS[ledger], 300)), count):
-            self.acks.keep(ledger, entry, longs_of(chance.sample(range(200), 3)))
+            self.acks.acknowledge_batch(ledger, entry, longs_of(chance.sample(range(200), 3)))
         self.acks.advance(lambda ledger_id, entry_id: None)
 
     @rule(ledger=some_ledger, entry=st.integers(0, 63))
@@ -183,9 +183,9 @@ class CursorLedgerMachine(RuleBasedStateMachine):
     def seek(self, ledger: int, entry: int) -> None:
         self.acks = AckSet(ledger, entry, tracked=True)
 
-    @rule(in_haste=st.booleans())
-    def write(self, in_haste: bool) -> None:
-        at_once(self.ledger.write(self.acks, {}, in_haste))
+    @rule(urgent=st.booleans())
+    def write(self, urgent: bool) -> None:
+        at_once(self.ledger.write(self.acks, {}, urgent))
         self.states[len(self.stored.entries)] = state_of(self.acks)
         self.same()
 
@@ -493,11 +493,11 @@ def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
             managed_ledger = await node.open()
             await append(managed_ledger, b"x")
             ledger = await CursorLedger.create(node.client, "t", "c", 100, 100)
-            await ledger.write(AckSet(3, 1), {"p": 1}, in_haste=True)
+            await ledger.write(AckSet(3, 1), {"p": 1}, urgent=True)
             await node.client.recover(ledger.ledger_id)
             for _ in range(2):
                 with pytest.raises(LedgerError):
-                    await ledger.write(AckSet(3, 2), {}, in_haste=True)
+                    await ledger.write(AckSet(3, 2), {}, urgent=True)
             found = await recover_position(node.client, ledger.ledger_id, ENDS)
             assert found is not None
             assert (found[0].mark_delete, found[1]) == ((3, 1), {"p": 1})
@@ -511,7 +511,7 @@ def test_pieces_are_as_long_as_they_may_be() -> None:
         for entry in range(1, min(LEDGERS[ledger], 3000), 2):
             acks.add(ledger, entry)
     for entry in range(0, 400, 2):
-        acks.keep(3, entry, [-1] * 10)
+        acks.acknowledge_batch(3, entry, [-1] * 10)
     sizes = [
         sum(len(runs) for _, runs in piece.runs) + len(piece.batches)
         for piece in positions.pieces(acks, 1000, only_changed=False)

@@ -234,9 +234,9 @@ def test_a_batch_that_is_partly_acknowledged_is_sent_with_what_is_left(tmp_path:
 
     async def scenario(side: Served, batch: EntryBatch) -> None:
         acks = AckSet(LEDGER, -1)
-        acks.keep(LEDGER, 0, [-1, 0b11])
-        acks.keep(LEDGER, 1, [0, 1 << 36])  # no message of the batch has this bit
-        acks.keep(LEDGER, 3, [-1] * 4096)
+        acks.acknowledge_batch(LEDGER, 0, [-1, 0b11])
+        acks.acknowledge_batch(LEDGER, 1, [0, 1 << 36])  # no message of the batch has this bit
+        acks.acknowledge_batch(LEDGER, 3, [-1] * 4096)
         state = consumer(side, 1000)
         left_out: list[tuple[int, int]] = []
         assert state.deliver(batch, 0, 4, acks, {(LEDGER, 0): 2}, left_out) == 4

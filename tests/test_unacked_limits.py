@@ -144,8 +144,8 @@ def test_who_waits_for_the_broker_is_called_once() -> None:
     whole = BrokerUnacked(10)
     calls: list[str] = []
     call = lambda: calls.append("called")  # noqa: E731
-    whole.when_it_goes_on(call)
-    whole.when_it_goes_on(call)
+    whole.on_unblocked(call)
+    whole.on_unblocked(call)
     whole.go_on()
     whole.go_on()
     assert calls == ["called"]

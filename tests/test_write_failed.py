@@ -244,9 +244,9 @@ def test_a_cursor_that_is_refused_at_once_leaves_no_error_behind(tmp_path: Path)
         ledger = await CursorLedger.create(node.client, NAME, "c", 100, 100)
         await break_journal(node)
         with pytest.raises(LedgerError, match="journal"):
-            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+            await ledger.write(AckSet(0, -1, tracked=True), {}, urgent=True)
         with pytest.raises(LedgerError, match="journal"):
-            await ledger.write(AckSet(0, -1, tracked=True), {}, in_haste=True)
+            await ledger.write(AckSet(0, -1, tracked=True), {}, urgent=True)
         del ledger
         gc.collect()
         await asyncio.sleep(0)

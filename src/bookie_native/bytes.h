@@ -9,10 +9,12 @@
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 #define BYTES_LITTLE32(v) (v)
 #define BYTES_LITTLE64(v) (v)
+#define BYTES_BIG32(v) __builtin_bswap32(v)
 #define BYTES_BIG64(v) __builtin_bswap64(v)
 #else
 #define BYTES_LITTLE32(v) __builtin_bswap32(v)
 #define BYTES_LITTLE64(v) __builtin_bswap64(v)
+#define BYTES_BIG32(v) (v)
 #define BYTES_BIG64(v) (v)
 #endif
 
@@ -31,6 +33,12 @@ static inline uint64_t load_le64(const uint8_t *at) {
     return BYTES_LITTLE64(value);
 }
 
+static inline uint32_t load_be32(const uint8_t *at) {
+    uint32_t value;
+    memcpy(&value, at, sizeof value);
+    return BYTES_BIG32(value);
+}
+
 static inline int64_t load_be64(const uint8_t *at) {
     uint64_t value;
     memcpy(&value, at, sizeof value);
@@ -44,6 +52,16 @@ static inline void store_le32(uint8_t *at, uint32_t value) {
 
 static inline void store_le64(uint8_t *at, uint64_t value) {
     value = BYTES_LITTLE64(value);
+    memcpy(at, &value, sizeof value);
+}
+
+static inline void store_be32(uint8_t *at, uint32_t value) {
+    value = BYTES_BIG32(value);
+    memcpy(at, &value, sizeof value);
+}
+
+static inline void store_be64(uint8_t *at, uint64_t value) {
+    value = BYTES_BIG64(value);
     memcpy(at, &value, sizeof value);
 }
 

@@ -21,29 +21,6 @@ enum {
 static const char LOG_MAGIC[8] = {'P', 'Y', 'X', 'E', 'L', 'O', 'G', '1'};
 static const char FOOTER_MAGIC[8] = {'P', 'Y', 'X', 'E', 'F', 'T', 'R', '1'};
 
-int entry_log_error(int error) {
-    switch (error) {
-    case STORAGE_NO_LEDGER:
-    case STORAGE_NO_ENTRY:
-    case STORAGE_DAMAGED:
-    case STORAGE_FULL:
-    case STORAGE_FENCED: return -EIO;
-    default: return error;
-    }
-}
-
-void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id) {
-    snprintf(name, LOG_NAME_BYTES, "%016" PRIx64 ".log", id);
-}
-
-int entry_log_parse(const char *name, uint64_t *id) {
-    if (strlen(name) != 20 || strcmp(name + 16, ".log") != 0 ||
-        strspn(name, "0123456789abcdef") != 16)
-        return 0;
-    *id = strtoull(name, NULL, 16);
-    return 1;
-}
-
 void log_header_encode(uint8_t *block, uint64_t id, uint64_t checkpoint, uint64_t journal_file) {
     memcpy(block, LOG_MAGIC, sizeof LOG_MAGIC);
     store_le32(block + 12, LOG_VERSION);

@@ -123,6 +123,7 @@ typedef struct log_place {
  * ESTALE are a file system's. From a disk they say no more than EIO: the data was not read. */
 int entry_log_error(int error);
 
+/* The name of a log's file, and back: 1 when it is one. */
 void entry_log_name(char name[LOG_NAME_BYTES], uint64_t id);
 int entry_log_parse(const char *name, uint64_t *id);
 
@@ -146,7 +147,7 @@ int log_record_check(const log_row *row, int64_t entry_id, uint32_t length, cons
 int entry_log_write(const disk_calls *disk, int directory_fd, uint64_t id, uint64_t journal_file,
                     const generation *g, entry_log **out);
 
-/* Helpers shared by the two files of this part. */
+/* Helpers shared by the files of this part. */
 void log_header_encode(uint8_t *block, uint64_t id, uint64_t checkpoint, uint64_t journal_file);
 void log_row_encode(uint8_t *at, const log_row *row);
 void log_footer_encode(uint8_t *at, const entry_log *log, uint64_t table_offset,

@@ -198,3 +198,10 @@ void segment_pool_prepare(segment_pool *pool) {
 size_t segment_pool_segment_bytes(const segment_pool *pool) {
     return pool->segment_bytes;
 }
+
+void storage_unpin(entry_ref *refs, int count) {
+    for (int i = 0; i < count; i++) {
+        pin_drop(refs[i].pin);
+        refs[i].pin = NULL;
+    }
+}

@@ -1,25 +1,9 @@
 /* storage_read.c - the owner's way out: reads, and what is known about ledgers. */
 #include <errno.h>
-#include <stdlib.h>
 
 #include "storage_parts.h"
 
 enum { SLOTS_PER_LEDGER_MAX = 16 }; /* looked at in one call, for each id that was asked for */
-
-const cache_entry *storage_find(storage *s, int64_t ledger_id, int64_t entry_id,
-                                const generation **in, const cache_ledger **part) {
-    const cache_entry *newest = NULL;
-    for (const generation *g = s->oldest; g != NULL; g = g->next) {
-        const cache_ledger *ledger = generation_find(g, ledger_id);
-        const cache_entry *entry = ledger == NULL ? NULL : cache_find(ledger, entry_id);
-        if (entry == NULL)
-            continue;
-        newest = entry;
-        *in = g;
-        *part = ledger;
-    }
-    return newest;
-}
 
 int storage_read_cached(storage *s, int64_t ledger_id, int64_t first, int64_t last, int max,
                         uint64_t bytes_max, entry_ref *out) {
@@ -83,13 +67,6 @@ int storage_read_submit(storage *s, int64_t ledger_id, int64_t first, int64_t la
 
 int storage_read_completions(storage *s, read_completion *out, int max) {
     return reader_completions(&s->reader, out, max);
-}
-
-void storage_unpin(entry_ref *refs, int count) {
-    for (int i = 0; i < count; i++) {
-        pin_drop(refs[i].pin);
-        refs[i].pin = NULL;
-    }
 }
 
 int64_t storage_last_entry(storage *s, int64_t ledger_id) {

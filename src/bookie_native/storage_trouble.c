@@ -1,6 +1,5 @@
 /*
- * storage_trouble.c - the owner's part in bad times: no memory, a flush that was put off, and the
- * end of the journal.
+ * storage_trouble.c - the owner's part in bad times: no memory, and the end of the journal.
  *
  * Without memory an add is refused as if the cache were full. The flush thread then rings the owner
  * now and again, so that who waits tries again also when nothing else happens.
@@ -12,8 +11,6 @@
 #include <errno.h>
 
 #include "storage_parts.h"
-
-#define MEMORY_CALM_NS 1000000000u /* after the last refusal, when nobody has tried since */
 
 int storage_trouble(const storage *s) {
     const _Atomic int *const causes[] = {&s->journal.trouble, &s->flusher.error, &s->files.trouble,
@@ -83,18 +80,4 @@ void storage_after_failure(storage *s) {
         }
     }
     s->flush_wanted = 1;
-}
-
-void storage_put_off_work(storage *s) {
-    storage_notice_failure(s);
-    generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;
-    if (returned != NULL) {
-        returned->last_group = journal_durable_group(&s->journal);
-        flusher_flush(&s->flusher, returned);
-    }
-    if (s->flush_wanted)
-        storage_flush(s);
-    if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0 && !s->flush_wanted &&
-        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_CALM_NS)
-        storage_memory_again(s);
 }

@@ -1,4 +1,4 @@
-/* storage_write.c - the owner's way in: add, fence, master key, commit, delete, flush. */
+/* storage_write.c - the owner's way in: add, fence, master key, commit, delete. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,60 +10,6 @@
 enum { PACKAGED_HEADER_BYTES_MIN = 16 };
 
 #define SEGMENT_FAST_NS 250000000u /* to fill a segment; with 8 MiB: 32 MiB/s */
-
-ledger_state *storage_known_ledger(storage *s, int64_t ledger_id) {
-    if (s->recent != NULL && s->recent->ledger_id == ledger_id)
-        return s->recent;
-    ledger_state *ledger = id_map_get(&s->ledgers, ledger_id);
-    if (ledger != NULL)
-        s->recent = ledger;
-    return ledger;
-}
-
-ledger_state *storage_ledger(storage *s, int64_t ledger_id) {
-    ledger_state *ledger = storage_known_ledger(s, ledger_id);
-    if (ledger != NULL)
-        return ledger;
-    ledger = calloc(1, sizeof *ledger);
-    if (ledger == NULL)
-        return NULL;
-    ledger->ledger_id = ledger_id;
-    ledger->last_entry = ledger->last_evicted = -1;
-    if (id_map_put(&s->ledgers, ledger_id, ledger) < 0) {
-        free(ledger);
-        return NULL;
-    }
-    s->recent = ledger;
-    return ledger;
-}
-
-int storage_is_flushing(storage *s) {
-    if (s->flushing != NULL &&
-        atomic_load_explicit(&s->flushing->state, memory_order_acquire) == GENERATION_CLEAN)
-        s->flushing = NULL;
-    return s->flushing != NULL;
-}
-
-int storage_rotate(storage *s) {
-    generation *fresh = generation_open(s->active->number + 1);
-    if (fresh == NULL)
-        return -ENOMEM;
-    generation *g = s->active;
-    int error = journal_use_segment(&s->journal, NULL, &g->last_group);
-    if (error < 0) {
-        generation_free(fresh);
-        return error;
-    }
-    /* What was not durable when the journal failed is no longer in it. */
-    if (s->failure_seen)
-        g->last_group = journal_durable_group(&s->journal);
-    g->next = fresh;
-    s->active = fresh;
-    s->flushing = g;
-    atomic_store_explicit(&g->state, GENERATION_FLUSHING, memory_order_release);
-    flusher_flush(&s->flusher, g);
-    return 0;
-}
 
 /* Drops the oldest generation if it is clean. Returns 1 when it did. */
 static int storage_evict(storage *s) {
@@ -270,19 +216,6 @@ void storage_commit(storage *s) {
     journal_commit(&s->journal);
     if (s->flush_wanted)
         storage_put_off_work(s);
-}
-
-void storage_flush(storage *s) {
-    /* One at a time: while another is being flushed, or without memory, the wish is kept. */
-    storage_notice_failure(s);
-    s->flush_wanted = storage_is_flushing(s);
-    if (s->flush_wanted || !generation_has_content(s->active))
-        return;
-    s->flush_wanted = storage_rotate(s) < 0;
-    if (s->flush_wanted)
-        storage_refuse_memory(s);
-    else if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
-        storage_memory_again(s);
 }
 
 int storage_delete_ledger(storage *s, int64_t ledger_id) {

@@ -26,8 +26,8 @@ cdef class AckSet:
     cdef int _add(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef EntryBitmap _bitmap(self, int64_t ledger_id)
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1
-    cdef int _keep(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
-                   uint32_t count) except -1
+    cdef int _acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
+                                uint32_t count) except -1
     cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef int _drop_batches(self) except -1
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1

@@ -33,7 +33,7 @@ class AckSet:
         """Acknowledges an entry that exists; True when it was not acknowledged before."""
     def add_run(self, run: AckRun, last_entry: Callable[[int], int | None]) -> int:
         """Acknowledges what an ACK names and exists; how many entries and batches it changed."""
-    def keep(self, ledger_id: int, entry_id: int, words: Sequence[int]) -> bool:
+    def acknowledge_batch(self, ledger_id: int, entry_id: int, words: Sequence[int]) -> bool:
         """Acknowledges the messages of an existing batch whose bits are 0; True: some were new."""
     def messages_left(self, ledger_id: int, entry_id: int) -> int | None:
         """Messages of a batch that are not acknowledged; None when no single one of it was

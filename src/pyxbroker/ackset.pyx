@@ -8,7 +8,7 @@ ledger ends comes in from outside.
 A batch of which some messages are acknowledged is remembered by the bits of those that are left, as
 clients and Pulsar's ManagedCursorImpl write them; when none is left, its entry is acknowledged.
 """
-from pyxbroker.bitmap cimport put_varint, varint_size
+from pyxbroker.integers cimport put_varint, varint_size
 
 from pyxbroker.entry import Position
 
@@ -210,9 +210,9 @@ cdef class AckSet:
             if run.items[i].left == 0:
                 changed += self._add(known, run.items[i].entry_id)
             elif not 0 < run.items[i].batch_size <= run.items[i].left:
-                changed += self._keep(known, run.items[i].entry_id,
-                                      run.words + run.items[i].first_word,
-                                      run.items[i].word_count)
+                changed += self._acknowledge_batch(
+                    known, run.items[i].entry_id, run.words + run.items[i].first_word,
+                    run.items[i].word_count)
         return changed
 
     # --- single messages of batches -------------------------------------------------------------
@@ -238,7 +238,7 @@ cdef class AckSet:
             return []
         return [(<const int64_t *><const char *>words)[i] for i in range(len(words) // 8)]
 
-    def keep(self, int64_t ledger_id, int64_t entry_id, words):
+    def acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, words):
         """Acknowledges the messages of a batch whose bits are 0; True when that changed anything.
 
         The caller knows that the entry exists. More than 4,096 words are not remembered.
@@ -250,10 +250,10 @@ cdef class AckSet:
         for word in words:
             kept[count] = <uint64_t>(word & 0xffffffffffffffff)
             count += 1
-        return bool(self._keep(ledger_id, entry_id, kept, count))
+        return bool(self._acknowledge_batch(ledger_id, entry_id, kept, count))
 
-    cdef int _keep(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
-                   uint32_t count) except -1:
+    cdef int _acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
+                                uint32_t count) except -1:
         """1: messages of the batch are acknowledged that were not before."""
         cdef LedgerBatches batches
         cdef uint64_t both[BATCH_WORDS_MAX]
@@ -475,7 +475,7 @@ cdef class AckSet:
             bitmap = self._bitmap(ledger_id)
             self.holes -= bitmap.count
             try:
-                bitmap.merge_runs(&runs[0], <uint64_t>runs.shape[0], last)
+                bitmap.merge_runs(&runs[0], <uint32_t>runs.shape[0], last)
             finally:
                 self._settle_restored(ledger_id, bitmap)
 

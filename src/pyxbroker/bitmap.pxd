@@ -2,9 +2,6 @@
 # of a dispatcher are made of.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-cdef enum:
-    VARINT_BYTES_MAX = 10
-
 # A set of entry ids, one bit each, from word `base` on. Words are counted from entry 0 on: word w
 # holds the entries 64 * w .. 64 * w + 63.
 cdef class EntryBitmap:
@@ -36,25 +33,8 @@ cdef class EntryBitmap:
     # bytes_max (64 or more), and sets at[0] to where to go on, -1 when that was all.
     cdef bytes encode_runs(self, int64_t *at, uint32_t bytes_max, bint only_changed)
     # Adds the entries up to last of the words that were encoded. ValueError: malformed.
-    cdef int merge_runs(self, const uint8_t *data, uint64_t size, int64_t last) except -1
+    cdef int merge_runs(self, const uint8_t *data, uint32_t size, int64_t last) except -1
     cdef int _reach(self, int64_t word) except -1
     cdef int _grow(self, int64_t first, int64_t grown) except -1
     cdef int _touch(self, int64_t at) noexcept
     cdef bint _wanted(self, int64_t at, bint only_changed) noexcept
-
-# Protobuf's variable-length integers.
-
-cdef inline uint8_t *put_varint(uint8_t *p, uint64_t value) noexcept nogil:
-    while value >= 0x80:
-        p[0] = <uint8_t>(value & 0x7f) | 0x80
-        p += 1
-        value >>= 7
-    p[0] = <uint8_t>value
-    return p + 1
-
-cdef inline uint32_t varint_size(uint64_t value) noexcept nogil:
-    cdef uint32_t size = 1
-    while value >= 0x80:
-        value >>= 7
-        size += 1
-    return size

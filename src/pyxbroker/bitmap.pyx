@@ -11,6 +11,8 @@ Runs are in ascending order. Several such encodings of one ledger are merged by 
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 
+from pyxbroker.integers cimport VARINT_BYTES_MAX, get_varint, put_varint
+
 
 cdef extern from *:
     int __builtin_ctzll(unsigned long long) nogil
@@ -28,18 +30,6 @@ cdef inline uint64_t _mask(int64_t word, int64_t first, int64_t last) noexcept:
     if last < (word << 6) + 63:
         mask &= ~<uint64_t>0 >> (63 - (last & 63))
     return mask
-
-
-cdef int _get_varint(const uint8_t *data, uint64_t size, uint64_t *at, uint64_t *out) noexcept:
-    cdef uint32_t shift = 0
-    out[0] = 0
-    while at[0] < size and shift < 63:
-        out[0] |= <uint64_t>(data[at[0]] & 0x7f) << shift
-        at[0] += 1
-        if data[at[0] - 1] < 0x80:
-            return 0
-        shift += 7
-    return -1
 
 
 cdef class EntryBitmap:
@@ -269,13 +259,13 @@ cdef class EntryBitmap:
         finally:
             free(data)
 
-    cdef int merge_runs(self, const uint8_t *data, uint64_t size, int64_t last) except -1:
-        cdef uint64_t at = 0
+    cdef int merge_runs(self, const uint8_t *data, uint32_t size, int64_t last) except -1:
+        cdef uint32_t at = 0
         cdef uint64_t passed, n, _i, bits
         cdef int64_t word = 0
         while at < size:
-            if (_get_varint(data, size, &at, &passed) != 0
-                    or _get_varint(data, size, &at, &n) != 0
+            if (get_varint(data, size, &at, &passed) != 0
+                    or get_varint(data, size, &at, &n) != 0
                     or n == 0 or n > (size - at) // 8 or passed > <uint64_t>1 << 57):
                 raise ValueError("acknowledged entries are encoded wrongly")
             word += <int64_t>passed

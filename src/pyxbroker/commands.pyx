@@ -1,7 +1,7 @@
 """Hot commands of the binary protocol, decoded and built in place; see commands.pxd."""
 from libc.string cimport memcpy, memset
 
-from pyxbroker.frames cimport write_u32
+from pyxbroker.integers cimport get_varint, put_varint, store_be32, varint_size
 
 cdef enum:
     WIRE_VARINT = 0
@@ -19,38 +19,19 @@ cdef struct Field:
     uint32_t size
 
 
-cdef inline int _parse_varint(const uint8_t *data, uint32_t size, uint32_t *at,
-                              uint64_t *out) noexcept nogil:
-    cdef uint64_t value = 0
-    cdef uint32_t shift = 0
-    cdef uint32_t i = at[0]
-    cdef uint8_t byte
-    while i < size and shift < 70:
-        byte = data[i]
-        i += 1
-        if shift < 64:
-            value |= <uint64_t>(byte & 0x7f) << shift
-        if byte < 0x80:
-            at[0] = i
-            out[0] = value
-            return DECODE_OK
-        shift += 7
-    return DECODE_MALFORMED
-
-
 cdef inline int _parse_field(const uint8_t *data, uint32_t size, uint32_t *at,
                              Field *out) noexcept nogil:
     cdef uint64_t key, length
-    if _parse_varint(data, size, at, &key) != 0:
+    if get_varint(data, size, at, &key) != 0:
         return DECODE_MALFORMED
     out.number = <uint32_t>(key >> 3)
     out.wire = key & 7
     if out.number == 0 or key >> 32 != 0:
         return DECODE_MALFORMED
     if out.wire == WIRE_VARINT:
-        return _parse_varint(data, size, at, &out.value)
+        return get_varint(data, size, at, &out.value)
     if out.wire == WIRE_BYTES:
-        if _parse_varint(data, size, at, &length) != 0 or length > size - at[0]:
+        if get_varint(data, size, at, &length) != 0 or length > size - at[0]:
             return DECODE_MALFORMED
     elif out.wire == WIRE_FIXED64:
         length = 8
@@ -198,7 +179,7 @@ cdef int _decode_acked_id(const uint8_t *data, uint32_t size, AckedId *out) noex
         if field.number == 5 and field.wire == WIRE_BYTES:
             packed_at = 0
             while packed_at < field.size:
-                if _parse_varint(field.data, field.size, &packed_at, &word) != 0:
+                if get_varint(field.data, field.size, &packed_at, &word) != 0:
                     return DECODE_MALFORMED
                 out.ack_set_words += 1
         elif field.wire != WIRE_VARINT:
@@ -237,7 +218,7 @@ cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) n
         elif field.wire == WIRE_BYTES:
             packed_at = 0
             while packed_at < field.size:
-                if n == words_max or _parse_varint(field.data, field.size, &packed_at, &word) != 0:
+                if n == words_max or get_varint(field.data, field.size, &packed_at, &word) != 0:
                     return DECODE_MALFORMED
                 words[n] = <int64_t>word
                 n += 1
@@ -291,24 +272,15 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
     return DECODE_OK if seen == 7 else DECODE_MALFORMED
 
 
-cdef inline uint8_t *_build_varint(uint8_t *p, uint64_t value) noexcept nogil:
-    while value >= 0x80:
-        p[0] = <uint8_t>(value & 0x7f) | 0x80
-        p += 1
-        value >>= 7
-    p[0] = <uint8_t>value
-    return p + 1
-
-
 cdef inline uint8_t *_build_uint(uint8_t *p, uint32_t number, uint64_t value) noexcept nogil:
-    return _build_varint(_build_varint(p, number << 3), value)
+    return put_varint(put_varint(p, number << 3), value)
 
 
 # Writes a message of at most 127 bytes as field number: its body is built behind a gap and moved.
 cdef inline uint8_t *_build_sub(uint8_t *p, uint32_t number, const uint8_t *body,
                                 uint32_t size) noexcept nogil:
-    p = _build_varint(p, (number << 3) | WIRE_BYTES)
-    p = _build_varint(p, size)
+    p = put_varint(p, (number << 3) | WIRE_BYTES)
+    p = put_varint(p, size)
     memcpy(p, body, size)
     return p + size
 
@@ -327,8 +299,8 @@ cdef uint32_t build_receipt(uint8_t *out, uint64_t producer_id, uint64_t sequenc
         p = _build_uint(p, 4, highest_sequence_id)
     end = _build_sub(_build_uint(out + 8, 1, CMD_SEND_RECEIPT), CMD_SEND_RECEIPT, body,
                      <uint32_t>(p - body))
-    write_u32(out, <uint32_t>(end - out) - 4)
-    write_u32(out + 4, <uint32_t>(end - out) - 8)
+    store_be32(out, <uint32_t>(end - out) - 4)
+    store_be32(out + 4, <uint32_t>(end - out) - 8)
     return <uint32_t>(end - out)
 
 
@@ -353,27 +325,26 @@ cdef uint32_t build_message_header(uint8_t *out, uint64_t consumer_id, uint64_t 
                                    uint32_t ack_set_words, int64_t consumer_epoch,
                                    uint32_t payload_size) noexcept nogil:
     cdef uint8_t body[96]
-    cdef uint8_t word[12]
     cdef uint32_t i
     cdef uint32_t fixed = _build_message_body(body, consumer_id, ledger_id, entry_id, partition,
                                               redelivery_count)
     cdef uint32_t size = fixed
     cdef uint8_t *p
     for i in range(ack_set_words):
-        size += 1 + <uint32_t>(_build_varint(word, <uint64_t>ack_set[i]) - word)
+        size += 1 + varint_size(<uint64_t>ack_set[i])
     if consumer_epoch >= 0:
-        size += 1 + <uint32_t>(_build_varint(word, <uint64_t>consumer_epoch) - word)
+        size += 1 + varint_size(<uint64_t>consumer_epoch)
     p = _build_uint(out + 8, 1, CMD_MESSAGE)
-    p = _build_varint(p, (CMD_MESSAGE << 3) | WIRE_BYTES)
-    p = _build_varint(p, size)
+    p = put_varint(p, (CMD_MESSAGE << 3) | WIRE_BYTES)
+    p = put_varint(p, size)
     memcpy(p, body, fixed)
     p += fixed
     for i in range(ack_set_words):
         p = _build_uint(p, 4, <uint64_t>ack_set[i])
     if consumer_epoch >= 0:
         p = _build_uint(p, 5, <uint64_t>consumer_epoch)
-    write_u32(out, <uint32_t>(p - out) - 4 + payload_size)
-    write_u32(out + 4, <uint32_t>(p - out) - 8)
+    store_be32(out, <uint32_t>(p - out) - 4 + payload_size)
+    store_be32(out + 4, <uint32_t>(p - out) - 8)
     return <uint32_t>(p - out)
 
 

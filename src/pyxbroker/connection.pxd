@@ -1,14 +1,11 @@
 # One client's socket: reads frames, hands runs of SENDs to producers, coalesces what is written.
-#
-# Everything that one readable event, one group of completions or one command brings is a *turn*.
-# What must happen once for all of it (waking the journal, writing to sockets) is asked for with
-# Turn.at_end and done when the turn ends, so no layer needs a timer to coalesce.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.buffers cimport OutVector, Slab, SlabPool
 from pyxbroker.commands cimport SendCommand
 from pyxbroker.entry cimport EntryRun
 from pyxbroker.frames cimport Frame
+from pyxbroker.turn cimport Turn
 
 cdef enum:
     STASH_BYTES_MAX = 8192          # a rest this small is copied aside, and the slab given back
@@ -24,16 +21,6 @@ cdef enum:
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
-
-cdef class Turn:
-    cdef readonly object loop
-    cdef list calls                 # work, which may ask for more
-    cdef list last_calls            # writes to sockets, once nothing more will be added to them
-    cdef bint active
-    cdef bint scheduled
-    cdef int begin(self) except -1
-    cdef int end(self) except -1
-    cdef int _schedule(self) except -1
 
 cdef class Connections:
     cdef readonly object loop

@@ -1,26 +1,11 @@
-"""What Python sees of connection.pyx: turns, connections, and their half of a producer."""
+"""What Python sees of connection.pyx: connections, and their half of a producer."""
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from pyxbroker.entry import EntryRun
-
-_T = TypeVar("_T")
-
-class Turn:
-    """Collects the calls that are due once at the end of what happens now."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the turns are of."""
-    def at_end(self, call: Callable[[], object]) -> None:
-        """Calls call() when the current turn ends; in a turn of its own when there is none."""
-    def at_last(self, call: Callable[[], object]) -> None:
-        """The same, after everything that at_end was asked for."""
-    def run(self, function: Callable[..., _T], *args: Any) -> _T:
-        """Calls function(*args) as a turn."""
+from pyxbroker.turn import Turn
 
 class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""

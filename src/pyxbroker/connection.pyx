@@ -32,77 +32,12 @@ from pyxbroker.frames cimport (
     Payload,
     frame_next,
     payload_check,
-    read_u32,
 )
+from pyxbroker.integers cimport load_be32
 
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void *, size_t, int)
-
-
-cdef class Turn:
-    """Collects the calls that are due once at the end of what happens now."""
-
-    def __cinit__(self, loop):
-        self.loop = loop
-        self.calls = []
-        self.last_calls = []
-
-    cdef int begin(self) except -1:
-        self.active = True
-        return 0
-
-    cdef int end(self) except -1:
-        cdef list calls
-        # A call may ask for further ones: a delivery that acknowledges, an answer that waits for
-        # the journal.
-        while self.calls or self.last_calls:
-            if self.calls:
-                calls = self.calls
-                self.calls = []
-            else:
-                calls = self.last_calls
-                self.last_calls = []
-            for call in calls:
-                # One that fails must keep neither the others nor all later turns from their end.
-                try:
-                    call()
-                except Exception as error:
-                    self.loop.call_exception_handler(
-                        {"message": "work at the end of a turn failed", "exception": error})
-        self.active = False
-        return 0
-
-    def at_end(self, call):
-        """Calls call() when the current turn ends; in a turn of its own when none is under way."""
-        self.calls.append(call)
-        self._schedule()
-
-    def at_last(self, call):
-        """The same, after everything that at_end was asked for."""
-        self.last_calls.append(call)
-        self._schedule()
-
-    cdef int _schedule(self) except -1:
-        if not self.active and not self.scheduled:
-            self.scheduled = True
-            self.loop.call_soon(self._run)
-        return 0
-
-    def _run(self):
-        self.scheduled = False
-        self.begin()
-        self.end()
-
-    def run(self, function, *args):
-        """Calls function(*args) as a turn."""
-        cdef bint outer = self.active
-        self.begin()
-        try:
-            return function(*args)
-        finally:
-            if not outer:
-                self.end()
 
 
 cdef class Connections:
@@ -347,7 +282,7 @@ cdef class Connection:
                 self._publish_runs()
                 self.group.handlers.on_malformed(
                     self, "a frame of %d bytes is larger than the limit of %d"
-                    % (read_u32(self.slab.data + self.start), frame_bytes_max)
+                    % (load_be32(self.slab.data + self.start), frame_bytes_max)
                     if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
                 self.close()
                 return 0
@@ -370,7 +305,7 @@ cdef class Connection:
             self.slab = None
             return self.group.slabs.release(slab)
         # More than a stash means that the size field is here, and it was found within the limit.
-        wanted = <uint64_t>read_u32(slab.data + self.start) + 4
+        wanted = <uint64_t>load_be32(slab.data + self.start) + 4
         if wanted > slab.size:
             larger = self.group.slabs.acquire(wanted)
             memcpy(larger.data, slab.data + self.start, rest)

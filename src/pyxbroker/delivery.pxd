@@ -29,7 +29,7 @@ cdef class ConsumerState:
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed
-    cdef public bint forgets                # nothing is ever redelivered: what is sent is not kept
+    cdef public bint tracks_pending         # False: nothing is ever redelivered
     cdef public int32_t priority_level      # of a Shared subscription: 0 comes first
     cdef public KeyShared keys              # of a Key_Shared subscription, or None
     cdef public int32_t slot                # the consumer's number there

@@ -46,8 +46,8 @@ class ConsumerState:
     consumer_epoch: int
     """What the client counts its redeliveries with; -1: it does not."""
     closed: bool
-    forgets: bool
-    """Nothing is ever redelivered, so what was sent is not kept as pending."""
+    tracks_pending: bool
+    """What was sent is kept as pending; False where nothing is ever redelivered."""
     priority_level: int
     """Of a Shared subscription: 0 comes first."""
     keys: KeyShared | None
@@ -101,13 +101,13 @@ class ConsumerState:
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
         left_out: list[tuple[int, int]],
-        aside: DelayedIndex | None = None,
+        delayed: DelayedIndex | None = None,
         chunked: object | None = None,
     ) -> int:
         """Sends entries start..stop-1 of a batch while there are permits; where it stopped.
 
         Acknowledged entries are passed over; so are those that no client may see, which are
-        appended to left_out. Those that are not due yet go into aside, if there is one.
+        appended to left_out. Those that are not due yet go into delayed, if there is one.
         """
     def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
         """Of a delivered batch only so many messages are left; how many were settled."""
@@ -146,14 +146,14 @@ def deal(
     redelivery_counts: dict[tuple[int, int], int],
     left_out: list[tuple[int, int]],
     waiting_max: int,
-    aside: DelayedIndex | None = None,
+    delayed: DelayedIndex | None = None,
     again: bool = False,
 ) -> int:
     """Sends entries to the owners of their keys; those that cannot take them wait in keys.
 
     consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
     stopped. Acknowledged entries are passed over, as are those that no client may see, which are
-    appended to left_out. Those that are not due yet go into aside, if there is one; again: they
+    appended to left_out. Those that are not due yet go into delayed, if there is one; again: they
     were there, and lie before others that wait.
     """
 

@@ -73,6 +73,7 @@ cdef class ConsumerState:
         self.partition = partition
         self.consumer_epoch = -1
         self.messages_per_entry = 1.0
+        self.tracks_pending = True
         self.pending = {}
 
     @property
@@ -112,7 +113,7 @@ cdef class ConsumerState:
         return (<int>min(entries, <double>entries_max), max(min(room, bytes_max), 1))
 
     def deliver(self, EntryBatch batch not None, int start, int stop, AckSet acks not None,
-                dict redelivery_counts, list left_out not None, DelayedIndex aside=None,
+                dict redelivery_counts, list left_out not None, DelayedIndex delayed=None,
                 chunked=None):
         """Sends entries start..stop-1 of a batch while there are permits; returns where it stopped.
 
@@ -139,8 +140,8 @@ cdef class ConsumerState:
             if not peek_message(batch, i - 1, &peek):
                 left_out.append((batch.ledger_id, entry_id))
                 continue
-            if aside is not None and peek.deliver_at_time > aside.now:
-                aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
+            if delayed is not None and peek.deliver_at_time > delayed.now:
+                delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
                 continue
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
@@ -190,7 +191,7 @@ cdef class ConsumerState:
         self.permits -= messages
         self.msg_out += messages
         self.bytes_out += size
-        if self.forgets:
+        if not self.tracks_pending:
             return 0
         ledger = self.pending.get(batch.ledger_id)
         if ledger is None:
@@ -370,7 +371,7 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
 
 def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not None,
          AckSet acks not None, dict redelivery_counts, list left_out not None,
-         int64_t waiting_max, DelayedIndex aside=None, bint again=False):
+         int64_t waiting_max, DelayedIndex delayed=None, bint again=False):
     """Sends entries to the owners of their keys; those that cannot take them wait in keys.
 
     consumers: by slot, the first one is None. Stops when waiting_max entries wait; returns where it
@@ -394,8 +395,8 @@ def deal(EntryBatch batch not None, list consumers not None, KeyShared keys not 
         if not peek_message(batch, i, &peek):
             left_out.append((batch.ledger_id, entry_id))
             continue
-        if aside is not None and peek.deliver_at_time > aside.now:
-            aside.add(peek.deliver_at_time, batch.ledger_id, entry_id)
+        if delayed is not None and peek.deliver_at_time > delayed.now:
+            delayed.add(peek.deliver_at_time, batch.ledger_id, entry_id)
             continue
         hash = key_hash(&peek, keys.hashes)
         slot = keys.owner(hash)

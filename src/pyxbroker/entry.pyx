@@ -2,7 +2,6 @@
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from pyxbroker.frames cimport crc32c
 from pyxbroker.native cimport native_api
 
 from array import array
@@ -72,7 +71,7 @@ cdef class EntryRun:
         cdef EntryRun run = EntryRun(owner)
         cdef const uint8_t *start = data
         run.kept = data
-        run.append(0, 0, start, <uint32_t>len(data), crc32c(0, start, len(data)), 1)
+        run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
         return run
 
     def without(self, indexes not None):

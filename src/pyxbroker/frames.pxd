@@ -50,22 +50,3 @@ cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **me
 # Bytes of the block of broker entry metadata (0x0e02, size, message) that an entry of another
 # broker may begin with; 0 without one, more than size when it runs past the end.
 cdef uint32_t broker_metadata_size(const uint8_t *data, uint32_t size) noexcept nogil
-
-cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, uint64_t size) noexcept nogil
-cdef uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b) noexcept nogil
-
-cdef inline uint32_t read_u32(const uint8_t *p) noexcept nogil:
-    return (<uint32_t>p[0] << 24) | (<uint32_t>p[1] << 16) | (<uint32_t>p[2] << 8) | p[3]
-
-cdef inline void write_u32(uint8_t *p, uint32_t v) noexcept nogil:
-    p[0] = v >> 24
-    p[1] = (v >> 16) & 0xff
-    p[2] = (v >> 8) & 0xff
-    p[3] = v & 0xff
-
-cdef inline void write_u64(uint8_t *p, uint64_t v) noexcept nogil:
-    write_u32(p, <uint32_t>(v >> 32))
-    write_u32(p + 4, <uint32_t>v)
-
-cdef inline uint64_t read_u64(const uint8_t *p) noexcept nogil:
-    return (<uint64_t>read_u32(p) << 32) | read_u32(p + 4)

@@ -1,6 +1,7 @@
 """Frame scan and payload check of the binary protocol; the layout is described in frames.pxd."""
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
+from pyxbroker.integers cimport load_be32
 from pyxbroker.native cimport NATIVE_API_CAPSULE, native_api
 
 from pyxbroker import _native
@@ -10,27 +11,19 @@ cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIV
 FRAME_PADDING = FRAME_PADDING_BYTES
 
 
-cdef uint32_t crc32c(uint32_t crc, const uint8_t *data, uint64_t size) noexcept nogil:
-    return _api.crc32c(crc, data, size)
-
-
-cdef uint32_t crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b) noexcept nogil:
-    return _api.crc32c_combine(crc_a, crc_b, size_b)
-
-
 cdef int64_t frame_next(const uint8_t *data, uint64_t size, uint32_t frame_bytes_max,
                         Frame *out) noexcept nogil:
     cdef uint32_t total, command_size
     if size < 4:
         return FRAME_INCOMPLETE
-    total = read_u32(data)
+    total = load_be32(data)
     if total > frame_bytes_max:
         return FRAME_TOO_LARGE
     if total < 4:
         return FRAME_MALFORMED
     if size < 8:
         return FRAME_INCOMPLETE
-    command_size = read_u32(data + 4)
+    command_size = load_be32(data + 4)
     if command_size == 0 or command_size > total - 4:
         return FRAME_MALFORMED
     if size < <uint64_t>total + 4:
@@ -50,13 +43,13 @@ cdef int payload_check(const uint8_t *data, uint32_t size, Payload *out) noexcep
     if payload_metadata(data, size, &out.metadata, &out.metadata_size) != 0:
         return PAYLOAD_MALFORMED
     if data[0] == 0x0e and data[1] == 0x01:
-        rest = crc32c(0, data + 6, size - 6)
-        if rest != read_u32(data + 2):
+        rest = _api.crc32c(0, data + 6, size - 6)
+        if rest != load_be32(data + 2):
             return PAYLOAD_CHECKSUM
         # The payload is hashed once: what the disk needs follows from what the wire carried.
-        out.crc = crc32c_combine(crc32c(0, data, 6), rest, size - 6)
+        out.crc = _api.crc32c_combine(_api.crc32c(0, data, 6), rest, size - 6)
     else:
-        out.crc = crc32c(0, data, size)
+        out.crc = _api.crc32c(0, data, size)
     return PAYLOAD_OK
 
 
@@ -64,7 +57,7 @@ cdef uint32_t broker_metadata_size(const uint8_t *data, uint32_t size) noexcept 
     cdef uint32_t length
     if size < 6 or data[0] != 0x0e or data[1] != 0x02:
         return 0
-    length = read_u32(data + 2)
+    length = load_be32(data + 2)
     return 6 + length if length <= size - 6 else 0xffffffff
 
 
@@ -78,7 +71,7 @@ cdef int payload_metadata(const uint8_t *data, uint32_t size, const uint8_t **me
         at += 6
     if size - at < 4:
         return PAYLOAD_MALFORMED
-    length = read_u32(data + at)
+    length = load_be32(data + at)
     at += 4
     if length > size - at:
         return PAYLOAD_MALFORMED

@@ -4,7 +4,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from pyxbroker.entry cimport ENTRY_HEADER_BYTES, EntryRun, RunItem
-from pyxbroker.frames cimport crc32c, crc32c_combine, write_u32, write_u64
+from pyxbroker.integers cimport store_be32, store_be64
 from pyxbroker.native cimport (
     NATIVE_API_CAPSULE,
     STORAGE_ADD_HAS_CRC,
@@ -150,17 +150,18 @@ cdef class StorageWriter:
         cdef int64_t added
         cdef uint32_t digest
         cdef RunItem *item
-        write_u64(header, <uint64_t>run.ledger_id)
-        write_u64(header + 16, <uint64_t>last_add_confirmed)
+        store_be64(header, <uint64_t>run.ledger_id)
+        store_be64(header + 16, <uint64_t>last_add_confirmed)
         for i in range(run.count):
             item = &run.items[i]
             length += item.length
             if i < start:
                 continue
-            write_u64(header + 8, <uint64_t>(run.first_entry_id + i))
-            write_u64(header + 24, <uint64_t>length)
-            digest = crc32c_combine(crc32c(0, header, DIGESTED_BYTES), item.crc, item.length)
-            write_u32(header + DIGESTED_BYTES, digest)
+            store_be64(header + 8, <uint64_t>(run.first_entry_id + i))
+            store_be64(header + 24, <uint64_t>length)
+            digest = _api.crc32c_combine(_api.crc32c(0, header, DIGESTED_BYTES), item.crc,
+                                         item.length)
+            store_be32(header + DIGESTED_BYTES, digest)
             added = _api.add(self.handle, header, ENTRY_HEADER_BYTES, item.data, item.length,
                              item.crc, flags | STORAGE_ADD_HAS_CRC)
             if added < 0:

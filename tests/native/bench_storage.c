@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "crc32c.h"
 #include "storage.h"
 
@@ -23,11 +24,6 @@ static double seconds(clockid_t clock) {
     struct timespec now;
     clock_gettime(clock, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
-
-static void store_be64(uint8_t *at, uint64_t value) {
-    for (int i = 0; i < 8; i++)
-        at[i] = (uint8_t)(value >> (56 - 8 * i));
 }
 
 static void wait_ring(storage *s) {

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "bytes.h"
 #include "check.h"
 #include "crc32c.h"
 
@@ -32,11 +33,6 @@ storage *must_open(const storage_options *options) {
         printf("storage_open: %d %s\n", status, error);
     CHECK(status == 0);
     return s;
-}
-
-static void store_be64(uint8_t *at, uint64_t value) {
-    for (int i = 0; i < 8; i++)
-        at[i] = (uint8_t)(value >> (56 - 8 * i));
 }
 
 void entry_header(uint8_t header[ENTRY_HEADER_BYTES], int64_t ledger_id, int64_t entry_id) {

@@ -13,28 +13,14 @@
 #include "bytes.h"
 #include "check.h"
 #include "crc32c.h"
-#include "disk_faults.h"
 #include "log_manifest.h"
-#include "support.h"
+#include "scene.h"
 
 enum { LOGS = 3, ENTRIES = 20, FILE_BYTES_MAX = 1 << 20 };
 
-static disk_faults faults;
-
 /* Three logs of one ledger each: ledger n is in log n. */
-typedef struct scene {
-    place p;
-    storage_options options;
-    storage *s;
-} scene;
-
 static void scene_open(scene *c) {
-    place_make(&c->p);
-    disk_faults_open(&faults);
-    c->options = place_options(&c->p, &faults.calls);
-    c->options.dirty_bytes_max = 1 << 20;
-    c->options.cache_bytes_max = 4 << 20;
-    c->options.journal_file_bytes = 2 << 20;
+    scene_prepare(c);
     c->s = must_open(&c->options);
     for (int ledger = 1; ledger <= LOGS; ledger++) {
         for (int entry = 0; entry < ENTRIES; entry++)
@@ -43,18 +29,6 @@ static void scene_open(scene *c) {
         must_flush(c->s);
     }
     CHECK(take_events(c->s, "") == 0);
-}
-
-static void scene_close(scene *c) {
-    CHECK(storage_close(c->s, 1) == 0);
-    disk_faults_close(&faults);
-    place_remove(&c->p);
-}
-
-static void break_call(enum fault_call call, const char *match, uint64_t times, int error) {
-    fault_rule rule = {.call = call, .times = times, .error = error, .short_bytes = -1};
-    snprintf(rule.match, sizeof rule.match, "%s", match);
-    CHECK(disk_faults_add(&faults, &rule) == 0);
 }
 
 static void path_of(const scene *c, const char *name, char *path, size_t bytes) {

@@ -14,8 +14,7 @@
 
 #include "bytes.h"
 #include "check.h"
-#include "disk_faults.h"
-#include "support.h"
+#include "scene.h"
 
 enum { ENTRIES = 60, RUN_MAX = 64, LEDGER = 1, OTHER = 2 };
 
@@ -29,7 +28,6 @@ typedef struct bad_read {
 } bad_read;
 
 static bad_read bad;
-static disk_faults faults;
 
 /* Waits where the test wants it to, until it lets go. */
 static void bad_wait(_Atomic int *held) {
@@ -60,42 +58,17 @@ static ssize_t bad_pread(void *ctx, int fd, void *buffer, size_t bytes, int64_t 
 }
 
 /* A storage whose entries are all in one log, and none in the cache. */
-typedef struct scene {
-    place p;
-    disk_calls calls;
-    storage_options options;
-    storage *s;
-} scene;
-
 static void scene_open(scene *c) {
     memset(&bad, 0, sizeof bad);
-    place_make(&c->p);
-    disk_faults_open(&faults);
-    c->calls = faults.calls;
+    scene_prepare(c);
     c->calls.pread = bad_pread;
     c->calls.open = bad_open;
-    c->options = place_options(&c->p, &c->calls);
-    c->options.dirty_bytes_max = 1 << 20;
-    c->options.cache_bytes_max = 4 << 20;
-    c->options.journal_file_bytes = 2 << 20;
     c->s = must_open(&c->options);
     for (int entry = 0; entry < ENTRIES; entry++)
         CHECK(add_entry(c->s, LEDGER, entry) > 0 && add_entry(c->s, OTHER, entry) > 0);
     CHECK(storage_close(c->s, 1) == 0);
     c->s = must_open(&c->options);
     CHECK(take_errors(c->s) == 0);
-}
-
-static void scene_close(scene *c) {
-    CHECK(storage_close(c->s, 1) == 0);
-    disk_faults_close(&faults);
-    place_remove(&c->p);
-}
-
-static void break_call(enum fault_call call, const char *match, uint64_t times, int error) {
-    fault_rule rule = {.call = call, .times = times, .error = error, .short_bytes = -1};
-    snprintf(rule.match, sizeof rule.match, "%s", match);
-    CHECK(disk_faults_add(&faults, &rule) == 0);
 }
 
 /* The answer to a request for a run of entries. */

@@ -28,7 +28,7 @@ class SlowAckSet:
         self.left.pop(position, None)
         return True
 
-    def keep(self, position: Position, indexes: frozenset[int]) -> bool:
+    def acknowledge_batch(self, position: Position, indexes: frozenset[int]) -> bool:
         """Acknowledges every message of a batch but those."""
         if self.contains(position):
             return False

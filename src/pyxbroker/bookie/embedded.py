@@ -9,10 +9,10 @@ from typing import Protocol
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
-from pyxbroker.connection import Turn
 from pyxbroker.entry import EntryBatch, EntryRun
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
+from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.bookie")
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
-from pyxbroker.connection import Turn
 from pyxbroker.ledger.handle import (
     EntryDamaged,
     JournalFailed,
@@ -44,6 +43,7 @@ from pyxbroker.metadata.store import (
     Put,
     Unavailable,
 )
+from pyxbroker.turn import Turn
 
 log = get_logger("pyxbroker.ledger")
 

@@ -103,7 +103,7 @@ class Cursor:
             # For the first entry of a ledger, everything before it is what earlier ledgers have.
             if (ledger_id, entry_id - 1) > mark:
                 self.acks.mark_delete_to(ledger_id, entry_id - 1)
-            self.acks.keep(ledger_id, entry_id, ack_set)
+            self.acks.acknowledge_batch(ledger_id, entry_id, ack_set)
         else:
             self.acks.mark_delete_to(ledger_id, entry_id)
         self._acknowledged(mark.ledger_id)
@@ -140,7 +140,7 @@ class Cursor:
                 self.managed_ledger.next_position(mark_delete)
             )
             if following is not None:
-                self.acks.keep(*following, ack_set)
+                self.acks.acknowledge_batch(*following, ack_set)
         if self.durable:
             self._dirty = True
 
@@ -250,7 +250,7 @@ class Cursor:
             self._dirty = False
             waiters, self._waiters = self._waiters, []
             try:
-                await self._write_once(in_haste=bool(waiters))
+                await self._write_once(urgent=bool(waiters))
             except BaseException:
                 self._waiters = waiters + self._waiters
                 raise
@@ -267,11 +267,11 @@ class Cursor:
             if not self._waiters:
                 return
 
-    async def _write_once(self, in_haste: bool) -> None:
+    async def _write_once(self, urgent: bool) -> None:
         if self._ledger is None or self._ledger.is_full:
             await self._write_to_new_ledger()
         else:
-            await self._ledger.write(self.acks, self.position_properties, in_haste)
+            await self._ledger.write(self.acks, self.position_properties, urgent)
 
     async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
@@ -285,7 +285,7 @@ class Cursor:
             limits.ranges_whole_max,
         )
         try:
-            await ledger.write(self.acks, self.position_properties, in_haste=True)
+            await ledger.write(self.acks, self.position_properties, urgent=True)
             await self._write_node(ledger.ledger_id)
         except (CursorError, LedgerError):
             # Nothing names the ledger, and nobody else would ever delete it.
@@ -367,7 +367,7 @@ class Cursor:
         """There is too much for a node: its ledger keeps it, as Pulsar reads it where it can."""
         if self._ledger is None:
             if self._dirty:
-                await self._write_once(in_haste=False)
+                await self._write_once(urgent=False)
         elif self._dirty or not self._ledger.is_whole:
             await self._ledger.write_for_pulsar(self.acks, self.position_properties)
 

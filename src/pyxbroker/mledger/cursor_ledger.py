@@ -64,7 +64,7 @@ class CursorLedger:
         self.is_whole = False
         """Whether the last entry is a whole state in Pulsar's format."""
         self.wants_whole = False
-        """Whether it could be, and is not because somebody was in haste."""
+        """Whether it could be, and is not because a write was urgent."""
         self._entries_max = entries_max
         self._ranges_max = ranges_max
         self._acks: AckSet | None = None  # whose state the entries since _since have
@@ -102,10 +102,10 @@ class CursorLedger:
 
     # --- writing ------------------------------------------------------------------------------
 
-    async def write(self, acks: AckSet, properties: Mapping[str, int], in_haste: bool) -> None:
-        """Makes the state durable; in haste (somebody waits) with as few bytes as possible."""
+    async def write(self, acks: AckSet, properties: Mapping[str, int], urgent: bool) -> None:
+        """Makes the state durable; urgently (somebody waits) with as few bytes as possible."""
         is_short = self._is_short(acks)
-        if self._may_write_changes(acks) and (in_haste or not is_short):
+        if self._may_write_changes(acks) and (urgent or not is_short):
             await self._write_changes(acks, properties)
         elif is_short:
             await self._write_whole(acks, positions.encode_position(acks, properties))
@@ -122,7 +122,7 @@ class CursorLedger:
         if not self._is_short(acks):
             state = positions.encode_position_as_longs(acks, properties, PULSAR_ENTRY_BYTES_MAX)
         if state is None:
-            await self.write(acks, properties, in_haste=False)
+            await self.write(acks, properties, urgent=False)
         else:
             await self._write_whole(acks, state)
 

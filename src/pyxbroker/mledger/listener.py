@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from pyxbroker.connection import Turn
     from pyxbroker.mledger.errors import ManagedLedgerError
+    from pyxbroker.turn import Turn
 
 
 class Listener(Protocol):

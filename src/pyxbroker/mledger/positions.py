@@ -304,7 +304,7 @@ def _restore_batches(acks: AckSet, field: Any, ends: Ends) -> None:
     for each in field:
         ledger_id, entry_id = each.position.ledgerId, each.position.entryId
         if 0 <= entry_id <= ends.get(ledger_id, -1):
-            acks.keep(ledger_id, entry_id, each.deleteSet)
+            acks.acknowledge_batch(ledger_id, entry_id, each.deleteSet)
 
 
 def _add_properties(field: Any, properties: Mapping[str, int]) -> None:

@@ -1,7 +1,7 @@
 """Delayed delivery: what a dispatcher has set aside until it is due, and who wakes it then.
 
 An entry is set aside when it is read; nothing but its position and its time is kept, in memory
-(delayed.pyx). After a restart the entries are read again, and set aside again.
+(delayed_index.pyx). After a restart the entries are read again, and set aside again.
 
 Due times are the wall clock's, timers are the monotonic clock's. When the first is set while a
 timer runs, the timer is wrong: so one watch for all subscriptions compares the two now and then.

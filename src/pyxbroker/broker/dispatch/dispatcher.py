@@ -39,7 +39,7 @@ class Dispatcher:
         self._round = 0  # grows when a read that is under way has become useless
         self._redelivery_counts: dict[tuple[int, int], int] = {}
         self._goes_on = False  # a later turn does
-        self.aside: DelayedIndex | None = None  # entries that are not due yet
+        self.delayed_index: DelayedIndex | None = None  # entries that are not due yet
         self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
         # What consumers may have unacknowledged together, and whether that kept somebody from
         # getting more when it was last asked for.
@@ -221,7 +221,7 @@ class Dispatcher:
                 self.acks,
                 self._redelivery_counts,
                 left_out,
-                self.aside,
+                self.delayed_index,
                 self.chunked,
             )
             self.served(consumer)
@@ -249,7 +249,7 @@ class Dispatcher:
             self._stopped = self.unacked.is_stopped
             in_broker = self.topic.unacked_in_broker
             if in_broker is not None and in_broker.blocked:
-                in_broker.when_it_goes_on(self.wake)
+                in_broker.on_unblocked(self.wake)
         elif not consumer.connection.closed:
             consumer.connection.when_writable(self.wake)
         return False

@@ -174,7 +174,7 @@ class KeySharedDispatcher(SharingDispatcher):
             self._redelivery_counts,
             left_out,
             self._look_ahead,
-            self.aside,
+            self.delayed_index,
             again,
         )
         if left_out:

@@ -42,7 +42,7 @@ class SharingDispatcher(Dispatcher):
 
     def _delay(self) -> None:
         self._delayed = DelayedDelivery(self.topic, self.wake)
-        self.aside = self._delayed.index
+        self.delayed_index = self._delayed.index
 
     def on_policies(self) -> None:
         policies = self.topic.policies
@@ -132,7 +132,7 @@ class SharingDispatcher(Dispatcher):
     @property
     def delayed_entries(self) -> int:
         """Entries that are known and not due yet."""
-        return 0 if self.aside is None else len(self.aside)
+        return 0 if self.delayed_index is None else len(self.delayed_index)
 
     # --- consumers ----------------------------------------------------------------------------
 

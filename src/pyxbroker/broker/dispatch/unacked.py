@@ -18,7 +18,7 @@ class BrokerUnacked(UnackedCount):
         super().__init__(limit)
         self._waiting: dict[Callable[[], None], None] = {}  # in the order of their turn
 
-    def when_it_goes_on(self, call: Callable[[], None]) -> None:
+    def on_unblocked(self, call: Callable[[], None]) -> None:
         """Calls call() once when the broker is not at its limit any more.
 
         Who asks again, having been served meanwhile, goes behind the others.

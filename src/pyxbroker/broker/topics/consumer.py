@@ -72,7 +72,7 @@ class Consumer(ConsumerState):
         self.priority_level = priority_level
         self.metadata = metadata
         self.key_shared = key_shared
-        self.forgets = not subscription.topic.name.is_persistent
+        self.tracks_pending = subscription.topic.name.is_persistent
         self.end_told = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
         self._rates = RateWindow(RATE_WINDOW_S, subscription.topic.loop.time())

@@ -18,7 +18,6 @@ from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.connection import Turn
 from pyxbroker.delivery import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
@@ -26,6 +25,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.policies.table import Policies
+from pyxbroker.turn import Turn
 
 NOWHERE = Position(0, -1)  # before the only id there is
 

@@ -130,7 +130,7 @@ def _topic_stats(
     consumers, msg_out, bytes_out, rate_out, throughput_out, backlog = outgoing
     return TopicStats(
         str(name),
-        name.namespace,
+        str(name.namespace_name),
         len(topic.producers),
         consumers,
         len(subscriptions),

@@ -26,7 +26,6 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
-from pyxbroker.connection import Turn
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -34,6 +33,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.policies.table import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
+from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.entry_source import EntrySource

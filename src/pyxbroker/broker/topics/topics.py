@@ -23,7 +23,6 @@ from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.connection import Turn
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -38,6 +37,7 @@ from pyxbroker.mledger.opening import NONE, open_managed_ledger
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.table import Policies, of_broker
 from pyxbroker.settings.config import Config
+from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from asyncio import Future

@@ -1,0 +1,61 @@
+/* storage_flush.c - the owner hands a closed generation to the flush thread, now or later. */
+#include <errno.h>
+
+#include "storage_parts.h"
+
+#define MEMORY_CALM_NS 1000000000u /* after the last refusal, when nobody has tried since */
+
+int storage_is_flushing(storage *s) {
+    if (s->flushing != NULL &&
+        atomic_load_explicit(&s->flushing->state, memory_order_acquire) == GENERATION_CLEAN)
+        s->flushing = NULL;
+    return s->flushing != NULL;
+}
+
+int storage_rotate(storage *s) {
+    generation *fresh = generation_open(s->active->number + 1);
+    if (fresh == NULL)
+        return -ENOMEM;
+    generation *g = s->active;
+    int error = journal_use_segment(&s->journal, NULL, &g->last_group);
+    if (error < 0) {
+        generation_free(fresh);
+        return error;
+    }
+    /* What was not durable when the journal failed is no longer in it. */
+    if (s->failure_seen)
+        g->last_group = journal_durable_group(&s->journal);
+    g->next = fresh;
+    s->active = fresh;
+    s->flushing = g;
+    atomic_store_explicit(&g->state, GENERATION_FLUSHING, memory_order_release);
+    flusher_flush(&s->flusher, g);
+    return 0;
+}
+
+void storage_flush(storage *s) {
+    /* One at a time: while another is being flushed, or without memory, the wish is kept. */
+    storage_notice_failure(s);
+    s->flush_wanted = storage_is_flushing(s);
+    if (s->flush_wanted || !generation_has_content(s->active))
+        return;
+    s->flush_wanted = storage_rotate(s) < 0;
+    if (s->flush_wanted)
+        storage_refuse_memory(s);
+    else if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0)
+        storage_memory_again(s);
+}
+
+void storage_put_off_work(storage *s) {
+    storage_notice_failure(s);
+    generation *returned = s->failure_seen ? flusher_returned(&s->flusher) : NULL;
+    if (returned != NULL) {
+        returned->last_group = journal_durable_group(&s->journal);
+        flusher_flush(&s->flusher, returned);
+    }
+    if (s->flush_wanted)
+        storage_flush(s);
+    if (atomic_load_explicit(&s->no_memory, memory_order_relaxed) != 0 && !s->flush_wanted &&
+        s->disk->clock_ns(s->disk->ctx) - s->memory_failed_ns > MEMORY_CALM_NS)
+        storage_memory_again(s);
+}

@@ -1,0 +1,47 @@
+# Integers as bytes: big-endian, as frames and entries have them, and protobuf's varints.
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+
+cdef enum:
+    VARINT_BYTES_MAX = 10
+
+cdef extern from "bytes.h" nogil:
+    uint32_t load_be32(const uint8_t *at) noexcept
+    void store_be32(uint8_t *at, uint32_t value) noexcept
+    void store_be64(uint8_t *at, uint64_t value) noexcept
+
+# Writes a varint of at most VARINT_BYTES_MAX bytes at p; returns where it ends.
+cdef inline uint8_t *put_varint(uint8_t *p, uint64_t value) noexcept nogil:
+    while value >= 0x80:
+        p[0] = <uint8_t>(value & 0x7f) | 0x80
+        p += 1
+        value >>= 7
+    p[0] = <uint8_t>value
+    return p + 1
+
+cdef inline uint32_t varint_size(uint64_t value) noexcept nogil:
+    cdef uint32_t size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+# Reads the varint at data[at[0]] and sets at[0] to where it ends; -1 and nothing is changed when it
+# does not end within data[0:size] or is longer than any. Bits beyond 64 are dropped, as protobuf
+# does.
+cdef inline int get_varint(const uint8_t *data, uint32_t size, uint32_t *at,
+                           uint64_t *out) noexcept nogil:
+    cdef uint64_t value = 0
+    cdef uint32_t shift = 0
+    cdef uint32_t i = at[0]
+    cdef uint8_t byte
+    while i < size and shift < 70:
+        byte = data[i]
+        i += 1
+        if shift < 64:
+            value |= <uint64_t>(byte & 0x7f) << shift
+        if byte < 0x80:
+            at[0] = i
+            out[0] = value
+            return 0
+        shift += 7
+    return -1

@@ -1,0 +1,15 @@
+# What happens between two looks at the sockets.
+#
+# Everything that one readable event, one group of completions or one command brings is a *turn*.
+# What must happen once for all of it (waking the journal, writing to sockets) is asked for with
+# Turn.at_end and done when the turn ends, so no layer needs a timer to coalesce.
+
+cdef class Turn:
+    cdef readonly object loop
+    cdef list calls                 # work, which may ask for more
+    cdef list last_calls            # writes to sockets, once nothing more will be added to them
+    cdef bint active
+    cdef bint scheduled
+    cdef int begin(self) except -1
+    cdef int end(self) except -1
+    cdef int _schedule(self) except -1
