@@ -37,9 +37,9 @@ from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.stats import read_stats
 from pyxbroker.broker.topics.topic import TopicLimits
-from pyxbroker.connection import Turn
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.metrics import Collector
+from pyxbroker.turn import Turn
 
 ROUNDS = 5
 SENDS = 2000
