@@ -18,9 +18,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import multiprocessing
 import statistics
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -156,40 +156,45 @@ def with_broker(count: int) -> None:
                     _sends(sender, "nobody asks")
                     for encoding in ("identity", "gzip"):
                         scraping = Scraping(broker, encoding)
-                        scraping.start()
                         _sends(sender, f"scrapes, {encoding}")
                         print("  " + scraping.end())
         finally:
             broker.close()
 
 
-class Scraping(threading.Thread):
-    """Scrapes that follow each other."""
+class Scraping:
+    """Scrapes that follow each other, in a process of their own: they share nothing with sends."""
 
     def __init__(self, broker: Broker, encoding: str) -> None:
-        super().__init__(daemon=True)
-        self._request = urllib.request.Request(
-            f"{broker.web_url}/metrics", headers={"Accept-Encoding": encoding}
-        )
-        self._end = threading.Event()
-        self._times: list[float] = []
-        self._size = 0
-
-    def run(self) -> None:
-        while not self._end.is_set():
-            began = time.perf_counter()
-            with urllib.request.urlopen(self._request, timeout=60) as answer:
-                self._size = sum(map(len, iter(lambda: answer.read(1 << 20), b"")))
-            self._times.append(time.perf_counter() - began)
+        context = multiprocessing.get_context("spawn")
+        self._end = context.Event()
+        self._answers, theirs = context.Pipe()
+        arguments = (f"{broker.web_url}/metrics", encoding, self._end, theirs)
+        self._process = context.Process(target=_scrape_on, args=arguments, daemon=True)
+        self._process.start()
+        self._answers.recv()
 
     def end(self) -> str:
         """Waits for the last one; what they were."""
         self._end.set()
-        self.join()
+        times, size = self._answers.recv()
+        self._process.join()
         return (
-            f"{len(self._times)} scrapes of {self._size / 2**20:.2f} MiB,"
-            f" {statistics.median(self._times) * 1000:.0f} ms each"
+            f"{len(times)} scrapes of {size / 2**20:.2f} MiB,"
+            f" {statistics.median(times) * 1000:.0f} ms each"
         )
+
+
+def _scrape_on(url: str, encoding: str, end: Any, answers: Any) -> None:
+    request = urllib.request.Request(url, headers={"Accept-Encoding": encoding})
+    times, size = [], 0
+    answers.send("begun")
+    while not end.is_set():
+        began = time.perf_counter()
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            size = sum(map(len, iter(lambda: answer.read(1 << 20), b"")))
+        times.append(time.perf_counter() - began)
+    answers.send((times, size))
 
 
 def _sends(connection: RawConnection, title: str) -> None:

@@ -1,4 +1,4 @@
-"""Dispatchers without a broker: entries of a ledger, a cursor that only counts, a manual loop.
+"""Dispatchers without a broker: entries of a ledger, acks that are only counted, a manual loop.
 
 Everything happens within the call that causes it. Reads come from memory, or, while the desk is
 `cold`, from a disk that answers when the test says so.
@@ -19,6 +19,7 @@ from pyxbroker import _native
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.connection import Connection, Connections
@@ -108,14 +109,31 @@ class Loop:
             call()
 
 
-class Ledger:
-    """The managed ledger of the desk: LEDGER, as far as it is published."""
+class Ledger(EntrySource):
+    """The entry source of the desk: LEDGER, as far as it is published."""
 
     def __init__(self, opened: _native.Storage) -> None:
         self.last = -1
         self.cold = False
         self.reads: list[Read] = []
+        self.watchers: list[Callable[[], None]] = []
         self._reader = StorageReader(opened)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        if wake not in self.watchers:
+            self.watchers.append(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        self.watchers.remove(wake)
+
+    def publish(self, count: int) -> None:
+        """There are more entries, as far as LEDGER has them."""
+        self.last = min(self.last + count, ENTRIES - 1)
+        for wake in list(self.watchers):
+            wake()
+
+    def last_entry(self, ledger_id: int) -> int | None:
+        return self.last if ledger_id == LEDGER else None
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
         ledger_id, entry_id = max(position, (LEDGER, 0))
@@ -186,14 +204,17 @@ class Desk:
             partition=-1,
             policies=Policies(**limits),
             unacked_in_broker=None,
-            managed_ledger=self.ledger,
+            source=self.ledger,
             loop=self.loop,
             turn=group.turn,
             wall_clock=lambda: self.clock_s,
         )
-        cursor = SimpleNamespace(acks=self.acks, acknowledge_positions=self._acknowledge)
         self.subscription: Any = SimpleNamespace(
-            topic=topic, name="s", cursor=cursor, tell_end=lambda: None
+            topic=topic,
+            name="s",
+            acks=self.acks,
+            acknowledge_positions=self._acknowledge,
+            tell_end=lambda: None,
         )
         self.dispatcher = make(self.subscription)
         self.subscription.dispatcher = self.dispatcher
@@ -208,8 +229,7 @@ class Desk:
             self.acks.add(*position)
 
     def publish(self, count: int) -> None:
-        self.ledger.last = min(self.ledger.last + count, ENTRIES - 1)
-        self.dispatcher.wake()
+        self.ledger.publish(count)
 
     def join(self, name: str, priority: int = 0) -> Consumer:
         self._ids += 1

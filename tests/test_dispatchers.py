@@ -13,6 +13,34 @@ from one_broker import TOPIC, Broker, Client, data_of, run, section
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 
+# --- any ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", pb.CommandSubscribe.SubType.values())
+def test_a_dispatcher_waits_for_entries_while_it_has_consumers(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        waiting = topic.managed_ledger._watchers._calls
+        client = await broker.client()
+        for _ in range(2):
+            await client.subscribe(1, subType=pb.CommandSubscribe.Exclusive)
+            await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+            assert len(waiting) == 0
+            await client.subscribe(1, subType=kind)
+            await client.subscribe(2, subscription="other", subType=kind)
+            assert len(waiting) == 2
+            await broker.publish(b"x")
+            messages = await client.messages(2)
+            assert {each.consumer_id for each in messages} == {1, 2}
+            for consumer_id in (1, 2):
+                await client.ack(messages[0].position, consumer_id=consumer_id)
+                command = pb.CommandCloseConsumer(consumer_id=consumer_id, request_id=0)
+                await client.request(command, "success")
+            assert len(waiting) == 0
+
+    run(tmp_path, scenario)
+
+
 # --- Shared ---------------------------------------------------------------------------------------
 
 

@@ -53,6 +53,19 @@ def test_a_released_run_has_no_bytes_left() -> None:
     assert run.crc(0) == wire.crc32c(b"hello")
 
 
+def test_a_run_without_some_entries_has_the_others_and_the_same_owner() -> None:
+    owner = object()
+    run = EntryRun.of(b"hello", owner)
+    rest = run.without(())
+    assert rest is not None
+    assert (rest.count, rest.bytes, rest.messages) == (1, 5, 1)
+    assert (rest.data(0), rest.crc(0), rest.owner) == (b"hello", run.crc(0), owner)
+    rest.keep()
+    run.release()
+    assert rest.data(0) == b"hello", "a run that was kept needs nobody else"
+    assert run.without([0]) is None
+
+
 @pytest.mark.parametrize("i", [1, 2**31])
 def test_entries_outside_of_a_run_are_refused(i: int) -> None:
     run = EntryRun.of(b"hello")

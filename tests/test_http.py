@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from pyxbroker.admin import request_parser
 from pyxbroker.admin import web_connection as connection
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
@@ -253,6 +254,24 @@ def test_the_rest_of_a_body_keeps_the_connection_when_it_is_short(run: Run) -> N
                 writer.close()
 
     run(main)
+
+
+def test_a_fault_of_ours_in_taking_a_request_in_is_a_500_and_is_logged(
+    run: Run, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(url: bytes) -> tuple[str, str]:
+        raise ZeroDivisionError("a fault")
+
+    async def main() -> None:
+        async with served() as web:
+            monkeypatch.setattr(request_parser, "_parse_url", broken)
+            (answer,) = parse(await talk(web, GET + GET))
+            assert (answer[0], answer[1]["Connection"]) == (500, "close")
+            assert "log" in json.loads(answer[2])["reason"]
+
+    run(main)
+    assert "a request could not be taken in" in caplog.text
+    assert "a fault" in caplog.text
 
 
 def test_connections_are_bounded(run: Run) -> None:

@@ -27,6 +27,7 @@ from one_bookie import (
     turns,
     until,
 )
+from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.mledger import positions
@@ -287,12 +288,8 @@ class Told:
     """A listener that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.added = 0
         self.failures: list[ManagedLedgerError] = []
         self.write_failures: list[ManagedLedgerError] = []
-
-    def on_entries_added(self) -> None:
-        self.added += 1
 
     def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
         self.failures.append(error)
@@ -465,13 +462,52 @@ def test_a_journal_that_fails_while_a_ledger_is_changed(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_the_listener_is_told_of_new_entries(tmp_path: Path) -> None:
+def test_who_is_told_of_what_is_confirmed(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         managed_ledger = await node.open()
-        managed_ledger.listener = told = Told()
-        await append(managed_ledger, *entries(0, 3))
-        assert told.added == 3
+        told: list[EntryRun] = []
+        managed_ledger.on_confirmed = told.append
+        positions = await append(managed_ledger, *entries(0, 3))
+        assert [(each.ledger_id, each.first_entry_id) for each in told] == positions
         assert managed_ledger.entries_added == 3
+        managed_ledger.on_confirmed = None
+        await append(managed_ledger, *entries(3, 4))
+        assert len(told) == 3
+
+    run(tmp_path, scenario)
+
+
+def test_watchers_are_woken_once_in_a_turn_that_brought_entries(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        confirmed: list[EntryRun] = []
+        seen: list[tuple[str, int]] = []
+        managed_ledger.on_confirmed = confirmed.append
+
+        def first() -> None:
+            seen.append(("first", len(confirmed)))
+
+        def second() -> None:
+            seen.append(("second", len(confirmed)))
+            managed_ledger.unwatch(second)
+
+        managed_ledger.watch(first)
+        managed_ledger.watch(second)
+        managed_ledger.watch(first)
+        # What one group of the journal makes durable is confirmed in one turn.
+        await append(managed_ledger, *entries(0, 3))
+        await turns()
+        assert seen[:2] == [("first", seen[0][1]), ("second", seen[0][1])]
+        assert [name for name, _ in seen[2:]] == ["first"] * (len(seen) - 2)
+        counts = [count for name, count in seen if name == "first"]
+        assert counts == sorted(set(counts)), "each time there was more"
+        assert counts[-1] == 3
+        managed_ledger.unwatch(first)
+        managed_ledger.unwatch(first)
+        del seen[:]
+        await append(managed_ledger, *entries(3, 6))
+        await turns()
+        assert seen == []
 
     run(tmp_path, scenario)
 

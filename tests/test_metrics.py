@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import http.client
+import threading
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from fake_service import STORAGE, FakeService, Subscription, Topic
+from one_broker import Broker, run
+from pyxbroker.admin.app import Application
+from pyxbroker.admin.resources import metrics
+from pyxbroker.admin.server import BACKLOG, WebServer
+from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
+from pyxbroker.broker.topics.shards import Shards
+from pyxbroker.broker.topics.stats import (
+    SUBSCRIPTIONS_PER_STEP,
+    ConsumerStats,
+    Detail,
+    ProducerStats,
+    SubscriptionStats,
+    TopicStats,
+    read_stats,
+)
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
-from pyxbroker.stats.metrics import Collector
+from pyxbroker.stats import definitions, exposition
+from pyxbroker.stats.definitions import COUNTER
+from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
+from pyxbroker.stats.slices import SLICE_S
 
 TOPIC = "persistent://public/default/t"
 LABELS = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
@@ -28,6 +56,7 @@ bookie_journal_JOURNAL_SYNC_count bookie_journal_JOURNAL_QUEUE_SIZE
 """.split()
 
 
+NAMES = st.characters(exclude_categories=["Cs"])  # what UTF-8 has
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -169,3 +198,261 @@ def test_names_in_labels_are_escaped(service: FakeService) -> None:
     sample = series(service)
     assert value(sample, "pulsar_producers_count", namespace="public/default", topic=name) == 0
     assert not [line for line in text_of(service).splitlines() if line.startswith("d")]
+
+
+# --- the format -------------------------------------------------------------------------------
+
+
+def test_each_family_stands_together_with_its_type(service: FakeService) -> None:
+    service.loaded *= 100
+    families = list(text_string_to_metric_families(text_of(service)))
+    names = [family.name for family in families]
+    assert len(names) == len(set(names))
+    types = {family.name: family.type for family in families}
+    stats = (*definitions.TOPIC, *definitions.SUBSCRIPTION, *definitions.BOOKIE)
+    for stat in (*stats, *definitions.STORAGE, *definitions.PROCESS):
+        name = stat.series.removesuffix("_total") if stat.kind == COUNTER else stat.series
+        assert not stat.series or types[name] == stat.kind
+    assert types["bookie_journal_JOURNAL_SYNC"] == "summary"
+
+
+@given(st.lists(st.text(NAMES), min_size=3, max_size=3), st.integers(0, 2**63))
+def test_odd_names_and_large_numbers_are_read_as_they_are(names: list[str], count: int) -> None:
+    fake = FakeService(MemoryStore(), Config(clusterName=names[0]))
+    subscription = Subscription(names[2], msg_out=count)
+    fake.loaded = [Topic(names[1], "a/b", subscriptions=[subscription], msg_in=count)]
+    text = text_of(fake)
+    labels = {"cluster": names[0], "namespace": "a/b", "topic": names[1]}
+    numbers = series_of(text)
+    assert numbers["pulsar_in_messages_total", frozenset(labels.items())] == count
+    labels["subscription"] = names[2]
+    assert numbers["pulsar_out_messages_total", frozenset(labels.items())] == count
+    assert f"}} {count}\n" in text
+
+
+def test_numbers_that_differ_stand_in_their_own_rows(service: FakeService) -> None:
+    service.loaded = [Topic(f"t{n}", "a/b", producers=n, storage_size=8) for n in range(100)]
+    numbers = series(service)
+    for number in range(100):
+        labels = {"namespace": "a/b", "topic": f"t{number}"}
+        assert value(numbers, "pulsar_producers_count", **labels) == number
+        assert value(numbers, "pulsar_storage_size", **labels) == 8
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_a_partition_can_be_a_label_of_its_own(service: FakeService) -> None:
+    service.config = Config(splitTopicAndPartitionLabelInPrometheus=True)
+    service.loaded.append(Topic(f"{TOPIC}-partition-12", "public/default", producers=4))
+    service.loaded.append(Topic(f"{TOPIC}-partition-x", "public/default", producers=5))
+    numbers = series(service)
+    name, topic = "pulsar_producers_count", {"namespace": "public/default", "topic": TOPIC}
+    assert value(numbers, name, **topic, partition="-1") == 1
+    assert value(numbers, name, **topic, partition="12") == 4
+    odd = {"namespace": "public/default", "topic": f"{TOPIC}-partition-x"}
+    assert value(numbers, name, **odd, partition="-1") == 5
+
+
+def test_producers_and_consumers_have_series_when_asked_for(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(producer_name="p")
+        for sequence_id in range(20):
+            client.publish(sequence_id, b"x")
+        await client.quiet()
+        await client.subscribe(1, permits=15, consumer_name="c", initialPosition=1)
+        await client.messages(15)
+        fake = FakeService(MemoryStore())
+        topic = await broker.topic()
+        for asked in (False, True):
+            fake.config = Config(
+                exposeProducerLevelMetricsInPrometheus=asked,
+                exposeConsumerLevelMetricsInPrometheus=asked,
+            )
+            detail = Detail(producers=asked, consumers=asked)
+            fake.topic_stats = partial(read_stats, [topic], detail)  # type: ignore[method-assign]
+            text = await written(fake)
+            assert ("consumer_name" in text) is asked
+            assert ("pulsar_producer_" in text) is asked
+        labels = {"namespace": "public/default", "topic": TOPIC}
+        consumer = {**labels, "subscription": "s", "consumer_name": "c", "consumer_id": "1"}
+        numbers = series_of(text)
+        assert value(numbers, "pulsar_consumer_unacked_messages", **consumer) == 15
+        assert value(numbers, "pulsar_consumer_available_permits", **consumer) == 0
+        assert value(numbers, "pulsar_out_messages_total", **consumer) == 15
+        assert value(numbers, "pulsar_out_messages_total", **labels, subscription="s") == 15
+        assert value(numbers, "pulsar_subscription_back_log", **labels, subscription="s") == 20
+        assert value(numbers, "pulsar_msg_backlog", **labels) == 20
+        producer = {**labels, "producer_name": "p", "producer_id": "1"}
+        assert value(numbers, "pulsar_producer_msg_rate_in", **producer) == 0
+        assert value(numbers, "pulsar_in_messages_total", **labels) == 20
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_defined_is_what_a_broker_counts() -> None:
+    counted = {
+        definitions.TOPIC: TopicStats,
+        definitions.SUBSCRIPTION: SubscriptionStats,
+        definitions.CONSUMER: ConsumerStats,
+        definitions.PRODUCER: ProducerStats,
+    }
+    for stats, kind in counted.items():
+        assert {stat.field for stat in stats} <= set(kind._fields)
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+class Ticking(Clock):
+    """Whoever looks at it takes a step's time for what he did before."""
+
+    STEP_S = SLICE_S / 5
+
+    def __call__(self) -> float:
+        self.now += self.STEP_S
+        return self.now
+
+
+def many_topics(service: FakeService) -> None:
+    service.loaded = [Topic(f"t{n}", "a/b", msg_in=n) for n in range(1000)]
+
+
+def many_subscriptions(service: FakeService) -> None:
+    subscriptions = [Subscription(f"s{n}", msg_out=n) for n in range(1000)]
+    service.loaded = [Topic("t", "a/b", subscriptions=subscriptions)]
+
+
+def many_namespaces(service: FakeService) -> None:
+    service.config = Config(exposeTopicLevelMetricsInPrometheus=False)
+    service.loaded = [Topic(f"t{n}", f"a/{n}", msg_in=n) for n in range(1000)]
+
+
+@pytest.mark.parametrize("fill", [many_topics, many_subscriptions, many_namespaces])
+def test_the_loop_has_its_turns_during_a_scrape(
+    service: FakeService, fill: Callable[[FakeService], None]
+) -> None:
+    fill(service)
+    clock = Ticking()
+
+    async def main() -> tuple[list[float], int]:
+        turns: list[float] = []
+
+        async def watch() -> None:
+            while True:
+                turns.append(clock.now)
+                await asyncio.sleep(0)
+
+        watching = asyncio.ensure_future(watch())
+        await asyncio.sleep(0)
+        sample = await Collector(clock).sample(service)
+        read = len(set(turns))
+        async for _ in sample.pieces():
+            pass
+        watching.cancel()
+        return [*turns, clock.now], read
+
+    turns, read = asyncio.run(main())
+    # A step for some topics, then others for each block of each series, and for forgetting them.
+    assert read >= 1000 / TOPICS_PER_STEP * Ticking.STEP_S / SLICE_S * 0.8
+    assert len(set(turns)) > read + 10
+    longest = max(after - before for before, after in pairwise(turns))
+    assert longest <= SLICE_S + 3 * Ticking.STEP_S
+
+
+def test_a_topic_with_many_subscriptions_is_read_in_parts(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        for number in range(3 * SUBSCRIPTIONS_PER_STEP):
+            topic.reader_for(f"s{number}", topic.managed_ledger.last_confirmed)
+        *parts, stats = read_stats([topic])
+        assert parts == [None, None, None]
+        assert stats is not None
+        assert stats.subscription_count == 3 * SUBSCRIPTIONS_PER_STEP
+
+    run(tmp_path, scenario)
+
+
+def test_topics_come_and_go_while_they_are_walked() -> None:
+    shards: Shards[int, int] = Shards()
+    for number in range(1000):
+        shards[number] = number
+    walked = set()
+    for number in shards.values():
+        walked.add(number)
+        shards.pop(number)
+        shards[number + 1000] = -1
+        shards.pop(number + 1000)
+    assert walked == set(range(1000))
+    assert (len(shards), shards.get(5), shards.pop(5)) == (0, None, None)
+
+
+# --- over HTTP --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accepted", "is_packed"),
+    [
+        ("gzip", True),
+        ("deflate, gzip;q=0.5", True),
+        ("*", True),
+        ("identity", False),
+        ("gzip;q=0, *", False),
+        ("deflate;q=1, gzip; q=0.000", False),
+    ],
+)
+def test_a_client_that_takes_gzip_gets_it(accepted: str, is_packed: bool) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await store.open()
+        service = FakeService(store)
+        many_topics(service)
+        sock = listen("127.0.0.1", 0, BACKLOG)
+        server = WebServer(Application(cast(Any, service), service).answer, 0)
+        await server.start(sock)
+
+        def get() -> tuple[http.client.HTTPResponse, bytes]:
+            connection = http.client.HTTPConnection(*sock.getsockname(), timeout=10)
+            connection.request("GET", "/metrics", headers={"Accept-Encoding": accepted})
+            answer = connection.getresponse()
+            body = answer.read()
+            connection.close()
+            return answer, body
+
+        answer, body = await asyncio.get_running_loop().run_in_executor(None, get)
+        assert answer.headers["Content-Type"] == exposition.CONTENT_TYPE
+        assert answer.headers["Vary"] == "Accept-Encoding"
+        assert (answer.headers["Content-Encoding"] == "gzip") is is_packed
+        text = (gzip.decompress(body) if is_packed else body).decode()
+        labels = {"namespace": "a/b", "topic": "t999"}
+        assert value(series_of(text), "pulsar_in_messages_total", **labels) == 999
+        await server.stop()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_packing_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = set()
+
+    class Packer:
+        def compress(self, piece: bytes) -> bytes:
+            threads.add(threading.get_ident())
+            return piece
+
+        def flush(self) -> bytes:
+            threads.add(threading.get_ident())
+            return b"."
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        for _ in range(3):
+            yield b"a"
+
+    async def main() -> bytes:
+        return b"".join([piece async for piece in metrics.packed(pieces())])
+
+    monkeypatch.setattr(metrics.zlib, "compressobj", lambda *_: Packer())
+    assert asyncio.run(main()) == b"aaa."
+    assert threads
+    assert threading.get_ident() not in threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 from hypothesis import given
@@ -21,7 +22,9 @@ closed_ledgers = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3)), max_s
 @given(closed_ledgers, st.integers(0, 4))
 def test_positions_over_any_mix_of_ledgers(closed: list[tuple[int, int]], written: int) -> None:
     """Lists as other owners may leave them: ledgers without entries, gaps of ids, trimmed ones."""
-    managed_ledger = ManagedLedger("t", cast(Any, None), cast(Any, None), LIMITS)
+    managed_ledger = ManagedLedger(
+        "t", cast(Any, None), cast(Any, SimpleNamespace(turn=None)), LIMITS
+    )
     ledger_id = 10
     last = None
     for count, step in closed:

@@ -1,7 +1,7 @@
 """What Python sees of entry.pyx: positions, runs of entries, batches read, positions of an ACK."""
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 ENTRY_HEADER_SIZE: int
@@ -39,6 +39,8 @@ class EntryRun:
     @staticmethod
     def of(data: builtins.bytes, owner: Any = None) -> EntryRun:
         """A run of one entry, for what the broker itself writes."""
+    def without(self, indexes: Container[int]) -> EntryRun | None:
+        """A run of the other entries, None when there are none; it shares this one's data."""
     def keep(self) -> None:
         """Copies the data, so that the run may wait after the read that brought it is over."""
     def release(self) -> None:

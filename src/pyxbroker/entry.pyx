@@ -74,6 +74,21 @@ cdef class EntryRun:
         run.append(0, 0, start, <uint32_t>len(data), _api.crc32c(0, start, len(data)), 1)
         return run
 
+    def without(self, indexes not None):
+        """A run of the entries whose index is not among some, or None when nothing is left.
+
+        It shares the data of this one, and has to be kept or appended before that is gone.
+        """
+        cdef EntryRun rest = EntryRun(self.owner)
+        cdef RunItem *item
+        cdef uint32_t i
+        for i in range(self.count):
+            if i not in indexes:
+                item = &self.items[i]
+                rest.append(item.sequence_id, item.highest_sequence_id, item.data, item.length,
+                            item.crc, item.num_messages)
+        return rest if rest.count else None
+
     def keep(self):
         """Copies the data, so that the run may wait after the read that brought it is over."""
         cdef uint32_t i

@@ -105,7 +105,7 @@ class PublishGate:
         for topic in topics:
             sends += topic.close_producers(only_waiting=True)
         for topic in topics:
-            topic.managed_ledger.take_back_waiting()
+            topic.take_back_waiting()
         self._ledgers.take_back()
         self.refused_sends += sends
         if sends:

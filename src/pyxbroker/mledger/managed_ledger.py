@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun, Position
@@ -45,6 +45,7 @@ from pyxbroker.mledger.errors import (
     ManagedLedgerWriteFailed,
 )
 from pyxbroker.mledger.limits import ManagedLedgerLimits
+from pyxbroker.mledger.listener import Listener, Watchers
 from pyxbroker.mledger.positions import LedgerInfo
 from pyxbroker.mledger.state import State
 
@@ -52,16 +53,6 @@ if TYPE_CHECKING:
     from pyxbroker.mledger.cursor import Cursor
 
 log = get_logger("pyxbroker.mledger")
-
-
-class Listener(Protocol):
-    """Who uses the managed ledger: told of new entries and of the end."""
-
-    def on_entries_added(self) -> None: ...
-
-    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None: ...
-
-    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None: ...
 
 
 ReadCallback = Callable[[EntryBatch | LedgerError], None]
@@ -83,6 +74,7 @@ class ManagedLedger:
         self.limits = limits
         self.state = State.OPENING
         self.listener: Listener | None = None
+        self.on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
         self.version = MUST_NOT_EXIST
         self.properties: dict[str, str] = {}
         self.terminated_position: Position | None = None
@@ -97,6 +89,8 @@ class ManagedLedger:
         self._cumulative: list[int] = [0]  # entries before each closed ledger
         self._current_since = 0.0
         self._waiting: deque[EntryRun] = deque()
+        self._watchers = Watchers(ledgers.turn)
+        self.watch, self.unwatch = self._watchers.add, self._watchers.remove
         self._readers: dict[int, ReadHandle] = {}
         self._failure: ManagedLedgerError | None = None
         self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
@@ -250,8 +244,9 @@ class ManagedLedger:
         self.entries_added += run.count
         self.size += run.bytes
         run.owner.on_run_added(run)
-        if self.listener is not None:
-            self.listener.on_entries_added()
+        if self.on_confirmed is not None:
+            self.on_confirmed(run)
+        self._watchers.call_at_end()
 
     def take_back(self) -> None:
         """Fails the runs that nothing is stored of, while there is no space for them."""

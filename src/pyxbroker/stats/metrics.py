@@ -20,6 +20,7 @@ from pyxbroker.stats.process import ProcessStats, process_stats
 from pyxbroker.stats.slices import in_slices, run_in_slices
 
 PIECE_BYTES = 128 << 10
+TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
 NANOSECONDS_PER_MILLISECOND = 1e6
@@ -159,21 +160,24 @@ class Sample:
     # --- reading ------------------------------------------------------------------------------
 
     def read(self, topics: Iterable[TopicStats | None]) -> Iterator[None]:
-        """Reads all topics and sums them up, a topic or a part of one at each step."""
+        """Reads all topics and sums them up, some topics or a part of one at each step."""
         read, not_summed, number = self._topics.of, self._not_summed, 0
         for topic in topics:
-            if topic is not None:
-                row = read(topic)
-                not_summed.setdefault(topic.namespace, []).append(row)
-                if self._per_topic:
-                    prefix = self._topic_label(topic)
-                    self._topics.append(braced(prefix), row)
-                    if topic.subscriptions or topic.producer_stats:
-                        yield from self._read_parts(topic, prefix)
-                number += 1
-                if number % TOPICS_PER_SUM == 0:
-                    self._sum()
-            yield
+            if topic is None:
+                yield
+                continue
+            row = read(topic)
+            not_summed.setdefault(topic.namespace, []).append(row)
+            if self._per_topic:
+                prefix = self._topic_label(topic)
+                self._topics.append(f"{{{prefix}}} ", row)
+                if topic.subscriptions or topic.producer_stats:
+                    yield from self._read_parts(topic, prefix)
+            number += 1
+            if number % TOPICS_PER_STEP == 0:
+                yield
+            if number % TOPICS_PER_SUM == 0:
+                self._sum()
         self._sum()
         yield from self._read_sums()
         for table in self._tables():
@@ -197,13 +201,13 @@ class Sample:
         self._consumers.append(braced(f"{prefix},{name}"), self._consumers.of(consumer))
 
     def _topic_label(self, topic: TopicStats) -> str:
-        name = topic.name
+        name, namespace = topic.name, topic.namespace
+        label = self._namespace_labels.get(namespace) or self._namespace_label(namespace)
         if not self._splits_partition:
-            return f'{self._namespace_label(topic.namespace)},topic="{escaped(name)}"'
+            return f'{label},topic="{escaped(name)}"'
         base, _, partition = name.rpartition(PARTITION)
         if not (base and partition.isdigit()):
             base, partition = name, "-1"
-        label = self._namespace_label(topic.namespace)
         return f'{label},topic="{escaped(base)}",partition="{partition}"'
 
     def _namespace_label(self, namespace: str) -> str:

@@ -17,6 +17,7 @@ async def in_slices(steps: Iterable[T | None], clock: Callable[[], float]) -> As
 
     A step should take well below SLICE_S. The clock is read after each one.
     """
+    await asyncio.sleep(0)  # what ran before in this turn may have been a slice, too
     end = clock() + SLICE_S
     for each in steps:
         if each is not None:

@@ -29,8 +29,18 @@ async def get_metrics(request: Request) -> Response:
     headers = [("Vary", "Accept-Encoding")]
     if _takes_gzip(request.headers.get("accept-encoding", "")):
         headers.append(("Content-Encoding", "gzip"))
-        pieces = _compressed(pieces)
+        pieces = packed(pieces)
     return Response(pieces, CONTENT_TYPE, headers=headers)
+
+
+async def packed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The pieces in gzip's format, packed by a thread."""
+    loop = asyncio.get_running_loop()
+    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_BITS)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            yield await loop.run_in_executor(None, packer.compress, piece)
+    yield await loop.run_in_executor(None, packer.flush)
 
 
 def _takes_gzip(accepted: str) -> bool:
@@ -41,15 +51,6 @@ def _takes_gzip(accepted: str) -> bool:
         _, _, q = weight.replace(" ", "").partition("q=")
         weights[coding.strip()] = not q or q.strip("0.") != ""
     return weights.get("gzip", weights.get("*", False))
-
-
-async def _compressed(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    loop = asyncio.get_running_loop()
-    packer = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_BITS)
-    async with aclosing(pieces):
-        async for piece in pieces:
-            yield await loop.run_in_executor(None, packer.compress, piece)
-    yield await loop.run_in_executor(None, packer.flush)
 
 
 ENDPOINTS = (

@@ -103,6 +103,21 @@ def send_error(producer_id: int, sequence_id: int, code: int, message: str) -> b
     return frame(command)
 
 
+def send_receipt(
+    producer_id: int, sequence_id: int, highest_sequence_id: int, position: tuple[int, int]
+) -> bytes:
+    """One answer to a SEND that did not go the usual way; see ProducerState.send_receipts."""
+    command = _command(pb.BaseCommand.SEND_RECEIPT)
+    answer = command.send_receipt
+    answer.producer_id = producer_id
+    answer.sequence_id = sequence_id
+    if highest_sequence_id:
+        answer.highest_sequence_id = highest_sequence_id
+    ids = answer.message_id
+    ids.ledgerId, ids.entryId = (_unsigned(part) for part in position)
+    return frame(command)
+
+
 def producer_success(request_id: int, name: str) -> bytes:
     """A producer is open; nothing is known of what one of its name has sent before."""
     command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
@@ -256,7 +271,7 @@ def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
     answer.address = f"/{consumer.connection.peer}"
     answer.connectedSince = consumer.connected_since
     answer.type = str(consumer.subscription.kind)
-    answer.msgBacklog = consumer.subscription.cursor.backlog
+    answer.msgBacklog = consumer.subscription.backlog
     return frame(command)
 
 

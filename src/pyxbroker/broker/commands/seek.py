@@ -12,14 +12,11 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import wait_for
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.subscription import Subscription
-from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
-from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.proto import PulsarApi as pb
 
 ID_MAX = 2**63 - 1
-LATEST = Position(ID_MAX, ID_MAX)
 SEEK_MAX_S = 25.0  # that other commands wait for one; clients give up after 30
 READER_KEPT_S = 60.0  # after a seek, until its client is back
 
@@ -38,7 +35,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         return
     ack_set: Sequence[int] = ()
     if message.HasField("message_id"):
-        mark_delete = mark_before(topic.managed_ledger, message.message_id)
+        mark_delete = topic.mark_before(position_of(message.message_id))
         ack_set = tuple(message.message_id.ack_set)
     elif message.HasField("message_publish_time"):
         mark_delete = await topic.position_before_time(message.message_publish_time)
@@ -51,7 +48,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         with _Move(subscription):
             await subscription.seek(mark_delete, ack_set)
     finally:
-        if not subscription.cursor.durable:
+        if not subscription.is_durable:
             topic.loop.call_later(READER_KEPT_S, topic.drop_unused_reader, subscription)
     connection.send_frame(replies.success(message.request_id))
 
@@ -98,7 +95,7 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
     if not topic.name.is_persistent:
         raise UnknownError(f"Topic {topic.name} is non-persistent: it has no last message.")
     position, batch_index = await topic.last_message()
-    mark_delete = subscription.cursor.acks.mark_delete
+    mark_delete = subscription.acks.mark_delete
     connection.send_frame(
         replies.last_message_id(
             message.request_id, position, topic.partition, batch_index, mark_delete
@@ -106,34 +103,32 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
     )
 
 
-async def reader_start(topic: Topic, message: Any) -> Position:
-    """The mark after which a reader begins, from its SUBSCRIBE."""
-    managed_ledger = topic.managed_ledger
-    if message.start_message_rollback_duration_sec:
-        since = time.time() - message.start_message_rollback_duration_sec
-        return await topic.position_before_time(int(since * 1000))
-    if message.HasField("start_message_id"):
-        return mark_before(managed_ledger, message.start_message_id)
-    if message.initialPosition == pb.CommandSubscribe.Earliest:
-        return managed_ledger.first_position()
-    return managed_ledger.last_confirmed
+def reader_since(message: Any) -> int | None:
+    """The first publish time that a reader wants, in ms since the epoch, from its SUBSCRIBE."""
+    seconds = message.start_message_rollback_duration_sec
+    return int((time.time() - seconds) * 1000) if seconds else None
 
 
-def mark_before(managed_ledger: ManagedLedger, message_id: Any) -> Position:
-    """The mark after which the entry of a message id is the next one, or the first that is left.
+def reader_start(message: Any) -> Position | None:
+    """The first entry that a reader wants."""
+    named = message.HasField("start_message_id")
+    return position_of(message.start_message_id) if named else None
+
+
+def is_earliest(message: Any) -> bool:
+    """Whether a SUBSCRIBE wants everything that is kept."""
+    return bool(message.initialPosition == pb.CommandSubscribe.Earliest)
+
+
+def position_of(message_id: Any) -> Position:
+    """The entry that a message id wants first.
 
     The entry itself is delivered: only the client knows whether it wants that message too, or which
     messages of a batch it has had, and it passes over those. Of a chunked message all chunks are.
     """
     if message_id.HasField("first_chunk_message_id"):
         message_id = message_id.first_chunk_message_id
-    position = Position(signed(message_id.ledgerId), signed(message_id.entryId))
-    if position.ledger_id < 0:
-        return managed_ledger.first_position()
-    following = None if position == LATEST else managed_ledger.normalize(position)
-    if following is None:
-        return managed_ledger.last_confirmed
-    return Position(following.ledger_id, following.entry_id - 1)
+    return Position(signed(message_id.ledgerId), signed(message_id.entryId))
 
 
 def _consumer(connection: Connection, consumer_id: int) -> Consumer:

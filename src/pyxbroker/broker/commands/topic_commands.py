@@ -15,14 +15,14 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
-from pyxbroker.broker.commands.seek import reader_start, signed
+from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, SubscriptionType
-from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
@@ -92,7 +92,7 @@ class TopicCommands:
                 "Could not create the initial subscription due to the auto subscription creation"
                 " is not allowed."
             )
-        await topic.subscription_for(name, topic.managed_ledger.first_position(), {}, True)
+        await topic.subscription_for(name, topic.first_position(), {}, True)
 
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
@@ -123,9 +123,7 @@ class TopicCommands:
             await opening.turn()
             name = TopicName.get(message.topic)
             topic = await self._broker.topics.get(name, create=message.force_topic_creation)
-            topic.check_consumers()
-            _check_durability(topic, message)
-            subscription = await self._subscription(topic, message)
+            subscription = await topic.subscribe(self._subscribe_request(message))
             subscription.arriving += 1
             try:
                 key_shared = _key_shared_policy(message)
@@ -188,23 +186,26 @@ class TopicCommands:
         connection.consumers[message.consumer_id] = consumer
         connection.send_frame(replies.success(message.request_id))
 
-    async def _subscription(self, topic: Topic, message: Any) -> Subscription:
-        if message.durable:
-            properties: dict[str, str] = {}
-            for each in message.subscription_properties:
-                _check_text(property=each.key, value=each.value)
-                properties.setdefault(each.key, each.value)
-            earliest = message.initialPosition == pb.CommandSubscribe.Earliest
-            managed_ledger = topic.managed_ledger
-            start = managed_ledger.first_position() if earliest else managed_ledger.last_confirmed
-            return await topic.subscription_for(
-                message.subscription,
-                start,
-                properties,
-                topic.policies.auto_subscription_creation,
-                message.replicate_subscription_state,
+    def _subscribe_request(self, message: Any) -> SubscribeRequest:
+        name = message.subscription
+        if not message.durable:
+            return SubscribeRequest(
+                name,
+                durable=False,
+                earliest=is_earliest(message),
+                start=reader_start(message),
+                since_ms=reader_since(message),
             )
-        return topic.reader_for(message.subscription, await reader_start(topic, message))
+        properties: dict[str, str] = {}
+        for each in message.subscription_properties:
+            _check_text(property=each.key, value=each.value)
+            properties.setdefault(each.key, each.value)
+        return SubscribeRequest(
+            name,
+            earliest=is_earliest(message),
+            properties=properties,
+            replicated=message.replicate_subscription_state,
+        )
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
         """CLOSE_CONSUMER; one that is being opened is not going to be open.
@@ -292,17 +293,6 @@ def _refuse_unsupported_producer(message: Any) -> None:
         )
     if message.HasField("schema") and message.schema.type != 0:
         raise NotAllowed(_NO_SCHEMAS)
-
-
-def _check_durability(topic: Topic, message: Any) -> None:
-    """A name is either that of a subscription or that of a reader."""
-    if not topic.name.is_persistent:
-        return
-    for subscription in topic.all_subscriptions():
-        durable = subscription.cursor.durable
-        if subscription.name == message.subscription and durable != message.durable:
-            kind = "Durable" if durable else "NonDurable"
-            raise NotAllowed(f"{kind} subscription with the same name already exists.")
 
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:

@@ -1,7 +1,7 @@
 """Messages in chunks on a Shared subscription: all chunks of one go to the same consumer, in order.
 
 A chunk goes to who got the chunk before. When that consumer can take nothing now, its chunks wait
-here, and nobody else does for that. When it goes away, the chunks that it had come again, and
+here, and only they wait. When it goes away, the chunks that it had come again, and
 those that are behind wait for them. A chunk that never comes holds up nothing: what there is of its
 message is sent, and the client decides. Mirrors SharedConsumerAssignor.
 """
@@ -123,8 +123,9 @@ class ChunkedMessages:
                 if each[0] != ledger_id or not first <= each[1] <= last
             }
 
-    def clear(self) -> None:
-        """Everything is read again."""
+    def clear(self, acks: AckSet) -> None:
+        """Everything is read again, as the acknowledgements have it by now."""
+        self._acks = acks
         self._messages.clear()
         self._held.clear()
         self._freed.clear()

@@ -16,6 +16,7 @@ from pyxbroker.ledger.handle import LedgerError, is_lost
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+    from pyxbroker.broker.dispatch.entry_source import EntrySource
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
@@ -30,7 +31,8 @@ class Dispatcher:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.topic = subscription.topic
-        self.managed_ledger = subscription.topic.managed_ledger
+        self.source: EntrySource = subscription.topic.source
+        self.acks = subscription.acks
         self.consumers: list[Consumer] = []
         self.read_position = self._after_mark()
         self._reading = False
@@ -47,15 +49,18 @@ class Dispatcher:
         self.trouble: ReadTrouble | None = None  # since a read went wrong
 
     def _after_mark(self) -> Position:
-        return self.managed_ledger.next_position(self.subscription.cursor.acks.mark_delete)
+        return self.source.next_position(self.acks.mark_delete)
 
     # --- consumers ----------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
         self.consumers.append(consumer)
+        self.source.watch(self.wake)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
+        if not self.consumers:
+            self.source.unwatch(self.wake)
 
     def next_consumer(self) -> Consumer | None:
         """The consumer that gets the next entries, or None when none can take any."""
@@ -103,10 +108,10 @@ class Dispatcher:
         """Reads entries, at most so many bytes of them; True when they were sent and the loop
         should go on.
         """
-        position = self.managed_ledger.normalize(self.read_position)
+        position = self.source.normalize(self.read_position)
         if position is None or (self.trouble is not None and self.trouble.blocks(again=False)):
             return False
-        batch = self.managed_ledger.read_cached(position, count, size)
+        batch = self.source.read_cached(position, count, size)
         if batch is not None:
             self._send_new(batch)
             return True
@@ -162,7 +167,7 @@ class Dispatcher:
                     self._on_lost(trouble, position, result, pass_over, again)
             self.wake()
 
-        self.managed_ledger.read(position, count, size, on_read, last)
+        self.source.read(position, count, size, on_read, last)
 
     def _make_trouble(self) -> ReadTrouble:
         # Most brokers never need it, and a start shall not wait for it.
@@ -184,10 +189,10 @@ class Dispatcher:
         again: bool,
     ) -> None:
         """An entry cannot be read at all."""
-        if self.managed_ledger.normalize(position) != position:
+        if self.source.normalize(position) != position:
             # It was trimmed meanwhile: whoever reads on finds what is kept.
             return
-        if self.subscription.cursor.acks.is_acknowledged(*position):
+        if self.acks.is_acknowledged(*position):
             trouble.is_acknowledged(position)
             pass_over(position, position.entry_id)
         elif self.topic.policies.skips_lost_data:
@@ -213,7 +218,7 @@ class Dispatcher:
                 batch,
                 sent,
                 stop,
-                self.subscription.cursor.acks,
+                self.acks,
                 self._redelivery_counts,
                 left_out,
                 self.delayed_index,
@@ -221,7 +226,7 @@ class Dispatcher:
             )
             self.served(consumer)
         if left_out:
-            self.subscription.cursor.acknowledge_positions(left_out)
+            self.subscription.acknowledge_positions(left_out)
         if sent < batch.count:
             return Position(batch.ledger_id, batch.entry_id(sent))
         return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
@@ -260,6 +265,7 @@ class Dispatcher:
 
     def reset(self) -> None:
         """The cursor was moved: forgets everything that was delivered."""
+        self.acks = self.subscription.acks
         for consumer in self.consumers:
             consumer.clear_pending()
         self._redelivery_counts.clear()
@@ -287,7 +293,7 @@ class Dispatcher:
         """Of the batches of which messages are left, the others are settled; who has the batch is
         sent nothing of it again but those.
         """
-        acks = self.subscription.cursor.acks
+        acks = self.acks
         for i in range(len(run)):
             ledger_id, entry_id, left = run.position(i)
             if left == 0:

@@ -146,7 +146,7 @@ class KeySharedDispatcher(SharingDispatcher):
         if self.keys.waiting >= self._look_ahead:
             return False
         due = self._has_replay()
-        if not due and self.managed_ledger.normalize(self.read_position) is None:
+        if not due and self.source.normalize(self.read_position) is None:
             return False
         count = size = 0
         for consumer in self.consumers:
@@ -165,7 +165,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _send(self, batch: EntryBatch, again: bool = False) -> Position:
         left_out: list[tuple[int, int]] = []
-        acks = self.subscription.cursor.acks
+        acks = self.acks
         sent = deal(
             batch,
             self.slots,
@@ -178,7 +178,7 @@ class KeySharedDispatcher(SharingDispatcher):
             again,
         )
         if left_out:
-            self.subscription.cursor.acknowledge_positions(left_out)
+            self.subscription.acknowledge_positions(left_out)
         if sent < batch.count:
             return Position(batch.ledger_id, batch.entry_id(sent))
         return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
@@ -205,14 +205,14 @@ class KeySharedDispatcher(SharingDispatcher):
         for ledger_id, first, last in self.keys.plan(consumer.slot, count, GAP_MAX):
             at = first
             while at <= last and consumer.can_deliver:
-                if self.managed_ledger.normalize((ledger_id, at)) != (ledger_id, at):
+                if self.source.normalize((ledger_id, at)) != (ledger_id, at):
                     # The ledger was trimmed meanwhile: everything in it is acknowledged.
                     self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
                     break
                 position = Position(ledger_id, at)
                 policies = self.topic.policies
                 most, size = policies.read_batch_max, policies.read_bytes_max
-                batch = self.managed_ledger.read_cached(position, most, size, last)
+                batch = self.source.read_cached(position, most, size, last)
                 if batch is None:
                     use, pass_over = self._deal_waiting, self._pass_over_waiting
                     self._read_from_disk(position, most, size, last, use, pass_over, again=True)
@@ -225,10 +225,10 @@ class KeySharedDispatcher(SharingDispatcher):
         if self.trouble is not None:
             self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
         left_out: list[tuple[int, int]] = []
-        acks = self.subscription.cursor.acks
+        acks = self.acks
         deal_waiting(batch, self.slots, self.keys, acks, self._redelivery_counts, left_out)
         if left_out:
-            self.subscription.cursor.acknowledge_positions(left_out)
+            self.subscription.acknowledge_positions(left_out)
 
     def _pass_over_waiting(self, position: Position, last: int) -> None:
         self.keys.drop(position.ledger_id, position.entry_id, last)
@@ -243,7 +243,7 @@ class KeySharedDispatcher(SharingDispatcher):
     def _take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        acks = self.subscription.cursor.acks
+        acks = self.acks
         taken = []
         for position in positions:
             key_hash = consumer.key_hash_of(*position)

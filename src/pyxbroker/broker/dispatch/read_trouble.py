@@ -14,7 +14,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.entry import AckRun, Position
+from pyxbroker.entry import Position
 from pyxbroker.ledger.client import NoSuchLedger
 from pyxbroker.ledger.handle import LedgerError
 
@@ -27,7 +27,6 @@ LOST_IN_A_ROW_MAX = 64  # entries: a block of 4 KiB has no more of the smallest 
 LOOK_AGAIN_S = 30.0  # then a subscription that stopped finds out whether it can go on
 REPORT_S = 1.0  # what is passed over within that time is one line of the log
 REPORTED_MAX = 1000  # runs that are not reported again when they are met again
-SKIPPED_AT_ONCE = 4096  # entries that are acknowledged as one run
 
 STOPPED_HELP = (
     "seek or reset the subscription to a position behind them, or set"
@@ -151,20 +150,18 @@ class ReadTrouble:
         it. A ledger that is lost as a whole is so for all subscriptions.
         """
         dispatcher = self._dispatcher
-        managed_ledger = dispatcher.managed_ledger
         ledger_id, first = position
-        last = managed_ledger.last_entry(ledger_id)
+        last = dispatcher.source.last_entry(ledger_id)
         if isinstance(error, NoSuchLedger) and last is not None:
             log.error("a lost ledger is skipped", **self._where, ledger=ledger_id, error=error)
-            for cursor in [dispatcher.subscription.cursor, *managed_ledger.cursors.values()]:
-                for start in range(0, last + 1, SKIPPED_AT_ONCE):
-                    stop = min(start + SKIPPED_AT_ONCE, last + 1)
-                    cursor.acknowledge(AckRun.of((ledger_id, n) for n in range(start, stop)))
+            durable = dispatcher.topic.subscriptions.values()
+            for each in {dispatcher.subscription: None, **dict.fromkeys(durable)}:
+                each.acknowledge_ledger(ledger_id, last)
             return last
         run = self._again if again else self._new
         run.add(position, error)
         self._report_later(run)
-        dispatcher.subscription.cursor.acknowledge_positions([position])
+        dispatcher.subscription.acknowledge_positions([position])
         return first
 
     def has_read(self, ledger_id: int, entry_id: int, again: bool) -> None:

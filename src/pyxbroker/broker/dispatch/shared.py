@@ -90,12 +90,12 @@ class SharingDispatcher(Dispatcher):
         if self.trouble is not None and self.trouble.blocks(again=True):
             return False
         ledger_id, first, last = self._replay.first_range(count)
-        position = self.managed_ledger.normalize((ledger_id, first))
+        position = self.source.normalize((ledger_id, first))
         if position != (ledger_id, first):
             # The ledger was trimmed meanwhile: everything in it is acknowledged.
             self._replay.discard_range(ledger_id, first, last)
             return True
-        batch = self.managed_ledger.read_cached(position, count, size, last)
+        batch = self.source.read_cached(position, count, size, last)
         if batch is not None:
             self._send_replay(batch)
             return True
@@ -206,7 +206,7 @@ class SharedDispatcher(SharingDispatcher):
         super().__init__(subscription)
         self._turn_of = 0
         self._chosen = -1
-        self._chunked = self.chunked = ChunkedMessages(subscription.cursor.acks)
+        self._chunked = self.chunked = ChunkedMessages(self.acks)
 
     def give_back(self, consumer: Consumer) -> None:
         self._chunked.forget(consumer)
@@ -220,7 +220,7 @@ class SharedDispatcher(SharingDispatcher):
         self.rewind()
 
     def rewind(self) -> None:
-        self._chunked.clear()
+        self._chunked.clear(self.acks)
         super().rewind()
 
     def _has_replay(self) -> bool:
@@ -265,7 +265,7 @@ class SharedDispatcher(SharingDispatcher):
     def _take_back(
         self, consumer: Consumer, positions: list[tuple[int, int]]
     ) -> list[tuple[int, int]]:
-        acks = self.subscription.cursor.acks
+        acks = self.acks
         taken = []
         for position in positions:
             if consumer.settle_one(*position) and not acks.is_acknowledged(*position):

@@ -112,7 +112,7 @@ class Consumer(ConsumerState):
         if refusal is not None:
             self._answer_ack(request_id, replies.NOT_ALLOWED, refusal)
             return
-        durable = self.subscription.cursor.persist()
+        durable = self.subscription.persist()
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
 
     def _on_ack_durable(self, future: asyncio.Future[None], request_id: int) -> None:

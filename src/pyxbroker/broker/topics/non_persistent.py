@@ -9,15 +9,18 @@ as for persistent topics: who is chosen is the same.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.delivery import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
+from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -27,7 +30,7 @@ from pyxbroker.turn import Turn
 NOWHERE = Position(0, -1)  # before the only id there is
 
 
-class NoLedger:
+class NoLedger(EntrySource):
     """In the place of a managed ledger: keeps nothing, and gives what is appended to its topic.
 
     To dispatchers and cursors it is a log that is always empty.
@@ -35,6 +38,7 @@ class NoLedger:
 
     def __init__(self) -> None:
         self.listener: Any = None
+        self.on_confirmed: Any = None  # nothing is ever confirmed
         self.limits = ManagedLedgerLimits()  # of what is kept
         self.cursors: dict[str, Any] = {}
         self.unreadable: frozenset[str] = frozenset()
@@ -54,6 +58,12 @@ class NoLedger:
         self.listener.hand_out(EntryBatch.of_run(run))
         run.owner.on_run_added(run)
 
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Nobody waits: entries are handed out when they come, or never."""
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Nobody waits."""
+
     def first_position(self) -> Position:
         return NOWHERE
 
@@ -65,6 +75,25 @@ class NoLedger:
 
     def last_entry(self, ledger_id: int) -> int | None:
         return None
+
+    def read_cached(
+        self, position: Position, count_max: int, bytes_max: int, last: int | None = None
+    ) -> EntryBatch | None:
+        return None
+
+    def read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[EntryBatch | LedgerError], None],
+        last: int | None = None,
+    ) -> None:
+        """Nobody reads where nothing is next."""
+        raise AssertionError(f"{position} of a log that keeps nothing")
+
+    async def read_one(self, position: Position) -> EntryBatch:
+        raise NoSuchEntry(f"entry {position} was not kept")
 
     def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
         return 0
@@ -138,7 +167,7 @@ def _hand_out(subscription: Subscription, batch: EntryBatch) -> int:
     dispatcher = subscription.dispatcher
     if isinstance(dispatcher, KeySharedDispatcher):
         return deal_now(batch, dispatcher.slots, dispatcher.keys)
-    acks = subscription.cursor.acks
+    acks = subscription.acks
     # One after the other, as they would come one by one.
     share = 1 if subscription.kind is SubscriptionType.SHARED else batch.count
     at = 0

@@ -271,9 +271,9 @@ class PartitionedTopics:
 
         async def copy(index: int) -> None:
             topic = await self._topics.make(name.partition(index))
-            start: Position = topic.managed_ledger.first_position()
+            start: Position = topic.first_position()
             for each in subscriptions:
-                properties = dict(each.cursor.properties)
+                properties = dict(each.properties)
                 await topic.subscription_for(each.name, start, properties, True, each.replicated)
 
         if subscriptions:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.errors import PersistenceError, PulsarError, TopicTerminated
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
@@ -12,6 +14,7 @@ from pyxbroker.entry import EntryRun
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.topics.publish_steps import Append, Publication
     from pyxbroker.broker.topics.topic import Topic
 
 
@@ -36,42 +39,83 @@ class Producer(ProducerState):
         self.metadata = metadata
         self.rates: Rates | None = None  # once somebody asked for them
         self._waiting_idle: list[asyncio.Future[None]] = []
+        self._publications: deque[Publication] = deque()  # of which steps kept a part; in order
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
         try:
-            self.topic.managed_ledger.append(run)
+            self.topic.publish(run)
         except ManagedLedgerError as error:
             self.on_run_failed(run, error)
 
+    def publish_rest(self, publication: Publication, append: Append) -> None:
+        """Appends what the topic's steps have left of a run, and answers the rest in its turn."""
+        counted = sum(each.sends_before + each.run.count for each in self._publications)
+        publication.sends_before = self.pending_sends - publication.run.count - counted
+        self._publications.append(publication)
+        try:
+            publication.append_rest(append)
+        except ManagedLedgerError as error:
+            publication.on_settled(error)
+        self._answer_what_is_due()
+
     def on_run_added(self, run: EntryRun) -> None:
         """The run is durable, or was handed out where nothing is."""
-        if self.closed:
-            # Its client was told to forget it, and may have another one under its id by now.
-            self.settle(run)
+        if self._publications:
+            self._answer_in_order(run, None)
         else:
-            self.send_receipts(run, self.topic.name.is_persistent)
+            self._answer(run, None)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
         """The run will never be durable: each SEND of it is answered with the reason."""
-        self.settle(run)
-        if not self.closed:
-            self._refuse(run, error)
+        if self._publications:
+            self._answer_in_order(run, error)
+        else:
+            self._answer(run, error)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
 
-    def _refuse(self, run: EntryRun, error: ManagedLedgerError) -> None:
-        code = (
-            replies.TOPIC_TERMINATED
-            if isinstance(error, ManagedLedgerTerminated)
-            else replies.PERSISTENCE_ERROR
-        )
-        for sequence_id, _ in run.sequence_ids():
-            self.connection.send_frame(
-                replies.send_error(self.producer_id, sequence_id, code, str(error))
-            )
+    def _answer(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
+        if self.closed:
+            # Its client was told to forget it, and may have another one under its id by now.
+            self.settle(run)
+        elif error is None:
+            self.send_receipts(run, self.topic.name.is_persistent)
+        else:
+            self.settle(run)
+            refusal = refusal_of(error)
+            for sequence_id, _ in run.sequence_ids():
+                self.connection.send_frame(
+                    replies.send_error(self.producer_id, sequence_id, refusal.code, str(refusal))
+                )
+
+    def _answer_in_order(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
+        """The same while publications wait for their turn; the run may be what is left of one."""
+        for publication in self._publications:
+            if publication.stored is run:
+                publication.on_settled(error)
+                break
+        else:
+            self._answer(run, error)
+            sends = run.count
+            for publication in self._publications:
+                moved = min(sends, publication.sends_before)
+                publication.sends_before -= moved
+                sends -= moved
+        self._answer_what_is_due()
+
+    def _answer_what_is_due(self) -> None:
+        waiting = self._publications
+        while waiting and waiting[0].is_due:
+            publication = waiting.popleft()
+            self.settle(publication.run)
+            if not self.closed:
+                for frame in publication.answers(self.topic.name.is_persistent):
+                    self.connection.send_frame(frame)
+        if self._waiting_idle and self.pending_sends == 0:
+            self._tell_idle()
 
     async def idle(self) -> None:
         """Waits until every SEND so far is answered."""
@@ -85,3 +129,10 @@ class Producer(ProducerState):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+def refusal_of(error: ManagedLedgerError) -> PulsarError:
+    """What the client of a SEND is told that could not be stored."""
+    if isinstance(error, ManagedLedgerTerminated):
+        return TopicTerminated(str(error))
+    return PersistenceError(str(error))

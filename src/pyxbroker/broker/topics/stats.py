@@ -99,7 +99,7 @@ def read_stats(topics: Iterable[Topic], detail: Detail = NO_DETAIL) -> Iterator[
         for each in topic.all_subscriptions():
             stats = _subscription_stats(each, detail)
             subscriptions.append(stats)
-            if stats.backlog > slowest and each.cursor.durable:
+            if stats.backlog > slowest and each.is_durable:
                 slowest = stats.backlog
             if len(subscriptions) % SUBSCRIPTIONS_PER_STEP == 0:
                 yield None
@@ -115,22 +115,22 @@ def topic_stats(topic: Topic, detail: Detail = NO_DETAIL) -> TopicStats:
 def _topic_stats(
     topic: Topic, subscriptions: tuple[SubscriptionStats, ...], slowest: int, detail: Detail
 ) -> TopicStats:
-    name, managed_ledger = topic.name, topic.managed_ledger
+    name = topic.name
     now = time.monotonic()
     msg_in, bytes_in = topic.received()
     rates = topic.rates
     if rates is None:
         rates = topic.rates = Rates(now, msg_in, bytes_in)
     rate_in, throughput_in = rates.per_second(now, msg_in, bytes_in)
-    size = managed_ledger.size
+    size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
-    entries = managed_ledger.entries if slowest else 0
+    entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
     outgoing = _outgoing(subscriptions) if subscriptions else NOTHING_GOES_OUT
     consumers, msg_out, bytes_out, rate_out, throughput_out, backlog = outgoing
     return TopicStats(
         str(name),
-        name.namespace,
+        str(name.namespace_name),
         len(topic.producers),
         consumers,
         len(subscriptions),
@@ -187,7 +187,7 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     return SubscriptionStats(
         subscription.name,
         len(consumers),
-        subscription.cursor.backlog,
+        subscription.backlog,
         sum(each.unacked_messages for each in consumers) if consumers else 0,
         msg_out,
         bytes_out,

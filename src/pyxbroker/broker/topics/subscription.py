@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
@@ -24,6 +24,7 @@ from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor
 
 if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
@@ -35,6 +36,7 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # not know the command all the same, and close the connection; at the end of a topic they would do
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
+ACKNOWLEDGED_AT_ONCE = 4096  # entries of a ledger that is lost
 
 
 class SubscriptionType(enum.IntEnum):
@@ -73,6 +75,26 @@ class Subscription:
     @property
     def consumers(self) -> list[Consumer]:
         return self.dispatcher.consumers
+
+    @property
+    def acks(self) -> AckSet:
+        """What is acknowledged; another one after a seek."""
+        return self.cursor.acks
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+        return self.cursor.backlog
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether it outlives its consumers; that of a reader does not."""
+        return self.cursor.durable
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What the client that made it has noted about it."""
+        return self.cursor.properties
 
     @property
     def replicated(self) -> bool:
@@ -216,6 +238,20 @@ class Subscription:
             if left:
                 self.dispatcher.settle_batches(run)
         return None
+
+    def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> None:
+        """Acknowledges whole entries that no consumer shall get."""
+        self.cursor.acknowledge_positions(positions)
+
+    def acknowledge_ledger(self, ledger_id: int, last: int) -> None:
+        """Acknowledges every entry of a ledger up to the id `last`."""
+        for start in range(0, last + 1, ACKNOWLEDGED_AT_ONCE):
+            stop = min(start + ACKNOWLEDGED_AT_ONCE, last + 1)
+            self.cursor.acknowledge_positions((ledger_id, n) for n in range(start, stop))
+
+    def persist(self) -> asyncio.Future[None]:
+        """A future that resolves when everything acknowledged until now is durable."""
+        return self.cursor.persist()
 
     async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import (
     ConsumerBusy,
@@ -25,7 +26,7 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
-from pyxbroker.entry import Position
+from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -35,9 +36,27 @@ from pyxbroker.policies.table import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.dispatch.entry_source import EntrySource
+    from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.peeking import Peeking
+    from pyxbroker.broker.topics.publish_steps import PublishStep
 
 log = get_logger("pyxbroker.topic")
+
+
+NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
+
+
+class SubscribeRequest(NamedTuple):
+    """Which subscription a consumer wants, and where it begins if it is new."""
+
+    subscription: str
+    durable: bool = True  # False: a reader's
+    earliest: bool = False  # else after the last entry
+    start: Position | None = None  # a reader: the first entry that it gets
+    since_ms: int | None = None  # a reader: the first publish time that it gets
+    properties: Mapping[str, str] = NO_PROPERTIES  # of a new one
+    replicated: bool = False
 
 
 class Topic:
@@ -65,9 +84,13 @@ class Topic:
         self.being_deleted = False
         self._last_active = self.loop.time()  # when somebody was seen to use it
         self._readers: set[Subscription] = set()  # non-durable subscriptions
-        self._notify_due = False
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self.publish: Callable[[EntryRun], None] = managed_ledger.append
+        """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
+
+        Without publish steps it is the append itself."""
+        self.source: EntrySource = managed_ledger  # of dispatchers
         self.rates: Rates | None = None  # of what comes in; once somebody asked for them
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
@@ -147,7 +170,59 @@ class Topic:
             size += each.bytes_in
         return messages, size
 
+    def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
+        """Who looks at SENDs before they are appended from now on, in that order."""
+        append = self.managed_ledger.append
+        if not steps:
+            self.publish = append
+            return
+        # Most topics have none.
+        from pyxbroker.broker.topics.publish_steps import PublishChain
+
+        self.publish = PublishChain(steps, append).publish
+
+    def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
+        """Who is told from now on of what is durable, in that order."""
+        from pyxbroker.broker.topics.confirmed import resolve
+
+        self.managed_ledger.on_confirmed = resolve(listeners)
+
     # --- subscriptions ------------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        """The subscription that a consumer wants, made if need be; the consumer is not added yet.
+
+        Raises the error that Pulsar has for a consumer that cannot have it.
+        """
+        self.check_consumers()
+        self._check_durability(request)
+        if request.durable:
+            start = self.first_position() if request.earliest else self.last_confirmed
+            return await self.subscription_for(
+                request.subscription,
+                start,
+                dict(request.properties),
+                self.policies.auto_subscription_creation,
+                request.replicated,
+            )
+        return self.reader_for(request.subscription, await self._reader_start(request))
+
+    def _check_durability(self, request: SubscribeRequest) -> None:
+        """A name is either that of a subscription or that of a reader."""
+        if not self.name.is_persistent:
+            return
+        for each in self.all_subscriptions():
+            if each.name == request.subscription and each.is_durable != request.durable:
+                kind = "Durable" if each.is_durable else "NonDurable"
+                raise NotAllowed(f"{kind} subscription with the same name already exists.")
+
+    async def _reader_start(self, request: SubscribeRequest) -> Position:
+        """The mark after which a reader begins."""
+        if request.since_ms is not None:
+            return await self.position_before_time(request.since_ms)
+        if request.start is not None:
+            return self.mark_before(request.start)
+        return self.first_position() if request.earliest else self.last_confirmed
 
     def check_consumers(self) -> None:
         """Raises ConsumerBusy when the topic has as many consumers as it may have."""
@@ -257,23 +332,37 @@ class Topic:
         subscription.disconnect()
         await self.unsubscribe(subscription)
 
-    # --- new entries --------------------------------------------------------------------------
-
-    def on_entries_added(self) -> None:
-        """The log has grown: subscriptions are woken once per turn."""
-        if not self._notify_due:
-            self._notify_due = True
-            self.turn.at_end(self._notify)
-
-    def _notify(self) -> None:
-        self._notify_due = False
-        for subscription in self.subscriptions.values():
-            if subscription.consumers:
-                subscription.dispatcher.wake()
-        for subscription in tuple(self._readers):
-            subscription.dispatcher.wake()
-
     # --- positions ----------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> int:
+        """Entries that are kept."""
+        return self.managed_ledger.entries
+
+    @property
+    def storage_size(self) -> int:
+        """Bytes that are kept."""
+        return self.managed_ledger.size
+
+    def first_position(self) -> Position:
+        """Just before the first entry that is kept."""
+        return self.managed_ledger.first_position()
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry."""
+        return self.managed_ledger.last_confirmed
+
+    def mark_before(self, position: Position) -> Position:
+        """The mark after which the entry at a position is the next one, or the first that is left
+        behind it, or what is to come. Before all ledgers: the first that is kept.
+        """
+        if position.ledger_id < 0:
+            return self.managed_ledger.first_position()
+        following = self.managed_ledger.normalize(position)
+        if following is None:
+            return self.managed_ledger.last_confirmed
+        return Position(following.ledger_id, following.entry_id - 1)
 
     async def last_message(self) -> tuple[Position, int]:
         """(position, batch index) of the last message; the index is -1 outside of a batch.
@@ -331,7 +420,7 @@ class Topic:
     def _peeking(self, what: str) -> Peeking:
         from pyxbroker.broker.topics.peeking import Peeking
 
-        return Peeking(self.managed_ledger, self.name, what)
+        return Peeking(self.managed_ledger.read_one, self.name, what)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -370,6 +459,27 @@ class Topic:
             connection.forget_producer(producer.producer_id)
             self.remove_producer(producer)
         return pending
+
+    @property
+    def is_gone(self) -> bool:
+        """Its log has failed or was closed: it may be opened anew."""
+        return self.managed_ledger.is_dead
+
+    async def settle(self) -> None:
+        """Waits, when it is gone, until nothing of it is under way any more."""
+        await self.managed_ledger.settle()
+
+    def take_back_waiting(self) -> None:
+        """Fails the SENDs that wait for the next ledger, since there is no space for one."""
+        self.managed_ledger.take_back_waiting()
+
+    def check_age(self) -> None:
+        """Closes and deletes ledgers that are old enough."""
+        self.managed_ledger.check_age()
+
+    def free_space(self) -> None:
+        """Deletes what everybody has acknowledged, at once."""
+        self.managed_ledger.roll_over_if_consumed()
 
     async def close(self) -> None:
         """Sends the clients away, makes everything durable, and lets the managed ledger go."""
@@ -426,7 +536,7 @@ class Topic:
         subscriptions = self.subscriptions.values()
         if mode == DELETE_WHEN_NO_SUBSCRIPTIONS:
             return len(subscriptions) > 0
-        return any(each.consumers or each.cursor.backlog > 0 for each in subscriptions)
+        return any(each.consumers or each.backlog > 0 for each in subscriptions)
 
     def all_subscriptions(self) -> list[Subscription]:
         """Durable ones and those of readers."""

@@ -118,9 +118,7 @@ class Topics:
     def _check_settled(self, name: TopicName) -> None:
         """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet."""
         topic = self._topics.get(name)
-        if self._closing or (
-            topic is not None and (topic.being_deleted or not topic.managed_ledger.is_dead)
-        ):
+        if self._closing or (topic is not None and (topic.being_deleted or not topic.is_gone)):
             raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
 
     async def make(self, name: TopicName, properties: Mapping[str, str] = NONE) -> Topic:
@@ -155,7 +153,7 @@ class Topics:
                 return former
             if former is not None:
                 # What it has under way must not meet what its successor does.
-                await former.managed_ledger.settle()
+                await former.settle()
                 self._forget(former)
             policies = await self.policies(name)
             if not name.is_persistent:
@@ -356,13 +354,13 @@ class Topics:
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
         async for topic in self._in_slices():
-            topic.managed_ledger.check_age()
+            topic.check_age()
 
     async def free_space(self) -> None:
         """Called while space is short: what everybody has acknowledged goes at once."""
         async for topic in self._in_slices():
             if topic.name.is_persistent and not topic.fenced:
-                topic.managed_ledger.roll_over_if_consumed()
+                topic.free_space()
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
