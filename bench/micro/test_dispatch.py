@@ -1,4 +1,4 @@
-"""dispatch.pyx: delivering a batch of entries to one consumer."""
+"""delivery.pyx: delivering a batch of entries to one consumer."""
 
 from __future__ import annotations
 

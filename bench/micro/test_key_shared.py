@@ -1,4 +1,4 @@
-"""key_shared.pyx: hashes of keys, and entries dealt to the owners of theirs."""
+"""keys.pyx: hashes of keys, and entries dealt to the owners of theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Python sees of delayed.pyx: the index of delayed delivery."""
+"""What Python sees of delayed_index.pyx: the index of delayed delivery."""
 
 from pyxbroker.entry import Position
 

@@ -1,4 +1,4 @@
-"""What Python sees of dispatch.pyx: one consumer's deliveries, and a look into an entry."""
+"""What Python sees of delivery.pyx: one consumer's deliveries, and a look into an entry."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -29,7 +29,7 @@ cdef uint64_t _rounds = 0
 
 
 cdef class UnackedCount:
-    """Messages sent and not acknowledged, of a subscription or the broker; see dispatch.pxd."""
+    """Messages sent and not acknowledged, of a subscription or the broker; see delivery.pxd."""
 
     def __init__(self, int64_t limit=0, UnackedCount whole=None, int64_t share=0):
         self.limit = limit

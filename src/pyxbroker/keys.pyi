@@ -1,4 +1,4 @@
-"""What Python sees of key_shared.pyx: which entries of which key may go to whom."""
+"""What Python sees of keys.pyx: which entries of which key may go to whom."""
 
 class KeyShared:
     """The state of one Key_Shared subscription. Consumers are slots, counted from 1; 0 is nobody.

@@ -1,4 +1,4 @@
-"""Key_Shared: hashes of keys, and which message of which key may go to whom; see key_shared.pxd."""
+"""Key_Shared: hashes of keys, and which message of which key may go to whom; see keys.pxd."""
 from libc.stdint cimport uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport calloc, free, malloc, qsort, realloc
@@ -118,7 +118,7 @@ cdef int _compare(const void *a, const void *b) noexcept nogil:
 
 
 cdef class KeyShared:
-    """Which entries of which key may go to whom; see key_shared.pxd."""
+    """Which entries of which key may go to whom; see keys.pxd."""
 
     def __cinit__(self, bint ordered, uint32_t hashes=KEY_HASHES):
         if not KEY_HASHES - 1 <= hashes <= KEY_HASHES:

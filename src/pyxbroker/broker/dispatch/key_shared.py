@@ -1,7 +1,7 @@
 """Key_Shared: every key goes to one consumer at a time, in order.
 
 Mirrors PersistentStickyKeyDispatcherMultipleConsumers. Which entry may go to whom is decided in
-key_shared.pyx; here is when entries are read: first those that wait and have their turn, then new
+keys.pyx; here is when entries are read: first those that wait and have their turn, then new
 ones, as long as not too many wait.
 """
 
