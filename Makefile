@@ -109,8 +109,9 @@ lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings 
 	    --build-lib build/lint --build-temp build/lint-objects
 
 .PHONY: tidy
-tidy: dev ## the house rules: sizes, arrows between the parts, words
-	$(PYTEST) tests/test_tidy.py
+tidy: dev ## the house rules: arrows between the rooms, codes, words; and a list of what is long
+	$(PYTEST) tests/test_tidy.py tests/test_native_arrows.py
+	@$(PY) tests/sizes.py
 
 .PHONY: docs
 docs: build ## write the pages and files that come from tables: settings, policies, REST

@@ -94,7 +94,9 @@ class Connection(asyncio.Protocol):
         if kind == wire.SEND_RECEIPT:
             self.on_receipt(frame.number(1), frame.number(2), wire.position(frame.data(3)))
         elif kind == wire.MESSAGE:
-            payload = wire.parse_payload(frame.rest, verify=False)
+            payload = wire.parse_payload(frame.rest)
+            if payload.checksum_ok is False:
+                raise ValueError("a message whose checksum is wrong")
             self.on_message(frame.number(1), wire.position(frame.data(2)), payload)
         elif kind == wire.PING:
             self.write(wire.command(wire.PONG, {}))

@@ -6,25 +6,17 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from sizes import functions_of_c, functions_of_cython, functions_of_python
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "pyxbroker"
 NATIVE = ROOT / "src" / "bookie_native"
 
 LINE_MAX = 100
-FUNCTION_MAX = 70
-FILE_MAX = 600
-FILE_END = 1000
-
-# Files between FILE_MAX and FILE_END lines, each with the reason why it is one piece.
-LONG_FILES: dict[str, str] = {}
-
-# Longer functions, each with the reason why it is one piece.
-LONG_FUNCTIONS: dict[str, str] = {}
 
 CODE = (".py", ".pyx", ".pxd", ".c", ".h", ".go")
 
@@ -80,81 +72,6 @@ def test_lines_are_short() -> None:
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             if len(line) > LINE_MAX:
                 wrong.append(f"{relative(path)}:{number}: {len(line)} characters")
-    assert not wrong, "\n" + "\n".join(wrong)
-
-
-def test_files_are_short() -> None:
-    wrong = []
-    for path in tracked(*CODE):
-        lines = len(path.read_text().splitlines())
-        limit = FILE_END if relative(path) in LONG_FILES else FILE_MAX
-        if lines > limit:
-            wrong.append(f"{relative(path)}: {lines} lines")
-    assert not wrong, "\n" + "\n".join(wrong)
-
-
-def functions_of_python(text: str) -> Iterator[tuple[str, int, int]]:
-    """Name, first line and number of lines of each function."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            assert node.end_lineno is not None
-            yield node.name, node.lineno, node.end_lineno - node.lineno + 1
-
-
-def functions_of_cython(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same by indentation: a function ends before the next line that is not deeper than it."""
-    lines = text.splitlines()
-    for start, line in enumerate(lines):
-        head = re.match(r"(\s*)(?:async def|def|cdef|cpdef)\b[^=]*?(\w+)\s*\(", line)
-        if head is None:
-            continue
-        indent = len(head[1])
-        at = start
-        while at < len(lines) and not lines[at].split("#")[0].rstrip().endswith(":"):
-            at += 1
-            if at < len(lines) and lines[at].strip() and indent >= _indent(lines[at]):
-                break
-        last = at
-        for index in range(at + 1, len(lines)):
-            if not lines[index].strip():
-                continue
-            if _indent(lines[index]) <= indent and not lines[index].lstrip().startswith(")"):
-                break
-            last = index
-        yield head[2], start + 1, last - start + 1
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
-def functions_of_c(text: str) -> Iterator[tuple[str, int, int]]:
-    """The same by braces in the first column, which is how our C is written, and Go by gofmt."""
-    lines = text.splitlines()
-    name, start = "", 0
-    for index, line in enumerate(lines):
-        head = re.match(r"[A-Za-z_].*?(\w+)\(", line)
-        if head is not None and not line.rstrip().endswith(";"):
-            name, start = head[1], index
-        elif line.startswith("}") and name:
-            if re.fullmatch(r"}\s*", line):
-                yield name, start + 1, index - start + 1
-            name = ""
-
-
-def functions(path: Path) -> Iterator[tuple[str, int, int]]:
-    text = path.read_text()
-    if path.suffix == ".py":
-        return functions_of_python(text)
-    return functions_of_c(text) if path.suffix in (".c", ".h", ".go") else functions_of_cython(text)
-
-
-def test_functions_are_short() -> None:
-    wrong = []
-    for path in tracked(*CODE):
-        for name, line, lines in functions(path):
-            if lines > FUNCTION_MAX and f"{relative(path)}:{name}" not in LONG_FUNCTIONS:
-                wrong.append(f"{relative(path)}:{line}: {name} has {lines} lines")
     assert not wrong, "\n" + "\n".join(wrong)
 
 

@@ -58,7 +58,7 @@ async def publish(
             while sent < count and sent - len(received) < WINDOW:
                 metadata = wire.metadata("clerk", sent, int(time.time() * 1000))
                 body = b"%d:" % sent + b"x" * body_bytes
-                connection.write(wire.send(1, sent, metadata, body, checksum=False))
+                connection.write(wire.send(1, sent, metadata, body))
                 sent += 1
             progress.clear()
             try:
@@ -86,7 +86,7 @@ async def send_one(
     connection.on_close_producer = lambda _: end("the producer was closed")
     metadata = wire.metadata("one", sequence, int(time.time() * 1000))
     body = f"{OWN_SEQUENCES + sequence}:".encode().ljust(body_bytes, b"x")
-    connection.write(wire.send(producer_id, sequence, metadata, body, checksum=False))
+    connection.write(wire.send(producer_id, sequence, metadata, body))
     try:
         text = await asyncio.wait_for(outcome, timeout_s)
     except (TimeoutError, asyncio.TimeoutError):

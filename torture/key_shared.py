@@ -163,7 +163,7 @@ class Storm:
             body = b"%d:%d" % (key, self.judge.sent(key))
             named = {"fields": {6: f"key-{key}"}}
             metadata = wire.metadata("storm", self._sequence_id, 1, **named)
-            self._producer.write(wire.send(1, self._sequence_id, metadata, body, checksum=False))
+            self._producer.write(wire.send(1, self._sequence_id, metadata, body))
             self._sequence_id += 1
 
     async def _let_work(self) -> None:

@@ -13,7 +13,6 @@ from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_o
 
 WINDOW = 24  # messages of one producer without a receipt
 KEEPER_ID = 1000
-CHECKSUM_BYTES_MAX = 600  # larger ones are sent without a checksum, which the protocol allows
 
 
 def make_topics(generator: random.Random, life: int) -> list[TopicModel]:
@@ -91,8 +90,7 @@ class Load:
             producer.next_sequence += 1
             body = body_of(producer.name, sequence, self._size())
             metadata = wire.metadata(producer.name, sequence, int(time.time() * 1000))
-            checksum = len(body) <= CHECKSUM_BYTES_MAX
-            sender.write(wire.send(number, sequence, metadata, body, checksum=checksum))
+            sender.write(wire.send(number, sequence, metadata, body))
             if sequence % 8 == 7:
                 await asyncio.sleep(self.random.random() * 0.01)
 

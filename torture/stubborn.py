@@ -248,7 +248,7 @@ class StubbornLoad(Load):
         producer.next_sequence += 1
         body = body_of(producer.name, sequence, self._size())
         metadata = wire.metadata(producer.name, sequence, int(time.time() * 1000))
-        sender.write(wire.send(number, sequence, metadata, body, checksum=len(body) < 600))
+        sender.write(wire.send(number, sequence, metadata, body))
         if sequence % 8 == 7:
             await asyncio.sleep(self.random.random() * 0.01)
 

@@ -76,7 +76,7 @@ class TopicsLoad:
             for sequence in range(MESSAGES):
                 metadata = wire.metadata(f"of-{name}", sequence, int(time.time() * 1000))
                 data = b"x" * BODY_BYTES
-                connection.write(wire.send(1, sequence, metadata, data, checksum=False))
+                connection.write(wire.send(1, sequence, metadata, data))
             await asyncio.wait_for(all_came.wait(), 0.5)
         finally:
             connection.close()
