@@ -29,6 +29,7 @@ def test_version_is_quick_and_light() -> None:
     finished = run("version")
     assert finished.returncode == 0
     assert finished.stdout.startswith(f"pyxbroker {__version__} (Python 3.")
+    assert run("--version").stdout == f"pyxbroker {__version__}\n"
     code = "import sys, pyxbroker.cli as c; c.main(['version'], standalone_mode=False)"
     listing = subprocess.run(
         [sys.executable, "-c", f"{code}; print(*sys.modules)"],

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 import click
 
+from pyxbroker import __version__
+
 # The command's name, and the module whose attribute `command` it is.
 COMMANDS = {
     "standalone": "pyxbroker.cli.standalone",
@@ -85,6 +87,7 @@ class CommandGroup(Group):
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+@click.version_option(__version__, prog_name="pyxbroker", message="%(prog)s %(version)s")
 def main() -> None:
     """A message broker that speaks Apache Pulsar's protocols.
 
