@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from one_bookie import append
 from one_broker import Broker, Client, data_of, run, section
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
-from pyxbroker.broker.topics.consumer import ConsumerRates, RateWindow
 from pyxbroker.delivery import UnackedCount
 from pyxbroker.proto import PulsarApi as pb
 
@@ -155,23 +155,38 @@ def test_who_waits_for_the_broker_is_called_once() -> None:
 
 
 def test_rates_are_those_of_the_last_window() -> None:
-    window = RateWindow(60.0, 100.0)
-    assert window.rates(159.0, (10, 1000, 1, 5)) == ConsumerRates()
-    assert window.rates(160.0, (60, 6000, 6, 30)) == ConsumerRates(1.0, 100.0, 0.1, 0.5)
-    assert window.rates(200.0, (900, 9000, 6, 30)) == ConsumerRates(1.0, 100.0, 0.1, 0.5)
-    assert window.rates(260.0, (260, 6000, 6, 30)) == ConsumerRates(2.0, 0.0, 0.0, 0.0)
+    rates = Rates(100.0, 0, 0, 0, 0, window_s=60.0)
+    assert rates.per_second(159.0, 10, 1000, 1, 5) == (0.0, 0.0, 0.0, 0.0)
+    assert rates.per_second(160.0, 60, 6000, 6, 30) == (1.0, 100.0, 0.1, 0.5)
+    assert rates.per_second(200.0, 900, 9000, 6, 30) == (1.0, 100.0, 0.1, 0.5)
+    assert rates.per_second(260.0, 260, 6000, 6, 30) == (2.0, 0.0, 0.0, 0.0)
+
+
+def test_readers_close_to_each_other_see_the_same_rate() -> None:
+    """100 messages a second, and two who ask, of whom the second comes 50 ms later."""
+    rates = Rates(0.0, 0, 0)
+    for second in range(15, 100, 15):
+        for now in (second, second + 0.05):
+            messages = int(now) * 100
+            assert rates.per_second(now, messages, messages * 10) == (100.0, 1000.0)
+
+
+def test_counters_that_begin_anew_have_no_negative_rate() -> None:
+    rates = Rates(0.0, 500, 5000)
+    assert rates.per_second(10.0, 100, 6000) == (0.0, 0.0)
+    assert rates.per_second(20.0, 200, 7000) == (10.0, 100.0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1000), st.integers(0, 10**9)), max_size=20))
 def test_rates_are_never_negative(steps: list[tuple[float, int]]) -> None:
-    window = RateWindow(1.0, 0.0)
+    rates = Rates(0.0, 0, 0, window_s=1.0)
     now, counter = 0.0, 0
     for seconds, more in steps:
         now += seconds
         counter += more
-        rates = window.rates(now, (counter, counter, counter, counter))
-        assert min(rates) >= 0
-        assert rates.msg_out <= counter
+        found = rates.per_second(now, counter, counter)
+        assert min(found) >= 0
+        assert found[0] <= counter
 
 
 def test_what_a_client_may_know_of_its_consumer(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerNotFound
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.connection import Connection
@@ -16,7 +17,7 @@ from pyxbroker.entry import AckRun
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.subscription import Subscription
 
-RATE_WINDOW_S = 60.0
+RATE_WINDOW_S = 60.0  # that of Pulsar
 PERMITS_MAX = 2**31 - 1
 AUTO_SPLIT = KeySharedPolicy()
 
@@ -28,29 +29,6 @@ class ConsumerRates(NamedTuple):
     bytes_out: float = 0.0
     redelivered: float = 0.0
     acked: float = 0.0
-
-
-class RateWindow:
-    """Rates of counters that only grow, over the last window that has ended.
-
-    It is asked now and then: a window ends when it is asked at least window_s after its begin.
-    """
-
-    def __init__(self, window_s: float, now: float) -> None:
-        self._window_s = window_s
-        self._began = now
-        self._counters = (0, 0, 0, 0)
-        self._rates = ConsumerRates()
-
-    def rates(self, now: float, counters: tuple[int, int, int, int]) -> ConsumerRates:
-        """The rates at a time, in seconds, at which the counters are these."""
-        seconds = now - self._began
-        if seconds >= self._window_s:
-            grown = (new - old for new, old in zip(counters, self._counters, strict=True))
-            self._rates = ConsumerRates(*(each / seconds for each in grown))
-            self._began = now
-            self._counters = counters
-        return self._rates
 
 
 class Consumer(ConsumerState):
@@ -75,7 +53,8 @@ class Consumer(ConsumerState):
         self.tracks_pending = subscription.topic.name.is_persistent
         self.end_told = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
-        self._rates = RateWindow(RATE_WINDOW_S, subscription.topic.loop.time())
+        now = subscription.topic.loop.time()
+        self._rates = Rates(now, 0, 0, 0, 0, window_s=RATE_WINDOW_S)
 
     def __str__(self) -> str:
         """As Pulsar names a consumer in its errors."""
@@ -86,8 +65,9 @@ class Consumer(ConsumerState):
 
     def rates(self) -> ConsumerRates:
         """What it got and did, per second, lately."""
+        now = self.subscription.topic.loop.time()
         counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked)
-        return self._rates.rates(self.subscription.topic.loop.time(), counters)
+        return ConsumerRates(*self._rates.per_second(now, *counters))
 
     def on_flow(self, permits: int) -> None:
         """FLOW: the client has room for that many messages more."""

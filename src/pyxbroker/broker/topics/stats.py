@@ -184,6 +184,7 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     rates = subscription.rates
     if rates is None:
         rates = subscription.rates = Rates(now, msg_out, bytes_out)
+    rate_out, throughput_out = rates.per_second(now, msg_out, bytes_out)
     return SubscriptionStats(
         subscription.name,
         len(consumers),
@@ -191,7 +192,8 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
         sum(each.unacked_messages for each in consumers) if consumers else 0,
         msg_out,
         bytes_out,
-        *rates.per_second(now, msg_out, bytes_out),
+        rate_out,
+        throughput_out,
         subscription.msg_drop,
         subscription.dispatcher.stopped_by_damage,
         tuple(map(_consumer_stats, consumers)) if detail.consumers else (),
