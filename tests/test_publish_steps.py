@@ -15,6 +15,7 @@ from pyxbroker.base.errors import NotAllowed
 from pyxbroker.broker.topics.publish_steps import Publication
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun, Position
+from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
 
 NOWHERE = Position(-1, -1)
@@ -262,27 +263,92 @@ def test_what_the_log_refuses_is_told_beside_what_steps_decided(tmp_path: Path) 
     run(tmp_path, scenario)
 
 
-def test_runs_that_fail_last_first_leave_nobody_waiting(tmp_path: Path) -> None:
-    """What waits for a ledger is taken back from its end; every SEND is answered all the same."""
+LATE = pb.TopicTerminatedError
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+def test_a_send_that_comes_too_late_is_told_after_those_before_it(
+    tmp_path: Path, has_steps: bool
+) -> None:
+    """The log takes nothing more while it confirms what it has: with steps, and without."""
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
-        topic.set_publish_steps([answering()])
+        topic.set_publish_steps([answering()] if has_steps else [])
+        client = await broker.client()
+        await client.produce()
+        producer = client.connection.producers[1]
+        held = Held(topic)
+        client.publish(0, b"stored")
+        await until(lambda: len(held.runs) == 1)
+        if has_steps:
+            client.publish(1, b"answer")
+            await until(lambda: producer.pending_sends == 2)
+        topic.managed_ledger.state = State.TERMINATED
+        for sequence_id, data in ((2, b"late"), (3, b"late, too"), (4, b"answer")):
+            client.publish(sequence_id, data)
+            await turns()
+        waiting = 5 if has_steps else 4
+        await until(lambda: producer.pending_sends == waiting)
+        assert await client.quiet() == []
+        held.let_go()
+        [(first, position), *others] = await answers(client, waiting)
+        assert (first, position[1]) == (0, 0)
+        if has_steps:
+            assert others == [(1, NOWHERE), (2, LATE), (3, LATE), (4, NOWHERE)]
+        else:
+            assert others == [(2, LATE), (3, LATE), (4, LATE)]
+        assert producer.pending_sends == 0
+        assert broker.node.connections.publish_bytes == 0
+        # Nobody is before it now: it is told at once.
+        client.publish(5, b"late as well")
+        assert await answers(client, 1) == [(5, LATE)]
+        topic.managed_ledger.state = State.OPEN
+
+    run(tmp_path, scenario)
+
+
+WHOLE = (b"a", b"b")
+RUNS = (WHOLE, (b"answer", b"c"), WHOLE, (b"answer",), (b"answer", b"d"), WHOLE, WHOLE)
+LOST = pb.PersistenceError
+
+
+@pytest.mark.parametrize("has_steps", [True, False])
+@pytest.mark.parametrize("taken_back", range(1, 7))
+def test_runs_that_fail_last_first_are_answered_in_order(
+    tmp_path: Path, has_steps: bool, taken_back: int
+) -> None:
+    """What waits for a ledger is taken back from its end; what is before it may still be stored."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
         client = await broker.client()
         await client.produce()
         waiting: list[EntryRun] = []
         topic.managed_ledger.append = waiting.append  # type: ignore[method-assign]
-        topic.set_publish_steps([answering()])
-        whole = [b"a", b"b"]
-        for sends in (whole, [b"answer", b"c"], whole, [b"answer"], [b"answer", b"d"], whole):
+        topic.set_publish_steps([answering()] if has_steps else [])
+        expected: list[tuple[int, Any]] = []
+        for at, sends in enumerate(RUNS):
             for data in sends:
-                client.publish(0, data)
-            await turns()
-        await until(lambda: client.connection.producers[1].pending_sends == 11)
-        while waiting:
+                is_answered = has_steps and data == b"answer"
+                expected.append((len(expected), NOWHERE if is_answered else at))
+                client.publish(expected[-1][0], data)
+            await until(lambda: client.connection.producers[1].pending_sends == len(expected))
+        of_log = sorted({at for _, at in expected if at is not NOWHERE})
+        lost = of_log[-taken_back:]
+        for _ in lost:
             topic.managed_ledger.on_run_taken_back(waiting.pop())
+        for at, each in enumerate(waiting):
+            each.ledger_id, each.first_entry_id = 7, 100 * at
+            each.owner.on_run_added(each)
+        got = await answers(client, len(expected))
+        assert [each for each, _ in got] == [each for each, _ in expected]
+        for (_, outcome), (_, at) in zip(got, expected, strict=True):
+            if at is NOWHERE or at in lost:
+                assert outcome == (NOWHERE if at is NOWHERE else LOST)
+            else:
+                assert outcome[1] // 100 == of_log.index(at)
         assert client.connection.producers[1].pending_sends == 0
-        assert [code for _, code in await answers(client, 11)].count(NOWHERE) == 3
         assert broker.node.connections.publish_bytes == 0
 
     run(tmp_path, scenario)

@@ -17,3 +17,7 @@ class ManagedLedgerWriteFailed(ManagedLedgerError):
 
 class ManagedLedgerTerminated(ManagedLedgerError):
     """The managed ledger was terminated: nothing can be added any more."""
+
+
+class ManagedLedgerTakenBack(ManagedLedgerError):
+    """There was no room for a run, and it was taken back; of several, the last one first."""

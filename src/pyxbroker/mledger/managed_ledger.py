@@ -41,6 +41,7 @@ from pyxbroker.mledger import positions, trimming
 from pyxbroker.mledger.errors import (
     ManagedLedgerError,
     ManagedLedgerFenced,
+    ManagedLedgerTakenBack,
     ManagedLedgerTerminated,
     ManagedLedgerWriteFailed,
 )
@@ -262,7 +263,8 @@ class ManagedLedger:
 
     def on_run_taken_back(self, run: EntryRun) -> None:
         """There was no room for a run, and now it does not wait for it any more."""
-        run.owner.on_run_failed(run, ManagedLedgerError(f"nothing can be stored of {self.name}"))
+        error = ManagedLedgerTakenBack(f"nothing can be stored of {self.name}")
+        run.owner.on_run_failed(run, error)
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """The current ledger can confirm nothing more."""

@@ -11,7 +11,11 @@ from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
-from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
+from pyxbroker.mledger.errors import (
+    ManagedLedgerError,
+    ManagedLedgerTakenBack,
+    ManagedLedgerTerminated,
+)
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_steps import Append, Publication
@@ -39,19 +43,18 @@ class Producer(ProducerState):
         self.metadata = metadata
         self.rates: Rates | None = None  # once somebody asked for them
         self._waiting_idle: list[asyncio.Future[None]] = []
-        self._publications: deque[Publication] = deque()  # of which steps kept a part; in order
+        self._publications: deque[Publication] = deque()  # that wait for their turn, in order
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
         try:
             self.topic.publish(run)
         except ManagedLedgerError as error:
-            self.on_run_failed(run, error)
+            self._refuse_newest(run, error)
 
     def publish_rest(self, publication: Publication, append: Append) -> None:
         """Appends what the topic's steps have left of a run, and answers the rest in its turn."""
-        counted = sum(each.sends_before + each.run.count for each in self._publications)
-        publication.sends_before = self.pending_sends - publication.run.count - counted
+        publication.sends_before = self._sends_behind - publication.run.count
         self._publications.append(publication)
         try:
             publication.append_rest(append)
@@ -70,7 +73,9 @@ class Producer(ProducerState):
 
     def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
         """The run will never be durable: each SEND of it is answered with the reason."""
-        if self._publications:
+        if isinstance(error, ManagedLedgerTakenBack):
+            self._refuse_newest(run, error)
+        elif self._publications:
             self._answer_in_order(run, error)
         else:
             self._answer(run, error)
@@ -105,6 +110,40 @@ class Producer(ProducerState):
                 publication.sends_before -= moved
                 sends -= moved
         self._answer_what_is_due()
+
+    def _refuse_newest(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        """The same for the last run that the log has or was offered: those before it may still be
+        stored, and are answered first.
+        """
+        if any(each.stored is run for each in self._publications):
+            self._answer_in_order(run, error)
+            return
+        is_alone = self.pending_sends == run.count
+        if is_alone or (self.closed and not self._publications):
+            self._answer(run, error)
+            if self._waiting_idle and self.pending_sends == 0:
+                self._tell_idle()
+            return
+        # This is seldom, and most topics have no steps.
+        from pyxbroker.broker.topics.publish_steps import Publication
+
+        refused = Publication.of_refused(run, error)
+        if behind := self._sends_behind:
+            refused.sends_before = behind - run.count
+            self._publications.append(refused)
+        else:
+            # What is behind it was not appended whole.
+            at = max(at for at, each in enumerate(self._publications) if each.sends_before)
+            refused.sends_before = self._publications[at].sends_before - run.count
+            self._publications[at].sends_before = 0
+            self._publications.insert(at, refused)
+        self._answer_what_is_due()
+
+    @property
+    def _sends_behind(self) -> int:
+        """How many came after the last publication and are not answered."""
+        counted = sum(each.sends_before + each.run.count for each in self._publications)
+        return self.pending_sends - counted
 
     def _answer_what_is_due(self) -> None:
         waiting = self._publications

@@ -41,16 +41,28 @@ Decision = PulsarError | Position | None
 
 
 class Publication:
-    """A run on its way through the steps, and until its SENDs are answered."""
+    """A run on its way through the steps, and until its SENDs are answered.
+
+    Without steps: a run that was refused while others before it are not answered yet.
+    """
 
     def __init__(self, run: EntryRun) -> None:
         self.run = run
         self.producer: Producer = run.owner
         self.stored: EntryRun | None = None  # what was left of it, when it was appended
-        self.sends_before = 0  # that were appended whole and are to be answered before it
+        self.sends_before = 0  # appended whole after the one before it; they are answered first
         self._decisions: dict[int, Decision] = {}
         self._is_settled = False
         self._error: ManagedLedgerError | None = None
+
+    @classmethod
+    def of_refused(cls, run: EntryRun, error: ManagedLedgerError) -> Publication:
+        """A run of which nothing will be stored, that waits for its turn to be answered."""
+        publication = cls(run)
+        publication.stored = run
+        publication.on_settled(error)
+        run.release()
+        return publication
 
     @property
     def undecided(self) -> list[int]:
