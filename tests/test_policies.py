@@ -9,7 +9,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -218,6 +218,146 @@ def test_a_changed_policy_is_in_force_on_an_open_topic(tmp_path: Path, row: Poli
         await effect(broker, await broker.client(), topic)
 
     run(tmp_path, scenario, dispatcherMaxReadBatchSize=1)
+
+
+# --- and one for each that is there before the topic is opened ------------------------------------
+
+
+class AtOpening:
+    """An effect by the name of each policy, on a topic that is opened after RECORDS was written."""
+
+    RECORDS: ClassVar[dict[str, dict[str, Any]]] = {
+        "auto_topic_creation": {"autoTopicCreationOverride": {"allowAutoTopicCreation": False}},
+        "auto_subscription_creation": {
+            "autoSubscriptionCreationOverride": {"allowAutoSubscriptionCreation": False}
+        },
+        "inactive_topics": {
+            "inactive_topic_policies": {
+                "inactiveTopicDeleteMode": "delete_when_subscriptions_caught_up",
+                "maxInactiveDurationSeconds": 0,
+                "deleteWhileInactive": True,
+            }
+        },
+        "retention": {
+            "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
+        },
+        "delayed_delivery": {
+            "delayed_delivery_policies": {
+                "active": False,
+                "tickTime": 1000,
+                "maxDeliveryDelayInMillis": 0,
+            }
+        },
+        "producers_max": {"max_producers_per_topic": 1},
+        "consumers_max": {"max_consumers_per_topic": 1},
+        "consumers_per_subscription_max": {"max_consumers_per_subscription": 1},
+        "subscriptions_max": {"max_subscriptions_per_topic": 1},
+        "unacked_per_consumer_max": {"max_unacked_messages_per_consumer": 10},
+        "unacked_per_subscription_max": {"max_unacked_messages_per_subscription": 10},
+    }
+
+    def __init__(self, broker: Broker, client: Client, topic: Topic) -> None:
+        self.broker = broker
+        self.client = client
+        self.topic = topic
+
+    async def auto_topic_creation(self) -> None:
+        refused = await self.client.produce(2, topic=TOPIC + "-new")
+        assert refused.error == pb.TopicNotFound
+
+    async def auto_subscription_creation(self) -> None:
+        refused = await self.client.subscribe(2, subscription="new")
+        assert refused.error == pb.SubscriptionNotFound
+
+    async def inactive_topics(self) -> None:
+        await self.broker.topics.delete_inactive()
+        assert self.topic not in self.broker.topics
+
+    async def retention(self) -> None:
+        for number in range(3):
+            await self.broker.publish(b"%d" % number)
+            self.topic.managed_ledger.roll_over()
+            await self.topic.managed_ledger.finish_tasks()
+        # One that the topic had, those three, and the one that is written.
+        entries = [each.entries for each in self.topic.managed_ledger.ledgers.values()]
+        assert entries == [1, 1, 1, 1, 0]
+
+    async def delayed_delivery(self) -> None:
+        await self.client.subscribe()
+        in_an_hour = section(b"later", deliver_at_time=int((time.time() + 3600) * 1000))
+        await append(self.topic.managed_ledger, in_an_hour)
+        assert len(await self.client.messages(1)) == 1
+
+    async def producers_max(self) -> None:
+        assert (await self.client.produce(1)).producer_name
+        assert (await self.client.produce(2)).error == pb.ProducerBusy
+
+    async def consumers_max(self) -> None:
+        await self.client.subscribe(1, subscription="a")
+        refused = await self.client.subscribe(2, subscription="b")
+        assert refused.error == pb.ConsumerBusy
+
+    async def consumers_per_subscription_max(self) -> None:
+        await self.client.subscribe(1)
+        assert (await self.client.subscribe(2)).error == pb.ConsumerBusy
+        await self.client.subscribe(3, subscription="b")
+        assert len(self.topic.subscriptions["b"].consumers) == 1
+
+    async def subscriptions_max(self) -> None:
+        await self.client.subscribe(1, subscription="a")
+        refused = await self.client.subscribe(2, subscription="b")
+        assert refused.error == pb.NotAllowedError
+
+    async def _unacked(self, **subscription: Any) -> None:
+        await self.client.subscribe(**subscription)
+        await self.broker.publish(*data_of(30))
+        assert (await self.client.quiet()).count("message") == 10
+
+    async def unacked_per_consumer_max(self) -> None:
+        await self._unacked()
+
+    async def unacked_per_subscription_max(self) -> None:
+        await self._unacked(subType=pb.CommandSubscribe.Key_Shared)
+
+
+@pytest.mark.parametrize("row", OF_NAMESPACES, ids=[row.name for row in OF_NAMESPACES])
+def test_a_policy_is_in_force_when_a_topic_is_opened(tmp_path: Path, row: Policy) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(b"before there was a record")
+        await (await broker.topic()).close()
+        await change(broker, AtOpening.RECORDS[row.name])
+        topic = await broker.topic()
+        assert getattr(topic.policies, row.name) != getattr(of_broker(broker.config), row.name)
+        await getattr(AtOpening(broker, await broker.client(), topic), row.name)()
+
+    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1)
+
+
+@pytest.mark.parametrize("name", [TOPIC, "non-persistent://public/default/t"])
+def test_opening_and_changes_put_policies_into_force_in_one_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Whatever a change does to an open topic, its opening has done."""
+    applied: list[int] = []
+    apply = Topic._apply
+
+    def noting(topic: Topic, policies: Policies) -> None:
+        apply(topic, policies)
+        applied.append(policies.producers_max)
+
+    async def scenario(broker: Broker) -> None:
+        await change(broker, {"max_producers_per_topic": 3} | AtOpening.RECORDS["retention"])
+        monkeypatch.setattr(Topic, "_apply", noting)
+        topic = await broker.topic(name)
+        assert set(applied) == {3}
+        assert topic.managed_ledger.limits.retention_s == -60.0
+        applied.clear()
+        await change(broker, {"max_producers_per_topic": 4})
+        await in_force(topic, "producers_max", 4)
+        assert applied == [4]
+        assert topic.managed_ledger.limits.retention_s == 0.0
+
+    run(tmp_path, scenario)
 
 
 # --- the table ------------------------------------------------------------------------------------

@@ -118,10 +118,10 @@ class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
     def __init__(self, name: TopicName, turn: Turn, policies: Policies) -> None:
-        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, _of_its_own(policies))
+        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, policies)
 
-    def on_policies(self, policies: Policies) -> None:
-        super().on_policies(_of_its_own(policies))
+    def _apply(self, policies: Policies) -> None:
+        super()._apply(_of_its_own(policies))
 
     async def subscription_for(
         self,

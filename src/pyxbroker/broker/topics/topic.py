@@ -95,15 +95,25 @@ class Topic:
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+        self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
-        """What holds for the topic has changed. Numbers of producers, consumers and subscriptions
-        are asked when another one comes; who is there stays.
-        """
-        before, self.policies = self.policies, policies
+        """What holds for the topic has changed."""
+        before = self.policies
+        self._apply(policies)
         if policies.retention != before.retention:
-            self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+            # What is there when a topic is opened stays until somebody looks at ages: a reader that
+            # comes back shall find it.
             self.managed_ledger.trim()
+
+    def _apply(self, policies: Policies) -> None:
+        """Puts policies into force: when the topic is opened, and whenever they change.
+
+        Numbers of producers, consumers and subscriptions are asked when another one comes; who is
+        there stays.
+        """
+        self.policies = policies
+        self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
         for subscription in self.all_subscriptions():
             subscription.dispatcher.on_policies()
 

@@ -49,12 +49,14 @@ WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
 
 def limits_of(config: Config) -> ManagedLedgerLimits:
-    """The settings of managed ledgers, but for retention, which is a policy."""
+    """The settings of managed ledgers. Retention is a policy: until it is in force all is kept."""
     return ManagedLedgerLimits(
         entries_per_ledger_max=config.managedLedgerMaxEntriesPerLedger,
         bytes_per_ledger_max=config.managedLedgerMaxSizePerLedgerMbytes << 20,
         rollover_min_s=config.managedLedgerMinLedgerRolloverTimeMinutes * 60,
         rollover_max_s=config.managedLedgerMaxLedgerRolloverTimeMinutes * 60,
+        retention_s=-1,
+        retention_bytes=-1,
         cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
@@ -158,8 +160,7 @@ class Topics:
             policies = await self.policies(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
-            limits = self._ledger_limits.keeping(*policies.retention)
-            managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
+            managed_ledger = await self._open_managed_ledger(name, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         return self._add(Topic(name, managed_ledger, self._turn, policies, self._unacked))
@@ -177,13 +178,17 @@ class Topics:
     async def _open_managed_ledger(
         self,
         name: TopicName,
-        limits: ManagedLedgerLimits,
         create: bool,
         properties: Mapping[str, str],
     ) -> ManagedLedger | None:
         try:
             return await open_managed_ledger(
-                name.managed_ledger_name, self._store, self._ledgers, limits, create, properties
+                name.managed_ledger_name,
+                self._store,
+                self._ledgers,
+                self._ledger_limits,
+                create,
+                properties,
             )
         except (LedgerError, Unavailable) as error:
             if not may_pass(error):
