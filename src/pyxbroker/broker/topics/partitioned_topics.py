@@ -10,6 +10,7 @@ BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,7 +69,7 @@ class PartitionedTopics:
         self._store = store
         self._cache = cache
         self._topics = topics
-        self._being_changed: set[TopicName] = set()
+        self._being_changed: dict[TopicName, asyncio.Event] = {}  # set when that is over
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -123,11 +124,17 @@ class PartitionedTopics:
         return await self._topics.exists(name)
 
     async def _create_default(self, name: TopicName, count: int) -> int:
+        """The partitions of a topic that somebody asks for first, and others at the same time."""
         self._check_count(count)
-        try:
-            await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
-        except BadVersion:
-            return (await self.read(name)).partitions
+        while name in self._being_changed:
+            await self._being_changed[name].wait()
+        with self._changing(name):
+            if await self._topics.comes_to_be(name):
+                return 0
+            try:
+                await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
+            except BadVersion:
+                return (await self.read(name)).partitions
         log.info("a partitioned topic was made", topic=name, partitions=count)
         return count
 
@@ -138,8 +145,8 @@ class PartitionedTopics:
         partitioned topic of the name, TopicNotFound for a partition that there is not.
         """
         if not name.is_partitioned:
-            if await self.partitions(name) and (await self.read(name)).partitions:
-                raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+            if await self.partitions(name):
+                await self.check_not_partitioned(name)
             return create
         whole = TopicName.get(name.partitioned_topic_name)
         now = await self._cached(whole)
@@ -156,6 +163,11 @@ class PartitionedTopics:
             raise NotAllowed(f"Partition metadata not found for the partitioned topic: {name}")
         return False
 
+    async def check_not_partitioned(self, name: TopicName) -> None:
+        """Raises NotAllowed when there is a partitioned topic of the name."""
+        if (await self.read(name)).partitions:
+            raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+
     # --- changing -----------------------------------------------------------------------------
 
     async def create(
@@ -170,12 +182,12 @@ class PartitionedTopics:
         self._check_count(count)
         if name.is_partitioned:
             raise NotAllowed(f"{name} is the name of a partition.")
-        if await self._topics.exists(name):
-            raise TopicExists(f"Topic {name} exists already.")
         fields: dict[str, Any] = {"partitions": count, "deleted": False}
         if properties is not None:
             fields["properties"] = properties
         with self._changing(name):
+            if await self._topics.comes_to_be(name):
+                raise TopicExists(f"Topic {name} exists already.")
             if not name.is_persistent:
                 await self._claim(name, count, fields)
             elif not await self._create_at_once(name, fields):
@@ -296,14 +308,22 @@ class PartitionedTopics:
 
     @contextmanager
     def _changing(self, name: TopicName) -> Iterator[None]:
-        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady."""
-        if name in self._being_changed:
-            raise ServiceNotReady(f"The partitions of {name} are being changed.")
-        self._being_changed.add(name)
+        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady.
+
+        Meanwhile nobody begins to make a topic of the name that is not partitioned.
+        """
+        self.check_unchanged(name)
+        over = self._being_changed[name] = asyncio.Event()
         try:
             yield
         finally:
-            self._being_changed.discard(name)
+            del self._being_changed[name]
+            over.set()
+
+    def check_unchanged(self, name: TopicName) -> None:
+        """Raises ServiceNotReady while partitions of the topic are made, or deleted."""
+        if name in self._being_changed:
+            raise ServiceNotReady(f"The partitions of {name} are being changed.")
 
     async def forget(self, name: TopicName) -> None:
         """Deletes the number of partitions."""
