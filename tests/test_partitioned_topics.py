@@ -279,3 +279,39 @@ def test_who_asks_for_a_partitioned_topic_waits_for_who_opens_a_plain_one(tmp_pa
         assert not await broker.node.store.exists(PATH)
 
     run(tmp_path, scenario)
+
+
+def test_reading_a_topic_leaves_the_list_of_the_others_cached(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned, store = broker.topics.partitioned, broker.node.store
+        other = TopicName.get(TOPIC + "-other")
+        await partitioned.create(NAME, 2)
+        assert await partitioned.partitions(NAME) == 2
+        asked: list[str] = []
+        children = store.children
+
+        def counted(path: str) -> Any:
+            asked.append(path)
+            return children(path)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "children", counted)
+            assert (await partitioned.read(NAME)).partitions == 2
+            assert await partitioned.partitions(other) == 0
+        assert asked == []
+
+    run(tmp_path, scenario)
+
+
+def test_reading_a_topic_drops_the_value_that_was_cached(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        await partitioned.create(NAME, 2)
+        assert await partitioned.partitions(NAME) == 2
+        broker.topics._cache.close()  # the news are late
+        await broker.node.store.put(PATH, b'{"partitions":3}')
+        assert await partitioned.partitions(NAME) == 2
+        assert (await partitioned.read(NAME)).partitions == 3
+        assert await partitioned.partitions(NAME) == 3
+
+    run(tmp_path, scenario)

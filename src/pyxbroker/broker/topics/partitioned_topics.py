@@ -90,7 +90,7 @@ class PartitionedTopics:
         """What metadata says now; NOT_PARTITIONED when there is nothing."""
         path = _path(name)
         found = await self._store.get(path)
-        self._cache.forget(path)
+        self._cache.forget_value(path)
         return NOT_PARTITIONED if found is None else _decode(path, found.value, found.version)
 
     async def metadata(self, name: TopicName, auto_create: bool) -> int:
