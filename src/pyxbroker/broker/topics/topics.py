@@ -363,11 +363,10 @@ class Topics:
         ):
             return
         whole = TopicName.get(name.partitioned_topic_name)
-        count = await self.partitioned.partitions(whole)
-        found = [await self.exists(whole.partition(index)) for index in range(count)]
-        if found and not any(found):
-            await self.partitioned.forget(whole)
-            log.info("its last partition was deleted", topic=whole)
+        try:
+            await self.partitioned.forget_unused(whole)
+        except (PulsarError, MetadataError) as error:
+            log.warning("the number of partitions was not deleted", topic=whole, error=error)
 
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
