@@ -268,3 +268,19 @@ def test_a_topic_is_opened_once_whoever_asks(tmp_path: Path) -> None:
         assert len(broker.topics) == 1
 
     run(tmp_path, scenario)
+
+
+def test_a_consumer_that_came_and_went_between_two_looks_counts(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        topic._last_active -= 1000
+        await client.request(pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success")
+        await broker.topics.delete_inactive()
+        assert await is_there(broker)
+        topic._last_active -= 1000
+        await broker.topics.delete_inactive()
+        assert not await is_there(broker)
+
+    run(tmp_path, scenario, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=900)

@@ -354,6 +354,8 @@ class Topics:
                     await self._forget_partitions(topic.name)
             except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
+            except Exception as error:
+                log.failure("an inactive topic was not deleted", error, topic=topic.name)
 
     async def _forget_partitions(self, name: TopicName) -> None:
         """Deletes the number of partitions when the last partition was deleted."""
@@ -371,13 +373,20 @@ class Topics:
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
         async for topic in self._in_slices():
-            topic.check_age()
+            # A defect of one topic is not one of the others, nor of the broker.
+            try:
+                topic.check_age()
+            except Exception as error:
+                log.failure("the age of a topic could not be looked at", error, topic=topic.name)
 
     async def free_space(self) -> None:
         """Called while space is short: what everybody has acknowledged goes at once."""
         async for topic in self._in_slices():
             if topic.name.is_persistent and not topic.fenced:
-                topic.free_space()
+                try:
+                    topic.free_space()
+                except Exception as error:
+                    log.failure("the space of a topic could not be freed", error, topic=topic.name)
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
