@@ -27,8 +27,8 @@ from bench.e2e import FIGURES, NEEDS, LoadFailed, Numbers, Scale
 # (figure, number, title, unit, decimals, what is to be reached)
 ROWS = [
     ("start", "first_ack_ms", "start to first durable acknowledged message", "ms", 0, "300"),
-    ("start", "rest_ms", "start to 200 on /admin/v2/clusters", "ms", 0, "300"),
-    ("idle", "memory_mib", "idle memory", "MiB", 1, "60"),
+    ("start", "rest_ms", "start to 200 on /admin/v2/clusters", "ms", 0, "120"),
+    ("idle", "memory_mib", "idle memory", "MiB", 1, "40"),
     ("idle", "cpu_percent", "idle CPU", "% of a core", 2, "0.5"),
     ("sequential", "p50_ms", "unbatched 1 KiB, one at a time, p50", "ms", 3, "0.3 x Apache"),
     ("sequential", "p99_ms", "unbatched 1 KiB, one at a time, p99", "ms", 3, "0.15 x Apache"),

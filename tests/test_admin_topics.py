@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import zlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from one_broker import Broker
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.resources import topics as resource
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.cluster.initialize import local_policies
 from pyxbroker.metadata import paths
@@ -280,6 +282,53 @@ def test_lists(tmp_path: Path) -> None:
         assert names == [f"{NAME}/__change_events", f"{NAME}/b"]
         assert await rest("GET", NP) == (200, [f"non-{NAME}/open"])
         assert await rest("GET", f"{NP}/partitioned") == (200, [f"non-{NAME}/n"])
+
+    run(tmp_path, scenario)
+
+
+def test_others_have_their_turn_while_a_long_list_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "SLICE", 2)
+    turns: list[int] = []
+    threads: set[int] = set()
+    now = 0
+    topic_of_node, dumps = resource.topic_of_node, json.dumps
+
+    def noted(*node: str) -> TopicName | None:
+        turns.append(now)
+        return topic_of_node(*node)
+
+    def noted_dumps(*value: Any, **options: Any) -> str:
+        threads.add(threading.get_ident())
+        return dumps(*value, **options)
+
+    async def count() -> None:
+        nonlocal now
+        while True:
+            await asyncio.sleep(0)
+            now += 1
+
+    async def scenario(rest: Rest) -> None:
+        locals_ = [f"{letter} é" for letter in "badcfe"]
+        for local in locals_:
+            await rest.broker.topic(f"{NAME}/{local}")
+            path = paths.partitioned_topic("public/default", local)
+            await rest.broker.node.store.put(path, b'{"partitions":1}')
+        monkeypatch.setattr(resource, "topic_of_node", noted)
+        counting = asyncio.ensure_future(count())
+        for path in (P, f"{P}/partitioned"):
+            turns.clear()
+            threads.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(json, "dumps", noted_dumps)
+                listed = await rest("GET", path)
+            assert listed == (200, sorted(f"{NAME}/{local}" for local in locals_))
+            assert len(turns) == len(locals_)
+            assert len(set(turns)) == len(locals_) / 2
+            # Long texts are written aside.
+            assert threads and threading.get_ident() not in threads
+        counting.cancel()
 
     run(tmp_path, scenario)
 

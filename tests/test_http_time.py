@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from asyncio import Transport
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,6 +19,7 @@ from web_client import (
     LAST,
     Answer,
     Run,
+    Served,
     dial,
     echo,
     parse,
@@ -126,6 +128,97 @@ def test_a_slow_client_gets_all_of_a_long_answer(run: Run, monkeypatch: pytest.M
                 assert time.monotonic() - began > 1.2
                 assert await reader.read() == b""
                 writer.close()
+
+    run(main)
+
+
+# --- clients that are behind ------------------------------------------------------------------
+
+
+async def large(request: Request) -> Response:
+    return Response(b"x" * (1 << 20))
+
+
+async def hold(web: Served) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Transport]:
+    """A connection whose client reads nothing; the last one is the server's end."""
+    reader, writer = await dial(web)
+    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: web.server._connections)
+    (served_one,) = web.server._connections
+    return reader, writer, served_one._transport
+
+
+def test_a_client_that_reads_nothing_gets_no_more_answers(run: Run) -> None:
+    async def main() -> None:
+        async with served(large) as web:
+            reader, writer, transport = await hold(web)
+            unsent = 0
+            writer.write(GET * 30)
+            for _ in range(50):
+                await asyncio.sleep(0.01)
+                unsent = max(unsent, transport.get_write_buffer_size())
+            assert 0 < unsent < 2 << 20
+            assert await statuses(web, LAST) == [200]
+            # It gets them all when it reads.
+            writer.write(LAST)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            answers = parse(await reader.read())
+            assert [len(body) for _, _, body in answers] == [1 << 20] * 31
+            writer.close()
+
+    run(main)
+
+
+def test_a_slow_client_that_asks_ahead_is_not_cut_off(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick(monkeypatch, WRITE_TIMEOUT_S=1.2)
+
+    async def main() -> None:
+        async with served(large) as web:
+            reader, writer = await dial(web)
+            writer.write(GET * 30)
+            began = time.monotonic()
+            for _ in range(30):
+                await reader.readuntil(b"\r\n\r\n")
+                assert len(await reader.readexactly(1 << 20)) == 1 << 20
+                await asyncio.sleep(0.06)
+            assert time.monotonic() - began > 1.2
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_body_comes_in_while_its_early_answer_waits(
+    run: Run, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    requests = []
+    size = 200_000
+    put = b"PUT /x HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % size
+
+    async def answer(request: Request) -> Response:
+        requests.append(request)
+        return Response(b"x" * (16 << 20))
+
+    async def main() -> None:
+        async with served(answer) as web:
+            reader, writer, transport = await hold(web)
+            if not whole:
+                quick(monkeypatch, BODY_TIMEOUT_S=0.1)
+            writer.write(put)
+            await until(transport.get_write_buffer_size)
+            sent = size - (not whole)
+            writer.write(b"b" * sent)
+            await until(lambda: requests[0].body.size == sent)
+            await asyncio.sleep(0.2)
+            assert transport.get_write_buffer_size()
+            if whole:
+                writer.write(LAST)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            found = [status for status, _, _ in parse(await reader.read())]
+            assert found == [200, 200 if whole else 408]
+            writer.close()
 
     run(main)
 

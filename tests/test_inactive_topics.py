@@ -190,6 +190,49 @@ def test_the_number_of_partitions_goes_with_the_last_partition(
     run(tmp_path, scenario, brokerDeleteInactivePartitionedTopicMetadataEnabled=forgets)
 
 
+async def delete_the_last_partition(broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    """The number of partitions is not deleted, and the log says so of that, not of the topic."""
+    await broker.topics.get(TopicName.get(TOPIC).partition(0), create=True)
+    caplog.clear()
+    await broker.topics.delete_inactive()
+    assert len(broker.topics) == 0
+    assert await broker.node.store.exists(paths.partitioned_topic("public/default", "t"))
+    warnings = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert warnings == ["the number of partitions was not deleted"]
+
+
+def test_the_number_of_partitions_stays_while_they_are_being_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        path = paths.partitioned_topic("public/default", "t")
+        await broker.node.store.put(path, b'{"partitions":1}')
+        with broker.topics.partitioned._changing(TopicName.get(TOPIC)):
+            await delete_the_last_partition(broker, caplog)
+
+    run(tmp_path, scenario, brokerDeleteInactivePartitionedTopicMetadataEnabled=True)
+
+
+def test_a_number_of_partitions_that_has_changed_meanwhile_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        path = paths.partitioned_topic("public/default", "t")
+        await broker.node.store.put(path, b'{"partitions":1}')
+        exists = broker.topics.exists
+
+        async def grow_meanwhile(name: TopicName) -> bool:
+            found = await exists(name)
+            if not found:
+                await broker.node.store.put(path, b'{"partitions":2}')
+            return found
+
+        monkeypatch.setattr(broker.topics, "exists", grow_meanwhile)
+        await delete_the_last_partition(broker, caplog)
+
+    run(tmp_path, scenario, brokerDeleteInactivePartitionedTopicMetadataEnabled=True)
+
+
 def test_policies_that_cannot_be_read_delete_nothing(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.topic()
@@ -225,3 +268,19 @@ def test_a_topic_is_opened_once_whoever_asks(tmp_path: Path) -> None:
         assert len(broker.topics) == 1
 
     run(tmp_path, scenario)
+
+
+def test_a_consumer_that_came_and_went_between_two_looks_counts(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        topic._last_active -= 1000
+        await client.request(pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success")
+        await broker.topics.delete_inactive()
+        assert await is_there(broker)
+        topic._last_active -= 1000
+        await broker.topics.delete_inactive()
+        assert not await is_there(broker)
+
+    run(tmp_path, scenario, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=900)

@@ -111,6 +111,101 @@ def test_an_interrupted_creation_can_be_grown_or_deleted(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+async def interrupt_growing(broker: Broker, first: int, count: int) -> None:
+    """The new partitions are there, the subscriptions of the others not yet."""
+    partitioned = broker.topics.partitioned
+    await partitioned.create(NAME, first)
+
+    async def fail(*_: Any) -> None:
+        raise Unavailable("away")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitioned, "_copy_subscriptions", fail)
+        with pytest.raises(Unavailable):
+            await partitioned.update(NAME, count)
+    assert await indexes(broker) == list(range(count))
+    assert await partitioned.partitions(NAME) == first, "clients are not told of them yet"
+
+
+def test_an_interrupted_growth_is_deleted_with_the_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await interrupt_growing(broker, 2, 4)
+        await broker.topics.partitioned.delete(NAME)
+        assert await indexes(broker) == []
+        assert not await broker.node.store.exists(PATH)
+
+    run(tmp_path, scenario)
+
+
+def test_an_interrupted_growth_is_completed_by_repeating_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        await interrupt_growing(broker, 2, 4)
+        client = await broker.client()
+        await client.subscribe(topic=str(NAME.partition(1)))
+        with pytest.raises(PartitionsNotAllowed):
+            await partitioned.update(NAME, 3)
+        with pytest.raises(TopicExists):
+            await partitioned.create(NAME, 2)
+        await partitioned.update(NAME, 4)
+        assert await record(broker) == {"partitions": 4, "deleted": False}
+        for index in (2, 3):
+            topic = await broker.topics.get(NAME.partition(index), create=False)
+            assert list(topic.subscriptions) == ["s"]
+
+    run(tmp_path, scenario)
+
+
+def test_a_growth_may_go_further_than_the_one_that_was_interrupted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        await interrupt_growing(broker, 2, 4)
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(broker, patch, 0)
+            with pytest.raises(Unavailable):
+                await partitioned.update(NAME, 6)
+        assert (await record(broker))["growingTo"] == 6
+        await partitioned.update(NAME, 7)
+        assert await indexes(broker) == list(range(7))
+        assert await record(broker) == {"partitions": 7, "deleted": False}
+
+    run(tmp_path, scenario)
+
+
+def test_an_interrupted_creation_whose_growth_was_interrupted_is_completed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        with pytest.MonkeyPatch.context() as patch:
+            fail_after(broker, patch, 1)
+            for interrupted in (partitioned.create(NAME, MANY), partitioned.update(NAME, MANY + 1)):
+                with pytest.raises(Unavailable):
+                    await interrupted
+        await partitioned.create(NAME, MANY)
+        assert await record(broker) == {
+            "partitions": MANY,
+            "deleted": False,
+            "growingTo": MANY + 1,
+        }
+        await partitioned.update(NAME, MANY + 1)
+        assert await indexes(broker) == list(range(MANY + 1))
+        assert await record(broker) == {"partitions": MANY + 1, "deleted": False}
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_is_being_deleted_does_not_grow(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        value = b'{"partitions":2,"deleted":true}'
+        await broker.node.store.put(PATH, value)
+        with pytest.raises(ServiceNotReady, match="is being deleted"):
+            await broker.topics.partitioned.update(NAME, 4)
+        assert await indexes(broker) == []
+        found = await broker.node.store.get(PATH)
+        assert found is not None and found.value == value
+
+    run(tmp_path, scenario)
+
+
 def test_partitions_that_are_left_over_are_kept(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         left = await broker.topics.make(NAME.partition(1))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker, Client, run
-from pyxbroker.base.errors import NotAllowed, TopicExists, TopicNotFound
+from pyxbroker.base.errors import NotAllowed, PulsarError, TopicExists, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -238,5 +238,80 @@ def test_a_single_topic_is_deleted_by_its_name(tmp_path: Path) -> None:
         await broker.topics.delete_by_name(NAME, force=True)
         await client.receive("close_producer")
         assert await names(broker) == []
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("head_start", range(6))
+@pytest.mark.parametrize("partitioned_first", [True, False])
+@pytest.mark.parametrize("way", ["get", "make", "asked"])
+def test_a_name_is_not_both_partitioned_and_unpartitioned(
+    tmp_path: Path, way: str, partitioned_first: bool, head_start: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topics, partitioned = broker.topics, broker.topics.partitioned
+        for number in range(5):
+            name = TopicName.get(f"{TOPIC}-{number}")
+            making = topics.make(name) if way == "make" else topics.get(name, True)
+            parted = partitioned.metadata(name, True) if way == "asked" else None
+            both = [parted or partitioned.create(name, 2), making]
+            if not partitioned_first:
+                both.reverse()
+            first = asyncio.ensure_future(both[0])
+            for _ in range(head_start):
+                await asyncio.sleep(0)
+            found = await asyncio.gather(first, both[1], return_exceptions=True)
+            errors = [each for each in found if isinstance(each, BaseException)]
+            assert all(isinstance(each, PulsarError) for each in errors), errors
+            is_partitioned = (await partitioned.read(name)).partitions > 0
+            assert is_partitioned != await topics.exists(name)
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
+
+
+def test_who_asks_for_a_partitioned_topic_waits_for_who_opens_a_plain_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        opening = asyncio.ensure_future(broker.topics.get(NAME, create=True))
+        await asyncio.sleep(0)
+        with pytest.raises(TopicExists):
+            await broker.topics.partitioned.create(NAME, 2)
+        assert opening.done() and await opening is await broker.topic()
+        assert not await broker.node.store.exists(PATH)
+
+    run(tmp_path, scenario)
+
+
+def test_reading_a_topic_leaves_the_list_of_the_others_cached(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned, store = broker.topics.partitioned, broker.node.store
+        other = TopicName.get(TOPIC + "-other")
+        await partitioned.create(NAME, 2)
+        assert await partitioned.partitions(NAME) == 2
+        asked: list[str] = []
+        children = store.children
+
+        def counted(path: str) -> Any:
+            asked.append(path)
+            return children(path)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "children", counted)
+            assert (await partitioned.read(NAME)).partitions == 2
+            assert await partitioned.partitions(other) == 0
+        assert asked == []
+
+    run(tmp_path, scenario)
+
+
+def test_reading_a_topic_drops_the_value_that_was_cached(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        await partitioned.create(NAME, 2)
+        assert await partitioned.partitions(NAME) == 2
+        broker.topics._cache.close()  # the news are late
+        await broker.node.store.put(PATH, b'{"partitions":3}')
+        assert await partitioned.partitions(NAME) == 2
+        assert (await partitioned.read(NAME)).partitions == 3
+        assert await partitioned.partitions(NAME) == 3
 
     run(tmp_path, scenario)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from one_bookie import until
+from one_broker import Broker, run
 from pyxbroker.bookie.space import Usage
 from pyxbroker.broker.broker import ProducerNames
 from pyxbroker.metadata.embedded_tree import Tree
@@ -143,3 +144,49 @@ def test_connections_from_one_address_are_counted_while_they_live(tmp_path: Path
         await service.stop()
 
     asyncio.run(main())
+
+
+def test_a_defect_met_while_a_connection_closes_keeps_nobody_else_attached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(consumer: object) -> None:
+        raise ZeroDivisionError("broken")
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, subscription="one")
+        await client.subscribe(2, subscription="two")
+        topic = await broker.topic()
+        one, two = (topic.subscriptions[name] for name in ("one", "two"))
+        monkeypatch.setattr(one, "remove_consumer", broken)
+        client.far.close()
+        await until(lambda: not two.consumers)
+        assert "internal error" in caplog.text
+        assert one.consumers
+
+    run(tmp_path, scenario)
+
+
+def test_a_defect_of_one_topic_leaves_the_others_looked_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked_at = []
+
+    async def scenario(broker: Broker) -> None:
+        for name in ("a", "b", "c"):
+            topic = await broker.topic(f"persistent://public/default/{name}")
+            topic_name = name
+
+            def look(name: str = topic_name) -> None:
+                looked_at.append(name)
+                if name == "b":
+                    raise ZeroDivisionError("broken")
+
+            for method in ("check_age", "free_space"):
+                monkeypatch.setattr(topic, method, look)
+        await broker.topics.check_ages()
+        await broker.topics.free_space()
+        assert sorted(looked_at) == ["a", "a", "b", "b", "c", "c"]
+        assert "the age of a topic could not be looked at" in caplog.text
+
+    run(tmp_path, scenario)

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 cdef struct DelayedItem:
-    uint64_t when       # due time in ms and the number of the ledger, see delayed.pyx
+    uint64_t when       # due time in ms and the number of the ledger, see delayed_index.pyx
     int64_t entry_id
 
 cdef class DelayedIndex:

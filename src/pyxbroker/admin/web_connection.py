@@ -2,8 +2,9 @@
 
 A connection waits for a head, answers its request while the body comes in, then waits for the next
 head. What a client sends ahead is kept in order, up to a bound, and the socket is not read
-meanwhile. A client that is too slow, sends too much or is not understood gets a refusal behind the
-answers that it waits for, and is closed. What its bytes mean is `request_parser`'s to say.
+meanwhile; the next answer is made when the client has taken enough of the last one. A client that
+is too slow, sends too much or is not understood gets a refusal behind the answers that it waits
+for, and is closed. What its bytes mean is `request_parser`'s to say.
 
 There is one deadline at a time: for a head, for a body, for the next request, or for the end.
 """
@@ -179,6 +180,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(HttpError(408, f"The body did not come within {BODY_TIMEOUT_S:g} s."))
 
     def _on_stalled(self) -> None:
+        # No answer is written while the client is behind: it can only become less.
         unsent = self._transport.get_write_buffer_size()
         if unsent >= self._unsent:
             self.abort()
@@ -298,6 +300,8 @@ class HttpConnection(asyncio.Protocol):
         try:
             response = await self._server.answer(request)
             keep_alive = await self._respond(request, response)
+            if keep_alive:
+                await self._make_room(request)
         except asyncio.CancelledError:
             self.abort()
             raise
@@ -367,24 +371,35 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.writelines([b"%x\r\n" % len(piece), piece, b"\r\n"])
             else:
                 self._transport.write(piece)
-            if self._writable is not None:
-                await self._writable
-            if self._transport.is_closing():
-                raise ConnectionResetError
+            await self._until_writable()
         if chunked:
             self._transport.write(b"0\r\n\r\n")
+
+    async def _make_room(self, request: Request) -> None:
+        """Waits for the client to take what is written: who reads nothing gets no more answers.
+
+        The rest of the body comes in meanwhile: many clients read nothing before they sent it all.
+        """
+        if not request.body.complete:
+            request.body.discard()
+            self._resume_reading()
+        await self._until_writable()
+
+    async def _until_writable(self) -> None:
+        """Waits while the client is behind. Raises ConnectionResetError when it has gone."""
+        if self._writable is not None:
+            await self._writable
+        if self._transport.is_closing():
+            raise ConnectionResetError
 
     def _on_answered(self, request: Request, keep_alive: bool) -> None:
         self._current = None
         if not keep_alive:
             self._waiting.clear()
             self._close()
-        elif request.body.complete:
+        elif request.body.complete or self._parser.has_ended or self._server.is_stopping:
             self._next()
-        else:
-            # The next request begins behind the rest of the body, whose deadline stays.
-            request.body.discard()
-            self._resume_reading()
+        # Else the next request begins behind the rest of the body, whose deadline stays.
 
     def _next(self) -> None:
         """Answers what waits, or waits for the next request."""

@@ -30,9 +30,10 @@ from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.settings.config import Config
 
-log = get_logger("pyxbroker.service")
+log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
+COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 
 
@@ -137,9 +138,10 @@ class Broker:
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics; None is a place to stop within one that takes long."""
         config = self.config
+        each = config.exposeTopicLevelMetricsInPrometheus
         detail = Detail(
-            producers=config.exposeProducerLevelMetricsInPrometheus,
-            consumers=config.exposeConsumerLevelMetricsInPrometheus,
+            producers=each and config.exposeProducerLevelMetricsInPrometheus,
+            consumers=each and config.exposeConsumerLevelMetricsInPrometheus,
         )
         return read_stats(self.topics, detail)
 
@@ -149,8 +151,8 @@ class Broker:
 
     def accept(self, sock: socket.socket, peer: str, address: str) -> None:
         """Serves one more client: a connected, non-blocking socket from an address."""
-        self._connections_of[address] += 1
         self.connections.accept(sock, peer, Session(address))
+        self._connections_of[address] += 1
 
     def on_disconnected(self, address: str) -> None:
         """One connection less."""
@@ -212,6 +214,10 @@ class Broker:
         """Closes topics and connections, and waits for what they have written."""
         await self.topics.close()
         await self.producer_names.close()
+        live = list(self.connections.live)
+        if tasks := [task for each in live for task in each.session.tasks]:
+            # They meet closed topics now, and end; what they wrote to metadata is whole then.
+            await asyncio.wait(tasks, timeout=COMMANDS_END_S)
         self.connections.turn.run(self._close_connections)
         await self._ledgers.stop()
 

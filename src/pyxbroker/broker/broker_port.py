@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +12,10 @@ from pyxbroker.base.log import get_logger
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
 
-log = get_logger("pyxbroker.service")
+log = get_logger("pyxbroker.broker")
 
 BACKLOG = 1024
+_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 ACCEPT_RETRY_S = 1.0
 
 
@@ -43,9 +45,10 @@ class BrokerPort:
         except BlockingIOError:
             return
         except OSError as error:
-            # Out of descriptors, most likely: those that wait in the backlog are asked for again
-            # later.
             log.error("a connection could not be accepted", error=error)
+            if error.errno not in _OUT_OF:
+                return  # Of that connection alone (accept(2)): the next one is accepted at once.
+            # Those that wait in the backlog are asked for again later.
             loop = broker.connections.loop
             loop.remove_reader(self._socket)
             loop.call_later(ACCEPT_RETRY_S, self._accept_again)

@@ -26,7 +26,7 @@ from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connections
 from pyxbroker.ledger.client import LedgerClient
 
-log = get_logger("pyxbroker.service")
+log = get_logger("pyxbroker.broker")
 
 
 class PublishGate:

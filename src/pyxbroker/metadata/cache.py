@@ -60,5 +60,9 @@ class MetadataCache:
         self._values.pop(path, None)
         self._changes += 1
 
+    def forget_value(self, path: str) -> None:
+        """The value of a node may not be as it was; what else is kept stays until there is news."""
+        self._values.pop(path, None)
+
     def close(self) -> None:
         self._unsubscribe()

@@ -34,7 +34,7 @@ from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.store import MetadataStore, open_store
 from pyxbroker.settings.config import DEFAULT_METADATA_URL, Config
 
-log = get_logger("pyxbroker.service")
+log = get_logger("pyxbroker.standalone")
 
 BOOKIE_PORT = 3181  # part of the embedded bookie's name; nothing listens on it
 LOSS_ACCEPTED = "a loss is accepted"

@@ -27,7 +27,7 @@ from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
 
-log = get_logger("pyxbroker.service")
+log = get_logger("pyxbroker.standalone")
 
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 

@@ -4,10 +4,12 @@ PersistentTopics and NonPersistentTopics.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import zlib
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
@@ -23,7 +25,7 @@ from pyxbroker.admin.resources.names import (
     strings_of,
     topic_of,
 )
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import PERSISTENT, TopicName
@@ -34,6 +36,12 @@ NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
 EXISTS = "This topic already exists"
 NO_NAMESPACE = "Namespace does not exist"
+# Names that are handled in one piece: 100,000 would keep the loop for a second.
+SLICE = 256
+# Every hash that a name can have.
+ALL = (0, 1 << 32)
+
+T = TypeVar("T")
 
 
 # --- lists ------------------------------------------------------------------------------------
@@ -48,14 +56,13 @@ async def get_list(request: Request) -> Response:
     broker = request.app.broker
     if domain == PERSISTENT:
         encoded = await broker.metadata.children(paths.managed_ledgers(namespace))
-        names = _names(domain, namespace, encoded)
+        names = await _names(domain, namespace, encoded)
     else:
         names = broker.topics.open_names(namespace, domain)
     bundle = request.argument("bundle")
-    if bundle is not None:
-        low, high = await _bundle(request, namespace, bundle)
-        names = [name for name in names if low <= zlib.crc32(str(name).encode()) < high]
-    return _listed(request, names)
+    return await _listed(
+        request, names, ALL if bundle is None else await _bundle(request, namespace, bundle)
+    )
 
 
 async def get_partitioned_list(request: Request) -> Response:
@@ -64,17 +71,54 @@ async def get_partitioned_list(request: Request) -> Response:
     await check_namespace(request, namespace, NO_NAMESPACE)
     path = paths.partitioned_topics(namespace, domain)
     encoded = await request.app.broker.metadata.children(path)
-    return _listed(request, _names(domain, namespace, encoded))
+    return await _listed(request, await _names(domain, namespace, encoded))
 
 
-def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
-    found = (topic_of_node(domain, namespace, each) for each in encoded)
-    return [each for each in found if each is not None]
+async def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
+    names: list[TopicName] = []
+    async for part in _in_slices(encoded):
+        found = (topic_of_node(domain, namespace, each) for each in part)
+        names += [each for each in found if each is not None]
+    return names
 
 
-def _listed(request: Request, names: list[TopicName]) -> Response:
+async def _listed(
+    request: Request, names: list[TopicName], hashes: tuple[int, int] = ALL
+) -> Response:
+    """The answer: in order, those whose hashes are from the first of `hashes` to before the other.
+
+    The broker's own are there if the request says so.
+    """
     with_system = request.argument("includeSystemTopic")
-    return Response.json(sorted(str(name) for name in names if with_system or not name.is_system))
+    low, high = hashes
+    chosen: list[str] = []
+    async for part in _in_slices(names):
+        texts = [str(each) for each in part if with_system or not each.is_system]
+        if hashes != ALL:
+            texts = [text for text in texts if low <= zlib.crc32(text.encode()) < high]
+        chosen += texts
+    if len(chosen) <= SLICE:
+        return Response(_encode(chosen), JSON)
+    loop = asyncio.get_running_loop()
+    return Response(await loop.run_in_executor(None, _encode, chosen), JSON)
+
+
+def _encode(names: list[str]) -> bytes:
+    """Sorts the names and writes them in JSON, in parts: a thread lets others run between them."""
+    names.sort()
+    parts = (
+        json.dumps(names[at : at + SLICE], separators=(",", ":"), ensure_ascii=False)[1:-1]
+        for at in range(0, len(names), SLICE)
+    )
+    return f"[{','.join(parts)}]".encode()
+
+
+async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
+    """A list in parts; others have their turn between them."""
+    for at in range(0, len(items), SLICE):
+        if at:
+            await asyncio.sleep(0)
+        yield items[at : at + SLICE]
 
 
 async def _bundle(request: Request, namespace: str, bundle: str) -> tuple[int, int]:

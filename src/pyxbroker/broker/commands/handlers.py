@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -225,19 +225,27 @@ class Handlers:
         """The connection is gone, and everything that its client had open with it."""
         # Commands that are still under way finish: what they began in metadata must not be left
         # half.
-        for producer in list(connection.producers.values()):
-            producer.topic.remove_producer(producer)
-        consumers = list(connection.consumers.values())
+        session = connection.session
+        session.end()
+        self.broker.on_disconnected(session.address)
+        liveness.on_answer(connection)
+        leaving: list[Callable[[], None]] = [
+            *(partial(each.topic.remove_producer, each) for each in connection.producers.values()),
+            *(
+                partial(each.subscription.remove_consumer, each)
+                for each in connection.consumers.values()
+            ),
+            *(each.forget for each in session.watchers.values()),
+        ]
         connection.producers.clear()
         connection.consumers.clear()
-        for consumer in consumers:
-            consumer.subscription.remove_consumer(consumer)
-        for watcher in connection.session.watchers.values():
-            watcher.forget()
-        connection.session.watchers.clear()
-        liveness.on_answer(connection)
-        connection.session.end()
-        self.broker.on_disconnected(connection.session.address)
+        session.watchers.clear()
+        for leave in leaving:
+            # A defect met by one of them must not keep the others attached.
+            try:
+                leave()
+            except Exception as error:
+                self.on_internal_error(connection, error)
         log.info("disconnected", peer=connection.peer)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -368,16 +376,25 @@ class Handlers:
         silent.
         """
         for connection in live:
-            if connection.heard or connection.is_paused:
-                connection.heard = False
-                connection.session.ping_sent = False
-            elif not connection.established or connection.session.ping_sent:
-                log.info("closed: silent for too long", peer=connection.peer)
+            try:
+                self._check_alive(connection)
+            except Exception as error:
+                self.on_internal_error(connection, error)
                 connection.close()
-                continue
-            if connection.established and not connection.session.ping_sent:
-                connection.session.ping_sent = True
-                connection.send_frame(replies.ping())
+
+    @staticmethod
+    def _check_alive(connection: Connection) -> None:
+        session = connection.session
+        if connection.heard or connection.is_paused:
+            connection.heard = False
+            session.ping_sent = False
+        elif not connection.established or session.ping_sent:
+            log.info("closed: silent for too long", peer=connection.peer)
+            connection.close()
+            return
+        if connection.established and not session.ping_sent:
+            session.ping_sent = True
+            connection.send_frame(replies.ping())
 
     # --- lookups ------------------------------------------------------------------------------
 

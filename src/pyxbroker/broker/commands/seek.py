@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyxbroker.base.errors import MetadataStoreError, UnknownError
@@ -45,7 +46,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         raise UnknownError("Error when resetting subscription: Failed to fence subscription")
     topic.check_open()
     try:
-        with _Move(subscription):
+        with _moving(subscription):
             await subscription.seek(mark_delete, ack_set)
     finally:
         if not subscription.is_durable:
@@ -53,33 +54,28 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     connection.send_frame(replies.success(message.request_id))
 
 
-class _Move:
-    """A subscription that is being moved: its consumers are sent away, and who comes waits."""
-
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        self._done: asyncio.Future[None] = subscription.topic.loop.create_future()
-        self._moves = [
-            (each.connection.session.moves, each.consumer_id) for each in subscription.consumers
-        ]
-
-    def __enter__(self) -> None:
-        subscription = self._subscription
-        subscription.closing = True
-        subscription.move = self._done
-        for moves, consumer_id in self._moves:
-            moves[consumer_id] = self._done
+@contextlib.contextmanager
+def _moving(subscription: Subscription) -> Iterator[None]:
+    """A subscription is being moved: its consumers are sent away, and who comes waits."""
+    done: asyncio.Future[None] = subscription.topic.loop.create_future()
+    consumers = [
+        (each.connection.session.moves, each.consumer_id) for each in subscription.consumers
+    ]
+    subscription.closing = True
+    subscription.move = done
+    for moves, consumer_id in consumers:
+        moves[consumer_id] = done
+    try:
         subscription.disconnect()
-
-    def __exit__(self, *_: object) -> None:
-        subscription = self._subscription
+        yield
+    finally:
         subscription.closing = False
         subscription.move = None
-        for moves, consumer_id in self._moves:
+        for moves, consumer_id in consumers:
             # The consumer may have come back on another topic, and been sent away there.
-            if moves.get(consumer_id) is self._done:
+            if moves.get(consumer_id) is done:
                 del moves[consumer_id]
-        self._done.set_result(None)
+        done.set_result(None)
 
 
 async def over(connection: Connection, move: asyncio.Future[None] | None) -> None:

@@ -248,7 +248,10 @@ class TopicLists:
     async def _watch(self, connection: Connection, message: Any) -> TopicListWatcher:
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._watchable(message.topics_pattern)
-        if len(connection.session.watchers) >= WATCHERS_MAX:
+        session = connection.session
+        opening = sum(kind == "watcher" for kind, _ in session.opening)
+        # The one that is asked for is among those that are being opened.
+        if len(session.watchers) + opening > WATCHERS_MAX:
             raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
         watched = self._watched.get(namespace)
         if watched is None:

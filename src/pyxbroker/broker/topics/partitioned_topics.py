@@ -4,12 +4,14 @@ A partitioned topic is a node in metadata that says how many partitions it has
 (PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
 named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
 are being deleted, so that nobody makes one of them again; `beingMade` while many are being made, so
-that who was interrupted can go on. Mirrors PartitionedTopicResources and
+that who was interrupted can go on; `growingTo` while further ones are made, so that these are found
+again before clients are told of them. Mirrors PartitionedTopicResources and
 BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +32,7 @@ from pyxbroker.broker.topics.partition_nodes import each_of, make_nodes, one_bat
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, Put
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound, Put
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -39,12 +41,14 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 BEING_MADE = "beingMade"  # in the record until all partitions are there; Pulsar ignores it
+GROWING_TO = "growingTo"  # how many partitions an update makes; Pulsar ignores it too
 
 
 class PartitionedTopic(NamedTuple):
     """What metadata says of one partitioned topic."""
 
     partitions: int
+    target: int  # more than partitions while an update makes further ones
     deleted: bool  # or about to be
     fields: dict[str, Any]  # of the record, some of which are not ours
     version: int
@@ -55,7 +59,7 @@ class PartitionedTopic(NamedTuple):
         return BEING_MADE in self.fields
 
 
-NOT_PARTITIONED = PartitionedTopic(0, False, {}, MUST_NOT_EXIST)
+NOT_PARTITIONED = PartitionedTopic(0, 0, False, {}, MUST_NOT_EXIST)
 
 
 class PartitionedTopics:
@@ -68,7 +72,7 @@ class PartitionedTopics:
         self._store = store
         self._cache = cache
         self._topics = topics
-        self._being_changed: set[TopicName] = set()
+        self._being_changed: dict[TopicName, asyncio.Event] = {}  # set when that is over
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -89,7 +93,7 @@ class PartitionedTopics:
         """What metadata says now; NOT_PARTITIONED when there is nothing."""
         path = _path(name)
         found = await self._store.get(path)
-        self._cache.forget(path)
+        self._cache.forget_value(path)
         return NOT_PARTITIONED if found is None else _decode(path, found.value, found.version)
 
     async def metadata(self, name: TopicName, auto_create: bool) -> int:
@@ -123,11 +127,17 @@ class PartitionedTopics:
         return await self._topics.exists(name)
 
     async def _create_default(self, name: TopicName, count: int) -> int:
+        """The partitions of a topic that somebody asks for first, and others at the same time."""
         self._check_count(count)
-        try:
-            await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
-        except BadVersion:
-            return (await self.read(name)).partitions
+        while name in self._being_changed:
+            await self._being_changed[name].wait()
+        with self._changing(name):
+            if await self._topics.comes_to_be(name):
+                return 0
+            try:
+                await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
+            except BadVersion:
+                return (await self.read(name)).partitions
         log.info("a partitioned topic was made", topic=name, partitions=count)
         return count
 
@@ -138,8 +148,8 @@ class PartitionedTopics:
         partitioned topic of the name, TopicNotFound for a partition that there is not.
         """
         if not name.is_partitioned:
-            if await self.partitions(name) and (await self.read(name)).partitions:
-                raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+            if await self.partitions(name):
+                await self.check_not_partitioned(name)
             return create
         whole = TopicName.get(name.partitioned_topic_name)
         now = await self._cached(whole)
@@ -156,6 +166,11 @@ class PartitionedTopics:
             raise NotAllowed(f"Partition metadata not found for the partitioned topic: {name}")
         return False
 
+    async def check_not_partitioned(self, name: TopicName) -> None:
+        """Raises NotAllowed when there is a partitioned topic of the name."""
+        if (await self.read(name)).partitions:
+            raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+
     # --- changing -----------------------------------------------------------------------------
 
     async def create(
@@ -170,12 +185,12 @@ class PartitionedTopics:
         self._check_count(count)
         if name.is_partitioned:
             raise NotAllowed(f"{name} is the name of a partition.")
-        if await self._topics.exists(name):
-            raise TopicExists(f"Topic {name} exists already.")
         fields: dict[str, Any] = {"partitions": count, "deleted": False}
         if properties is not None:
             fields["properties"] = properties
         with self._changing(name):
+            if await self._topics.comes_to_be(name):
+                raise TopicExists(f"Topic {name} exists already.")
             if not name.is_persistent:
                 await self._claim(name, count, fields)
             elif not await self._create_at_once(name, fields):
@@ -211,7 +226,7 @@ class PartitionedTopics:
             if found.is_being_made and found.partitions == count and not found.deleted:
                 return found
             raise TopicExists(f"Topic {name} exists already.") from error
-        return PartitionedTopic(count, False, fields, version)
+        return PartitionedTopic(count, count, False, fields, version)
 
     async def _finish(self, name: TopicName, made: PartitionedTopic) -> None:
         """All partitions are there."""
@@ -220,36 +235,48 @@ class PartitionedTopics:
             await self._write(name, fields, made.version)
         except BadVersion as error:
             found = await self.read(name)
-            if found.is_being_made or found.deleted or found.partitions != made.partitions:
-                raise ServiceNotReady(f"The partitions of {name} are being changed.") from error
+            if (
+                found.is_being_made
+                or found.deleted
+                or found.partitions != made.partitions
+                or found.target != made.target
+            ):
+                raise _being_changed(name) from error
 
     async def update(self, name: TopicName, count: int) -> None:
-        """Makes further partitions, with the subscriptions that the topic has.
+        """Makes further partitions, with the subscriptions that the topic has; what was interrupted
+        is completed.
 
         Raises TopicNotFound when the topic is not partitioned, PartitionsNotAllowed when it has
-        more or may not have so many.
+        more or may not have so many, ServiceNotReady while it is being deleted.
         """
         with self._changing(name):
             found = await self._existing(name)
+            if found.deleted:
+                raise ServiceNotReady(f"Topic {name} is being deleted.")
             limit = self._config.maxNumPartitionsPerPartitionedTopic
             if limit and count > limit:
                 raise PartitionsNotAllowed(
                     f"Desired partitions {count} can't be greater than the maximum partitions per"
                     f" topic {limit}."
                 )
-            if count < found.partitions:
+            if count < found.target:
                 raise PartitionsNotAllowed(
                     f"Desired partitions {count} can't be less than the current partitions"
-                    f" {found.partitions}."
+                    f" {found.target}."
                 )
             if name.is_persistent:
+                if count > found.target:
+                    # Who is interrupted leaves partitions that can be found, and deleted.
+                    found = await self._mark(name, found, {GROWING_TO: count})
                 # Subscriptions come before producers: these see the partitions when metadata has
                 # them.
                 first = 0 if found.is_being_made else found.partitions
                 await make_nodes(self._store, name, first, count)
                 await self._copy_subscriptions(name, found.partitions, count)
-            grown = found._replace(partitions=count, fields=found.fields | {"partitions": count})
-            await self._finish(name, grown)
+            fields = found.fields | {"partitions": count}
+            fields.pop(GROWING_TO, None)
+            await self._finish(name, found._replace(partitions=count, target=count, fields=fields))
 
     async def _copy_subscriptions(self, name: TopicName, first: int, count: int) -> None:
         """Makes the subscriptions of the first partitions in those from first on, up to count."""
@@ -285,31 +312,68 @@ class PartitionedTopics:
         """
         with self._changing(name):
             found = await self._existing(name)
-            partitions = [name.partition(index) for index in range(found.partitions)]
+            partitions = [name.partition(index) for index in range(found.target)]
             if not force:
                 for each in partitions:
                     self._topics.check_unused(each)
-            await self._write(name, found.fields | {"deleted": True}, found.version)
+            marked = await self._mark(name, found, {"deleted": True})
             for each in partitions:
                 await self._topics.delete_by_name(each, force=True)
-            await self.forget(name)
+            await self._forget(name, marked.version)
+
+    async def forget_unused(self, name: TopicName) -> None:
+        """Deletes the number of partitions when there is none of them any more."""
+        with self._changing(name):
+            found = await self.read(name)
+            if not found.target:
+                return
+            for index in range(found.target):
+                if await self._topics.exists(name.partition(index)):
+                    return
+            await self._forget(name, found.version)
+            log.info("its last partition was deleted", topic=name)
+
+    async def _mark(
+        self, name: TopicName, found: PartitionedTopic, marks: dict[str, Any]
+    ) -> PartitionedTopic:
+        """Adds to the record what is about to be done. Raises ServiceNotReady."""
+        fields = found.fields | marks
+        try:
+            version = await self._write(name, fields, found.version)
+        except BadVersion as error:
+            raise _being_changed(name) from error
+        return found._replace(fields=fields, version=version)
 
     @contextmanager
     def _changing(self, name: TopicName) -> Iterator[None]:
-        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady."""
-        if name in self._being_changed:
-            raise ServiceNotReady(f"The partitions of {name} are being changed.")
-        self._being_changed.add(name)
+        """Partitions are made, or deleted, by one request at a time. Raises ServiceNotReady.
+
+        Meanwhile nobody begins to make a topic of the name that is not partitioned.
+        """
+        self.check_unchanged(name)
+        over = self._being_changed[name] = asyncio.Event()
         try:
             yield
         finally:
-            self._being_changed.discard(name)
+            del self._being_changed[name]
+            over.set()
 
-    async def forget(self, name: TopicName) -> None:
-        """Deletes the number of partitions."""
+    def check_unchanged(self, name: TopicName) -> None:
+        """Raises ServiceNotReady while partitions of the topic are made, or deleted."""
+        if name in self._being_changed:
+            raise _being_changed(name)
+
+    async def _forget(self, name: TopicName, version: int) -> None:
+        """Deletes the number of partitions, unless it has changed. Raises ServiceNotReady."""
         path = _path(name)
-        await self._store.delete(path)
-        self._cache.forget(path)
+        try:
+            await self._store.delete(path, version)
+        except BadVersion as error:
+            raise _being_changed(name) from error
+        except NotFound:
+            pass  # Somebody else has done so.
+        finally:
+            self._cache.forget(path)
 
     async def _existing(self, name: TopicName) -> PartitionedTopic:
         found = await self.read(name)
@@ -339,6 +403,10 @@ def _path(name: TopicName) -> str:
     return paths.partitioned_topic(name.namespace, name.local_name, name.domain)
 
 
+def _being_changed(name: TopicName) -> ServiceNotReady:
+    return ServiceNotReady(f"The partitions of {name} are being changed.")
+
+
 def _encode(fields: dict[str, Any]) -> bytes:
     return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -346,8 +414,8 @@ def _encode(fields: dict[str, Any]) -> bytes:
 def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
     try:
         fields = json.loads(value)
-        return PartitionedTopic(
-            int(fields["partitions"]), bool(fields.get("deleted")), fields, version
-        )
+        partitions = int(fields["partitions"])
+        target = max(partitions, int(fields.get(GROWING_TO, 0)))
+        return PartitionedTopic(partitions, target, bool(fields.get("deleted")), fields, version)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error

@@ -181,6 +181,7 @@ class Subscription:
             self._past_bytes_out += consumer.bytes_out
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
+            self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
     def disconnect(self, but: Consumer | None = None) -> None:
@@ -256,12 +257,15 @@ class Subscription:
     async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
 
-        ack_set: the messages that are wanted of the batch which comes first.
+        ack_set: the messages that are wanted of the batch which comes first. An error (LedgerError,
+        MetadataError) says that the move is not durable: it holds until the topic is opened anew.
         """
         self.cursor.reset(mark_delete, ack_set)
         self.dispatcher.reset()
-        await self.cursor.persist()
-        self.dispatcher.wake()
+        try:
+            await self.cursor.persist()
+        finally:
+            self.dispatcher.wake()
 
     async def delete(self) -> None:
         """Removes the subscription; it has no consumers any more."""

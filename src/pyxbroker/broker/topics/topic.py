@@ -166,7 +166,11 @@ class Topic:
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
             self._count_past(producer)
-            self._last_active = self.loop.time()
+            self.on_used()
+
+    def on_used(self) -> None:
+        """Somebody who used it leaves: the time that it is inactive begins."""
+        self._last_active = self.loop.time()
 
     def _count_past(self, producer: Producer) -> None:
         self._past_msg_in += producer.msg_in

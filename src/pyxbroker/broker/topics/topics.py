@@ -99,7 +99,7 @@ class Topics:
             topic = self._topics.get(name)
             if topic is not None and not topic.fenced:
                 return topic
-            self._check_settled(name)
+            self._check_settled(name, create)
             under_way = self._opening.get(name)
             if under_way is None:
                 under_way = (self._begin(name, self._open(name, create), create), create)
@@ -117,16 +117,21 @@ class Topics:
         future.add_done_callback(lambda _: self._opening.pop(name, None))
         return future
 
-    def _check_settled(self, name: TopicName) -> None:
-        """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet."""
+    def _check_settled(self, name: TopicName, create: bool) -> None:
+        """Raises ServiceNotReady while a topic is closed or deleted: it is not opened again yet.
+
+        Nor is it made while it may become a partitioned one.
+        """
         topic = self._topics.get(name)
         if self._closing or (topic is not None and (topic.being_deleted or not topic.is_gone)):
             raise ServiceNotReady(f"Topic {name} is being closed; look it up again.")
+        if create:
+            self.partitioned.check_unchanged(name)
 
     async def make(self, name: TopicName, properties: Mapping[str, str] = NONE) -> Topic:
         """The topic, made if need be, whatever the policies say of clients that would do that.
 
-        properties are those of a new one.
+        properties are those of a new one. Raises NotAllowed where there is a partitioned topic.
         """
         topic = self._topics.get(name)
         if topic is not None and not topic.fenced:
@@ -135,9 +140,15 @@ class Topics:
         if found is not None:
             await asyncio.wait([found[0]])
             return await self.make(name, properties)
-        self._check_settled(name)
-        loading = self._load(name, create=True, properties=properties)
-        return await asyncio.shield(self._begin(name, loading, create=True))
+        self._check_settled(name, create=True)
+        return await asyncio.shield(self._begin(name, self._make(name, properties), create=True))
+
+    async def _make(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
+        # Who asked may have looked before a partitioned topic was made; one that is there already
+        # is opened, if only to be deleted.
+        if not (name.is_partitioned or await self.exists(name)):
+            await self.partitioned.check_not_partitioned(name)
+        return await self._load(name, create=True, properties=properties)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
         policies = await self.check_name(name)
@@ -223,6 +234,13 @@ class Topics:
         if not name.is_persistent:
             return False
         return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
+
+    async def comes_to_be(self, name: TopicName) -> bool:
+        """As exists, but waits for who is opening the topic, and perhaps making it."""
+        opening = self._opening.get(name)
+        if opening is not None:
+            await asyncio.wait([opening[0]])
+        return await self.exists(name)
 
     async def subscription_names(self, name: TopicName) -> list[str]:
         """The durable subscriptions of a persistent topic, open or not."""
@@ -341,6 +359,8 @@ class Topics:
                     await self._forget_partitions(topic.name)
             except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
+            except Exception as error:
+                log.failure("an inactive topic was not deleted", error, topic=topic.name)
 
     async def _forget_partitions(self, name: TopicName) -> None:
         """Deletes the number of partitions when the last partition was deleted."""
@@ -350,22 +370,28 @@ class Topics:
         ):
             return
         whole = TopicName.get(name.partitioned_topic_name)
-        count = await self.partitioned.partitions(whole)
-        found = [await self.exists(whole.partition(index)) for index in range(count)]
-        if found and not any(found):
-            await self.partitioned.forget(whole)
-            log.info("its last partition was deleted", topic=whole)
+        try:
+            await self.partitioned.forget_unused(whole)
+        except (PulsarError, MetadataError) as error:
+            log.warning("the number of partitions was not deleted", topic=whole, error=error)
 
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
         async for topic in self._in_slices():
-            topic.check_age()
+            # A defect of one topic is not one of the others, nor of the broker.
+            try:
+                topic.check_age()
+            except Exception as error:
+                log.failure("the age of a topic could not be looked at", error, topic=topic.name)
 
     async def free_space(self) -> None:
         """Called while space is short: what everybody has acknowledged goes at once."""
         async for topic in self._in_slices():
             if topic.name.is_persistent and not topic.fenced:
-                topic.free_space()
+                try:
+                    topic.free_space()
+                except Exception as error:
+                    log.failure("the space of a topic could not be freed", error, topic=topic.name)
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
