@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pulsar
 import pytest
@@ -42,13 +43,21 @@ def holder(broker: Broker, topic: str) -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process: one of its threads gets the signal first, and the others a little later."""
+    os.kill(process.pid, signal.SIGSTOP)
+    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+        while ") T " not in (thread / "stat").read_text():
+            time.sleep(0.001)
+
+
 def test_the_place_of_a_stopped_client_is_taken(
     new_client: ClientFactory, topic: str, holder: subprocess.Popen[bytes]
 ) -> None:
     client = new_client(operation_timeout_seconds=20)
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
-    os.kill(holder.pid, signal.SIGSTOP)
+    stop(holder)
     began = time.monotonic()
     consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Exclusive)
     assert time.monotonic() - began < 12
