@@ -108,10 +108,14 @@ def test_on_a_disk_that_others_filled_deleting_acknowledging_and_a_restart_work(
 ) -> None:
     broker, doomed = full_broker, topic + "-doomed"
     client = new_client(broker.url)
-    consumer = client.subscribe(topic, "s")
-    client.subscribe(doomed, "s").close()
     for each in (topic, doomed):
+        client.subscribe(each, "s").close()
         publish(client, each, 1000)
+    client.close()
+    broker.stop()  # which flushes: what is deleted later is in entry logs, and frees their space
+    broker.start()
+    client = new_client(broker.url)
+    consumer = client.subscribe(topic, "s")
     until(lambda: sum(reserves(disk.path)) >= 8 << 20, "a reserve")
     received = receive_all(consumer)
     assert len(received) == 1000
