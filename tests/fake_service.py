@@ -9,6 +9,7 @@ from typing import Any
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
+from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 
@@ -83,12 +84,6 @@ class Topic:
         return sum(each.throughput_out for each in self.subscriptions)
 
 
-@dataclass
-class Lookup:
-    broker_url: str
-    http_url: str
-
-
 class FakeService:
     """Answers lookups of any topic, unless `refusal` is set; is well, unless `broken` is set."""
 
@@ -103,11 +98,11 @@ class FakeService:
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 
-    async def lookup(self, topic_name: str) -> Lookup:
+    async def lookup(self, topic_name: str) -> Addresses:
         self.looked_up.append(topic_name)
         if self.refusal is not None:
             raise self.refusal
-        return Lookup("pulsar://localhost:6650", "http://localhost:8080")
+        return Addresses("pulsar://localhost:6650", "http://localhost:8080")
 
     def failure(self) -> str | None:
         return self.broken

@@ -7,17 +7,17 @@ import itertools
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, NamedTuple, cast
+from types import TracebackType
+from typing import Any, NamedTuple
 
 from one_bookie import Node, append
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.broker import LookupResult
+from pyxbroker.broker import broker as served
+from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
-from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
@@ -38,16 +38,6 @@ class Message(NamedTuple):
     data: bytes
 
 
-class ProducerNames:
-    """Names for producers that bring none."""
-
-    def __init__(self) -> None:
-        self._numbers = itertools.count()
-
-    async def next(self) -> str:
-        return f"producer-{next(self._numbers)}"
-
-
 class Broker:
     """`async with` starts and stops it. Settings are Pulsar's."""
 
@@ -58,40 +48,30 @@ class Broker:
         # A test reads what a client got only when it asks for it: nobody answers in time.
         settings.setdefault("connectionLivenessCheckTimeoutMillis", 0)
         self.config = Config(**settings)
+        self.service: served.Broker
         self.topics: Topics
-        self.handlers: Handlers
         self.clients: list[Client] = []
 
     async def __aenter__(self) -> Broker:
         node = await self.node.__aenter__()
         await node.store.put(paths.namespace_policies("public/default"), b"{}")
-        self.topics = Topics(self.config, node.store, node.client, node.turn)
         self.storage_state = StorageState([])
-        self.publish_gate = PublishGate(
-            self.storage_state,
-            node.connections,
+        self.service = served.Broker(
+            self.config,
+            node.store,
             node.client,
-            lambda: self.topics,
-            self.config.storageUnavailableTimeoutMs / 1000,
+            node.connections,
+            self.storage_state,
+            Addresses("pulsar://here:1", "http://here:2"),
         )
+        # A test does itself what a broker does at intervals.
+        self.service.is_ready = True
+        self.topics = self.service.topics
+        self.publish_gate = self.service.publish_gate
         node.on_full = self.publish_gate.set_full
         node.on_trouble = self.storage_state.check
         self.storage_state.trouble = lambda: node.bookie.trouble
         self.storage_state.failure = lambda: "the journal failed" if node.bookie.failure else None
-        self.service: Any = SimpleNamespace(
-            config=self.config,
-            topics=self.topics,
-            metadata=node.store,
-            connections=node.connections,
-            producer_names=ProducerNames(),
-            publish_gate=self.publish_gate,
-            is_ready=True,
-            server_version="test",
-            lookup=self._lookup,
-            on_disconnected=lambda address: None,
-        )
-        self.handlers = Handlers(cast(Any, self.service))
-        node.connections.handlers = self.handlers
         return self
 
     async def __aexit__(
@@ -101,14 +81,11 @@ class Broker:
         trace: TracebackType | None,
     ) -> None:
         await self.topics.close()
+        await self.service.producer_names.close()
         for client in self.clients:
             client.connection.close()
             client.far.close()
         await self.node.__aexit__(kind, error, trace)
-
-    async def _lookup(self, topic: str) -> LookupResult:
-        await self.topics.check_name(TopicName.get(topic))
-        return LookupResult("pulsar://here:1", "http://here:2")
 
     async def topic(self, name: str = TOPIC) -> Topic:
         return await self.topics.get(TopicName.get(name), create=True)
@@ -120,6 +97,10 @@ class Broker:
     async def publish_to(self, topic: Topic, *data: bytes) -> list[tuple[int, int]]:
         """The same to any topic."""
         return await append(topic.managed_ledger, *map(section, data))
+
+    @property
+    def handlers(self) -> Handlers:
+        return self.service.handlers
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:

@@ -15,7 +15,7 @@ import pytest
 from fake_service import FakeService
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.errors import refusal_of
-from pyxbroker.admin.server import BACKLOG, WebServer
+from pyxbroker.admin.server import WebServer
 from pyxbroker.base.errors import PulsarError, ServiceNotReady, TopicNotFound
 from pyxbroker.base.listening import listen
 from pyxbroker.metadata import paths
@@ -42,7 +42,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     await store.open()
     await store.put(paths.cluster("standalone"), b"{}")
     service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
-    sock = listen("127.0.0.1", 0, BACKLOG)
+    sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
     server = WebServer(Application(cast(Any, service), service).answer, 0)
     await server.start(sock)
@@ -168,7 +168,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         store = MemoryStore()
         await store.open()
         service = FakeService(store, Config(webServicePort=0, bindAddress="127.0.0.1"))
-        sock = listen("127.0.0.1", 0, BACKLOG)
+        sock = listen("127.0.0.1", 0)
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
         server = WebServer(Application(cast(Any, service), service).answer, 0)
@@ -186,7 +186,7 @@ def test_listen_needs_a_free_port() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="in use"):
-            listen("127.0.0.1", taken.getsockname()[1], BACKLOG)
+            listen("127.0.0.1", taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("kind", [PulsarError, *subclasses(PulsarError)])

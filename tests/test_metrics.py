@@ -21,7 +21,7 @@ from fake_service import STORAGE, FakeService, Subscription, Topic
 from one_broker import Broker, run
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
-from pyxbroker.admin.server import BACKLOG, WebServer
+from pyxbroker.admin.server import WebServer
 from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
 from pyxbroker.broker.topics.shards import Shards
@@ -407,7 +407,7 @@ def test_a_client_that_takes_gzip_gets_it(accepted: str, is_packed: bool) -> Non
         await store.open()
         service = FakeService(store)
         many_topics(service)
-        sock = listen("127.0.0.1", 0, BACKLOG)
+        sock = listen("127.0.0.1", 0)
         server = WebServer(Application(cast(Any, service), service).answer, 0)
         await server.start(sock)
 

@@ -25,7 +25,7 @@ EXCLUSIVE = {"subType": pb.CommandSubscribe.Exclusive}
 def test_receipts_come_in_order_with_their_positions(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        assert (await client.produce()).producer_name == "producer-0"
+        assert (await client.produce()).producer_name == "standalone-0-0"
         for sequence_id in range(100):
             client.publish(sequence_id, b"%d" % sequence_id)
         receipts = [await client.receive("send_receipt") for _ in range(100)]

@@ -14,7 +14,7 @@ import uvloop
 from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.admin.server import BACKLOG, WebServer
+from pyxbroker.admin.server import WebServer
 from pyxbroker.base.listening import listen
 
 TIMEOUT_S = 10
@@ -67,7 +67,7 @@ class Served:
 
 @asynccontextmanager
 async def served(answer: Answer = echo, connections_max: int = 0) -> AsyncIterator[Served]:
-    sock = listen("127.0.0.1", 0, BACKLOG)
+    sock = listen("127.0.0.1", 0)
     web = Served(WebServer(answer, connections_max), sock.getsockname()[1])
     await web.server.start(sock)
     try:

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.base.listening import BACKLOG
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 
-BACKLOG = 128
 STOP_TIMEOUT_S = 2.0
 
 

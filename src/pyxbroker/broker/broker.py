@@ -11,7 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.base.log import get_logger
@@ -35,13 +35,6 @@ log = get_logger("pyxbroker.broker")
 AGE_CHECK_INTERVAL_S = 30.0
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
-
-
-class LookupResult(NamedTuple):
-    """Where a topic is served."""
-
-    broker_url: str
-    http_url: str
 
 
 class ProducerNames:
@@ -120,10 +113,10 @@ class Broker:
 
     # --- what REST and handlers ask -----------------------------------------------------------
 
-    async def lookup(self, topic: str) -> LookupResult:
+    async def lookup(self, topic: str) -> Addresses:
         """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
         await self.topics.check_name(TopicName.get(topic))
-        return LookupResult(self.addresses.broker_url, self.addresses.web_url)
+        return self.addresses
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.broker")
 
-BACKLOG = 1024
 _OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 ACCEPT_RETRY_S = 1.0
 
@@ -30,7 +29,7 @@ class BrokerPort:
     """Listens from the moment it is made; who connects waits until `serve`. Raises OSError."""
 
     def __init__(self, address: str, port: int) -> None:
-        self._socket = listen(address, port, BACKLOG)
+        self._socket = listen(address, port)
         self.port: int = self._socket.getsockname()[1]
         self._broker: Broker | None = None
 

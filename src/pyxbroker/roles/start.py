@@ -15,8 +15,6 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from pyxbroker.roles.standalone import Standalone
 
-WEB_BACKLOG = 1024
-
 
 async def start_standalone(
     config: Config, data_directory: Path, accept_loss: bool = False
@@ -29,7 +27,7 @@ async def start_standalone(
     web_socket: socket.socket | None = None
     web_port = 0
     if config.webServicePort is not None:
-        web_socket = listen(config.bindAddress, config.webServicePort, WEB_BACKLOG)
+        web_socket = listen(config.bindAddress, config.webServicePort)
         web_port = web_socket.getsockname()[1]
     host = config.advertisedAddress
     addresses = Addresses(f"pulsar://{host}:{port.port}", f"http://{host}:{web_port}")

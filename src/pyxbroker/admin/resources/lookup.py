@@ -30,7 +30,7 @@ async def lookup_topic(request: Request) -> Response:
     return Response.json(
         {
             "brokerUrl": found.broker_url,
-            "httpUrl": found.http_url,
+            "httpUrl": found.web_url,
             "nativeUrl": found.broker_url,
             "brokerUrlSsl": "",
         }
