@@ -25,7 +25,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import uvloop
 from harness import wire
@@ -36,7 +36,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.stats import read_stats
-from pyxbroker.broker.topics.topic import TopicLimits
+from pyxbroker.policies.table import of_broker
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.metrics import Collector
 from pyxbroker.turn import Turn
@@ -52,11 +52,12 @@ class Topics:
 
     def __init__(self, count: int, subscriptions: int) -> None:
         self.config = Config()
+        policies = of_broker(self.config)
         turn = Turn(asyncio.get_running_loop())
         self._topics: Shards[TopicName, NonPersistentTopic] = Shards()
         for number in range(count):
             name = TopicName.get(f"non-persistent://public/default/some-topic-{number:06}")
-            topic = NonPersistentTopic(name, turn, TopicLimits())
+            topic = NonPersistentTopic(name, turn, policies)
             for each in range(subscriptions):
                 topic.reader_for(f"subscription-{each}", NOWHERE)
             self._topics[name] = topic
@@ -210,7 +211,7 @@ def _sends(connection: RawConnection, title: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=cast(str, __doc__).splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topics", type=int, action="append", help="how many (repeatable)")
     parser.add_argument("--subscriptions", type=int, default=0, help="of each topic [0]")
     parser.add_argument("--broker", action="store_true", help="start a broker, and send to it")

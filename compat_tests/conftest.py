@@ -26,7 +26,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pulsar
 import pytest
@@ -37,7 +37,7 @@ _NUMBERS = itertools.count(1)
 
 BrokerFactory = Callable[..., Broker]
 # The Go client under the names of the Python client.
-AnyClient = pulsar.Client | GoClient
+AnyClient: TypeAlias = "pulsar.Client | GoClient"
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -17,8 +17,9 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 from harness import wire
 from harness.brokers import Broker, BrokerFailed
@@ -430,7 +431,7 @@ async def deleted_files(folder: Path) -> None:
         scene.close()
 
 
-SCENARIOS: dict[str, Callable[[Path], Awaitable[None]]] = {
+SCENARIOS: dict[str, Callable[[Path], Coroutine[Any, Any, None]]] = {
     "eio-reads": eio_reads,
     "eio-open": eio_open,
     "metadata-flip-last": metadata_flip_last,

@@ -193,7 +193,7 @@ def open_errors(side: Side) -> str:
     side.send(5_000)
     client = side.client()
     consumer = client.subscribe(TOPIC, SUBSCRIPTION, consumer_type=pulsar.ConsumerType.Shared)
-    done = set()
+    done: set[int] = set()
     while len(done) < 2_500:
         message = consumer.receive(8_000)
         number = int.from_bytes(message.data()[:8], "big")

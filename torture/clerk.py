@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from harness import wire
 from harness.client import Connection, Position, Refused
@@ -45,9 +45,13 @@ async def publish(
             received[sequence] = position
             progress.set()
 
+        def on_refused(_: int) -> None:
+            refused.append(1)
+            progress.set()
+
         connection.on_receipt = on_receipt
         connection.on_send_error = lambda *_: progress.set()
-        connection.on_close_producer = lambda _: refused.append(1) or progress.set()
+        connection.on_close_producer = on_refused
         if subscription:
             fields = {3: wire.SHARED, 13: wire.EARLIEST}
             await connection.subscribe(topic, 1, subscription, fields=fields)
@@ -130,11 +134,11 @@ async def take(
             return got
 
 
-async def attempt(call: object) -> str:
+async def attempt(call: Awaitable[object]) -> str:
     """The outcome of a request in words."""
     began = time.monotonic()
     try:
-        await asyncio.wait_for(call, 16)  # type: ignore[call-overload]
+        await asyncio.wait_for(call, 16)
         text = "done"
     except Refused as error:
         text = f"refused ({error.code}): {error}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 from harness.errors import Errors
 
@@ -30,7 +31,7 @@ class Episode:
         """Put it in force; returns the number of its rule."""
         seconds = self.seconds or None
         if self.effect == "slow":
-            more = {"delay_ms": SLOW_MS, "hits_max": 1}
+            more: dict[str, Any] = {"delay_ms": SLOW_MS, "hits_max": 1}
         elif self.effect == "short":
             more = {"bytes_max": 1000}
         else:
@@ -78,7 +79,9 @@ def _everywhere(generator: random.Random) -> Episode:
     if generator.random() < 0.5:
         # A full disk: what is overwritten in place goes on.
         kinds = "bookie/journal/prepare.tmp|bookie/ledgers/*.log.tmp|metadata*/*|bookie/current/*"
-        calls = ("open", "write", "allocate", "mkdir")
-        return Episode(kinds, calls, "ENOSPC", generator.choice(WINDOW_S))
-    calls = generator.choice((("read",), ("write", "sync"), ("open",), ("read", "write", "sync")))
+        full = ("open", "write", "allocate", "mkdir")
+        return Episode(kinds, full, "ENOSPC", generator.choice(WINDOW_S))
+    calls: tuple[str, ...] = generator.choice(
+        (("read",), ("write", "sync"), ("open",), ("read", "write", "sync"))
+    )
     return Episode("any", calls, "EIO for a while", generator.choice(WINDOW_S[:4]))

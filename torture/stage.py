@@ -35,8 +35,11 @@ DELETED = [f"deleted-{number}" for number in range(2)]
 BODY_BYTES = 8000
 SERVED_S = 6.0  # an error that is over is noticed by a retry within about a second
 
+# A data directory after a kill; by topic what has a receipt; what consumers acknowledged.
+Pristine = tuple[Path, dict[str, dict[int, Position]], set[Position]]
 
-def make_pristine(folder: Path) -> tuple[Path, dict[str, dict[int, Position]], set[Position]]:
+
+def make_pristine(folder: Path) -> Pristine:
     """(data directory after a kill, by topic what has a receipt, what consumers acknowledged)."""
     broker = Broker("pyxbroker", folder / "maker", settings=SETTINGS)
     broker.data = folder / "pristine"
@@ -75,7 +78,7 @@ class Stage:
         self,
         folder: Path,
         library: Path,
-        pristine: tuple[Path, dict[str, dict[int, Position]], set[Position]],
+        pristine: Pristine,
     ) -> None:
         self.pristine, self._sent, self.acked = pristine
         self.sent = {topic: dict(each) for topic, each in self._sent.items()}

@@ -135,11 +135,12 @@ def test_rules_change_while_the_process_runs(errors: Errors) -> None:
         """,
     )
     assert process.stdin is not None and process.stdout is not None
+    to, back = process.stdin, process.stdout
 
     def one_write() -> str:
-        process.stdin.write("\n")
-        process.stdin.flush()
-        return process.stdout.readline().strip()
+        to.write("\n")
+        to.flush()
+        return back.readline().strip()
 
     assert one_write() == "3"
     errors.rule("f", "write", error="ENOSPC", skip=1, hits_max=2)

@@ -16,7 +16,7 @@ from harness.errors import KINDS, build_errors
 from torture import fault_table
 from torture.fault_table import ROWS, STARTS, Row, matches
 from torture.log_judge import Output
-from torture.stage import DELETED, OLD, REST, Stage, make_pristine
+from torture.stage import DELETED, OLD, REST, Pristine, Stage, make_pristine
 
 WINDOW_S = 0.5
 LASTING = ("EIO for a while", "ENOSPC", "EDQUOT")
@@ -31,12 +31,12 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory):
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Pristine:
     return make_pristine(tmp_path_factory.mktemp("pristine"))
 
 
 @pytest.fixture
-def stage(tmp_path: Path, library: Path, pristine) -> Iterator[Stage]:
+def stage(tmp_path: Path, library: Path, pristine: Pristine) -> Iterator[Stage]:
     made = Stage(tmp_path, library, pristine)
     yield made
     made.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from pyxbroker.delayed_index import DelayedIndex
 
@@ -10,7 +11,7 @@ COUNT = 1_000_000
 CHANGED = 10_000
 
 
-def test_put_and_take(benchmark) -> None:
+def test_put_and_take(benchmark: Any) -> None:
     choose = random.Random(1)
     index = DelayedIndex()
     for entry_id in range(COUNT):

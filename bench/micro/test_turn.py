@@ -11,7 +11,7 @@ from pyxbroker.turn import Turn
 
 def test_a_turn_with_an_end(benchmark: Any) -> None:
     turn = Turn(cast(asyncio.AbstractEventLoop, ManualLoop()))
-    done = []
+    done: list[int] = []
 
     def work() -> None:
         turn.at_last(done.clear)
