@@ -8,12 +8,12 @@ is told, in slices of the event loop. What cannot be read changes nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
@@ -199,13 +199,11 @@ class NamespacePolicies:
             self._go_on(namespace)
 
     async def _tell(self, namespace: _Namespace) -> None:
-        until = time.monotonic() + SLICE_S
+        slices = Slices(SLICE_S)
         for follower in list(namespace.followers):
             if follower in namespace.followers and namespace.policies is not None:
                 self._run(self._tell_one, follower, namespace.policies)
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + SLICE_S
+            await slices.pause()
 
     @staticmethod
     def _tell_one(follower: Follower, policies: Policies) -> None:

@@ -9,13 +9,13 @@ Pulsar's NamespaceService.getListOfTopics and TopicListService.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
@@ -160,7 +160,7 @@ class WatchedNamespace:
         One that cannot be told keeps nobody else from it. Raises what kept it from that.
         """
         added, deleted = _difference(self._told, self.topics)
-        slices = _Slices()
+        slices = Slices(SLICE_S)
         failure: Exception | None = None
         for watcher in list(self._watchers):
             if watcher in self._watchers:
@@ -320,7 +320,7 @@ async def list_persistent_topics(
     path = paths.managed_ledgers(namespace, PERSISTENT)
     # A list that does not exist has no children to watch; that it comes to be is news of the node.
     _, names = await asyncio.gather(store.exists(path), store.children(path))
-    slices = _Slices()
+    slices = Slices(SLICE_S)
     found: dict[str, TopicName] = {}
     for name in names:
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
@@ -341,22 +341,10 @@ def _difference(
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Those that a pattern names."""
-    slices = _Slices()
+    slices = Slices(SLICE_S)
     found = []
     for topic in list(topics):
         if matches(pattern, topic):
             found.append(topic)
         await slices.pause()
     return found
-
-
-class _Slices:
-    """Gives others a turn now and then during work on a long list."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + SLICE_S
-
-    async def pause(self) -> None:
-        if time.monotonic() > self._until:
-            await asyncio.sleep(0)
-            self._until = time.monotonic() + SLICE_S
