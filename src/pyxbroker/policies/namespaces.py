@@ -77,9 +77,7 @@ class NamespacePolicies:
                 f"Namespace {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
-        namespace = self._namespaces.get(name)
-        if namespace is None:
-            namespace = self._namespaces[name] = _Namespace(name)
+        namespace = self._namespace(name)
         if namespace.value is not value:
             self._take(namespace, value)
         if namespace.policies is None:
@@ -88,9 +86,7 @@ class NamespacePolicies:
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
-        namespace = self._namespaces.get(name)
-        if namespace is None:
-            namespace = self._namespaces[name] = _Namespace(name)
+        namespace = self._namespace(name)
         namespace.followers[follower] = None
         if namespace.policies is None:
             namespace.is_changed = True
@@ -103,6 +99,13 @@ class NamespacePolicies:
         namespace = self._namespaces.get(name)
         if namespace is not None:
             namespace.followers.pop(follower, None)
+
+    def _namespace(self, name: str) -> _Namespace:
+        """What is known of a namespace, from now on kept."""
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = _Namespace(name)
+        return namespace
 
     def close(self) -> None:
         self._unsubscribe()
