@@ -219,11 +219,7 @@ class TopicLists:
             persistent = await list_persistent_topics(self._broker.metadata, namespace)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
-            found.extend(
-                topic.name
-                for topic in self._broker.topics
-                if topic.name.domain == NON_PERSISTENT and topic.name.namespace == namespace
-            )
+            found.extend(self._broker.topics.open_names(namespace, NON_PERSISTENT))
         return found
 
     async def handle_watch(self, connection: Connection, message: Any) -> None:
