@@ -78,7 +78,7 @@ class Upkeep:
         self.due, _ = self._next()
 
     def stop(self) -> None:
-        """Before the files are closed: who waits for a copy gets none."""
+        """Before the files are closed: requests for a copy that still wait get none."""
         self._fail_copy(MetadataError("the metadata store was closed before the copy was finished"))
 
     def on_commit(self) -> None:

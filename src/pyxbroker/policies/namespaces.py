@@ -22,7 +22,7 @@ from pyxbroker.policies.table import NAMES, Level, Policies
 
 log = get_logger("pyxbroker.policies")
 
-SLICE_S = 0.002  # of telling, then others have their turn
+SLICE_S = 0.002  # of telling followers, then it yields
 RETRY_S = 1.0  # while the store cannot be reached
 PREFIX = paths.POLICIES + "/"
 

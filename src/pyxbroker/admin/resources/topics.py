@@ -112,7 +112,7 @@ def _encode(names: list[str]) -> bytes:
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
-    """A list in parts; others have their turn between them."""
+    """A list in parts; yields to the loop between them."""
     for at in range(0, len(items), SLICE):
         if at:
             await asyncio.sleep(0)

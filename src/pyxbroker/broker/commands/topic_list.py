@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 WATCHERS_MAX = 1_000  # of one connection
-SLICE_S = 0.005  # of matching names before others have their turn
+SLICE_S = 0.005  # of work on a long list, then it yields
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
@@ -98,7 +98,7 @@ class WatchedNamespace:
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
         self.topics: dict[str, TopicName] = {}  # by their names in metadata
-        self._told: dict[str, TopicName] = {}  # those that every watcher has been told of
+        self._announced: dict[str, TopicName] = {}  # those that every watcher has been told of
         self.users = 0  # watchers, and those that are being made
 
     async def load(self) -> None:
@@ -107,7 +107,7 @@ class WatchedNamespace:
             self._loaded = asyncio.ensure_future(self._read())
         await asyncio.shield(self._loaded)
         if self._task is None:
-            self._told = self.topics
+            self._announced = self.topics
             self._task = asyncio.ensure_future(self._follow())
 
     def add(self, watcher: TopicListWatcher) -> None:
@@ -159,7 +159,7 @@ class WatchedNamespace:
 
         One that cannot be told keeps nobody else from it. Raises what kept it from that.
         """
-        added, deleted = _difference(self._told, self.topics)
+        added, deleted = _difference(self._announced, self.topics)
         slices = Slices(SLICE_S)
         failure: Exception | None = None
         for watcher in list(self._watchers):
@@ -171,7 +171,7 @@ class WatchedNamespace:
             await slices.pause()
         if failure is not None:
             raise failure
-        self._told = self.topics
+        self._announced = self.topics
 
 
 class TopicLists:
@@ -314,7 +314,7 @@ async def list_persistent_topics(
     it. Raises MetadataError.
     """
     path = paths.managed_ledgers(namespace, PERSISTENT)
-    # A list that does not exist has no children to watch; that it comes to be is news of the node.
+    # A list that does not exist has no children to watch; its creation notifies separately.
     _, names = await asyncio.gather(store.exists(path), store.children(path))
     slices = Slices(SLICE_S)
     found: dict[str, TopicName] = {}

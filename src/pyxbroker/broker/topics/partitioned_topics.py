@@ -4,8 +4,8 @@ A partitioned topic is a node in metadata that says how many partitions it has
 (PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
 named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
 are being deleted, so that nobody makes one of them again; `beingMade` while many are being made, so
-that who was interrupted can go on; `growingTo` while further ones are made, so that these are found
-again before clients are told of them. Mirrors PartitionedTopicResources and
+that an interrupted request can be completed; `growingTo` while further ones are made, so that these
+are found again before clients are told of them. Mirrors PartitionedTopicResources and
 BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 """
 
@@ -56,7 +56,7 @@ class PartitionedTopic(NamedTuple):
 
     @property
     def is_being_made(self) -> bool:
-        """Not every partition is there yet; who asks for one that is missing makes it."""
+        """Not every partition is there yet; a request for a missing one makes it."""
         return BEING_MADE in self.fields
 
 

@@ -12,7 +12,7 @@ from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
-# What may be read of one topic before others have a turn.
+# What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32
 
 
