@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import one_broker
 from one_broker import TOPIC, Broker, Client
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
@@ -20,11 +21,7 @@ AT_ONCE = {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 0}
 
 
 def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **(AT_ONCE | settings)) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
+    one_broker.run(tmp_path, scenario, **(AT_ONCE | settings))
 
 
 async def is_there(broker: Broker, name: str = NAME) -> bool:
