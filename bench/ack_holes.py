@@ -14,8 +14,8 @@ What counts:
 - how long the subscription takes to be opened again;
 - how many messages come again although they were acknowledged.
 
-Bytes are those that the process handed to the file system (/proc/PID/io, write_bytes), so journals
-and what they are padded to count.
+Bytes are those that the process handed to the file system (write_bytes of /proc/PID/io), so what
+journals are padded to counts.
 """
 
 from __future__ import annotations

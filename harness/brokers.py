@@ -24,9 +24,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache")
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _HANDSHAKE = bytes.fromhex("000000110000000d08021209") + b"\x0a\x05tests\x20\x15"
 
 
@@ -232,19 +233,23 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def cpu_s(self) -> float:
-        """User and system seconds of the process group so far."""
-        assert self.process is not None
-        return sum(_cpu_ticks(pid) for pid in _group(self.process.pid)) / _TICKS_PER_S
+        """User and system seconds of the process group so far, in steps of a clock tick (10 ms)."""
+        times = [member.cpu_times() for member in self._members()]
+        return sum(
+            each.user + each.system + each.children_user + each.children_system for each in times
+        )
 
-    def memory_kib(self, field: str = "VmRSS") -> int:
-        """A memory field of /proc/PID/status summed over the process group, in KiB."""
-        assert self.process is not None
-        return sum(_status_kib(pid, field) for pid in _group(self.process.pid))
+    def memory_kib(self) -> int:
+        """Resident memory of the process group, in KiB."""
+        return sum(member.memory_info().rss for member in self._members()) // 1024
 
     def written_bytes(self) -> int:
         """What the process group made the file system write so far."""
+        return sum(member.io_counters().write_bytes for member in self._members())
+
+    def _members(self) -> list[psutil.Process]:
         assert self.process is not None
-        return sum(_written_bytes(pid) for pid in _group(self.process.pid))
+        return _group(self.process.pid)
 
 
 def _pulsar_lite() -> str:
@@ -254,31 +259,10 @@ def _pulsar_lite() -> str:
     return str(Path(spec.origin).parent / "bin" / "pulsar-lite")
 
 
-def _group(leader: int) -> list[int]:
-    pids = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(int(entry.name)) == leader:
-                    pids.append(int(entry.name))
-    return pids
-
-
-def _cpu_ticks(pid: int) -> int:
-    # utime, stime and those of the children waited for are the fields 14 to 17 of proc(5)'s stat.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15])
-
-
-def _written_bytes(pid: int) -> int:
-    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
-        if line.startswith("write_bytes:"):
-            return int(line.split()[1])
-    return 0
-
-
-def _status_kib(pid: int, field: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
-    return 0
+def _group(leader: int) -> list[psutil.Process]:
+    members = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getpgid(pid) == leader:
+                members.append(psutil.Process(pid))
+    return members

@@ -1,8 +1,34 @@
-"""What all tests share: hypothesis without deadlines, since these machines are shared and slow."""
+"""What all tests share: hypothesis without deadlines, since these machines are shared and slow, and
+the kinds of metadata store.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from metadata_backends import Backend
+from zookeeper_server import ZooKeeperServer
 
 settings.register_profile("house", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server for all tests of a file; each store has a chroot of its own there."""
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """Each kind of metadata store in turn."""
+    kind = request.param
+    server = request.getfixturevalue("zookeeper") if kind == "zookeeper" else None
+    return Backend(kind, tmp_path, server)

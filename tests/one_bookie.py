@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -119,6 +119,16 @@ class Node:
         before = self.storage.stats()["flushes"]
         self.storage.flush()
         await until(lambda: self.storage.stats()["flushes"] > before)
+
+
+def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
+    """Runs a scenario on a loop of its own, with a fresh bookie."""
+
+    async def main() -> None:
+        async with Node(tmp_path / "bookie", **options) as node:
+            await scenario(node)
+
+    asyncio.run(main())
 
 
 def copy_as_killed(source: Path, target: Path) -> None:

@@ -250,21 +250,24 @@ def test_mistyped_settings_are_named_with_what_may_have_been_meant(tmp_path: Pat
     )
 
 
-def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
-    hang = (
-        "import asyncio, sys\n"
+def started_without_an_end(data: Path, *options: str) -> subprocess.Popen[str]:
+    """A standalone whose stop never ends by itself."""
+    program = (
+        "import asyncio\n"
         "from pyxbroker.roles import standalone\n"
         "async def never(self): await asyncio.sleep(3600)\n"
         "standalone.Standalone.stop = never\n"
         "from pyxbroker.cli import main\n"
         "main()\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", hang, "standalone", "--data", str(tmp_path), *ANY_PORTS],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+    command = [sys.executable, "-c", program, "standalone", "--data", str(data), *ANY_PORTS]
+    return subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
+
+
+def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
+    process = started_without_an_end(tmp_path)
     try:
         read_banner(process)
         process.send_signal(signal.SIGTERM)
@@ -279,21 +282,7 @@ def test_a_second_signal_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_a_stop_that_takes_too_long_is_an_error(tmp_path: Path) -> None:
-    hang = (
-        "import asyncio, sys\n"
-        "from pyxbroker.roles import standalone\n"
-        "async def never(self): await asyncio.sleep(3600)\n"
-        "standalone.Standalone.stop = never\n"
-        "from pyxbroker.cli import main\n"
-        "main()\n"
-    )
-    arguments = ["standalone", "--data", str(tmp_path), *ANY_PORTS]
-    process = subprocess.Popen(
-        [sys.executable, "-c", hang, *arguments, "--set", "brokerShutdownTimeoutMs=100"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = started_without_an_end(tmp_path, "--set", "brokerShutdownTimeoutMs=100")
     try:
         read_banner(process)
         process.send_signal(signal.SIGTERM)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, NAME, Node, append, ledgers_of, until
+from one_bookie import LIMITS, NAME, Node, append, ledgers_of, run, until
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -20,14 +19,6 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger, State
 
 PATH = paths.cursor(NAME, "c")
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie") as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 async def made(

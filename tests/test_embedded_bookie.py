@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from one_bookie import MIB, Node, turns, until
+from one_bookie import MIB, Node, run, turns, until
 from pyxbroker.bookie.embedded import (
     ADD_HIGH_PRIORITY,
     ADD_RECOVERY,
@@ -62,14 +59,6 @@ async def read(node: Node, ledger_id: int, first: int, last: int) -> EntryBatch 
     assert results == [], "the answer comes later"
     await until(lambda: len(results) == 1)
     return results[0]
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie", **options) as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 def test_runs_of_one_turn_share_one_commit(tmp_path: Path) -> None:
@@ -210,13 +199,13 @@ def test_a_run_that_the_storage_has_a_part_of_is_not_taken_back(tmp_path: Path) 
         while not has_part:
             # The same bytes again and again, until the cache is full in the middle of a run.
             await side.write(b"".join(send(n, section(bytes(5_000))) for n in range(25)))
-            for run in side.producer.runs:
-                run.ledger_id, run.first_entry_id = 1, first
+            for each in side.producer.runs:
+                each.ledger_id, each.first_entry_id = 1, first
                 assert not node.bookie._stalled, "the cache was full between two runs"
-                first += run.count
-                if not node.bookie.add_run(adder, 0, run, run.first_entry_id - 1, 0):
-                    has_part = node.bookie.last_entry(1) >= run.first_entry_id
-                side.producer.settle(run)
+                first += each.count
+                if not node.bookie.add_run(adder, 0, each, each.first_entry_id - 1, 0):
+                    has_part = node.bookie.last_entry(1) >= each.first_entry_id
+                side.producer.settle(each)
             side.producer.runs.clear()
         assert node.bookie.last_entry(1) < first - 1
         node.bookie.take_back()

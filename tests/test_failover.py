@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import one_broker
 from one_broker import Broker, Client, Scenario, data_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.proto import PulsarApi as pb
@@ -16,12 +17,8 @@ FAILOVER = {"subType": pb.CommandSubscribe.Failover}
 
 
 def run(tmp_path: Path, scenario: Scenario, delay_ms: int = 0, **settings: Any) -> None:
-    async def main() -> None:
-        settings["activeConsumerFailoverDelayTimeMillis"] = delay_ms
-        async with Broker(tmp_path / "bookie", **settings) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
+    settings["activeConsumerFailoverDelayTimeMillis"] = delay_ms
+    one_broker.run(tmp_path, scenario, **settings)
 
 
 async def join(broker: Broker, *names: str, **fields: Any) -> list[Client]:

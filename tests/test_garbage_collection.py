@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from one_bookie import BOOKIE_ID, NAME, Node, Runs, append, ledgers_of, read_all, until
+from one_bookie import BOOKIE_ID, NAME, Node, Runs, append, ledgers_of, read_all, run, until
 from pyxbroker.bookie import garbage_collection
 from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
@@ -17,14 +17,6 @@ from pyxbroker.metadata import maintenance, paths
 from pyxbroker.metadata.database import split
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie") as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 async def collect(node: Node) -> int:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from one_broker import TOPIC, Broker
+import one_broker
+from one_broker import TOPIC, Broker, Client
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -20,11 +21,7 @@ AT_ONCE = {"brokerDeleteInactiveTopicsMaxInactiveDurationSeconds": 0}
 
 
 def run(tmp_path: Path, scenario: Callable[[Broker], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with Broker(tmp_path / "bookie", **(AT_ONCE | settings)) as broker:
-            await scenario(broker)
-
-    asyncio.run(main())
+    one_broker.run(tmp_path, scenario, **(AT_ONCE | settings))
 
 
 async def is_there(broker: Broker, name: str = NAME) -> bool:
@@ -130,13 +127,31 @@ def inactive(seconds: int, *, delete: bool) -> dict[str, Any]:
     }
 
 
-def test_use_begins_the_time_anew(tmp_path: Path) -> None:
+async def a_producer(client: Client) -> None:
+    await client.produce()
+
+
+async def a_consumer(client: Client) -> None:
+    await client.subscribe()
+
+
+@pytest.mark.parametrize(
+    ("comes", "leaves"),
+    [
+        (a_producer, pb.CommandCloseProducer(producer_id=1, request_id=0)),
+        (a_consumer, pb.CommandUnsubscribe(consumer_id=1, request_id=0)),
+    ],
+    ids=["producer", "consumer"],
+)
+def test_use_between_two_looks_begins_the_time_anew(
+    tmp_path: Path, comes: Callable[[Client], Awaitable[None]], leaves: Any
+) -> None:
     async def scenario(broker: Broker) -> None:
-        client = await broker.client()
-        await client.produce()
         topic = await broker.topic()
+        client = await broker.client()
+        await comes(client)
         topic._last_active -= 1000
-        await client.request(pb.CommandCloseProducer(producer_id=1, request_id=0), "success")
+        await client.request(leaves, "success")
         await broker.topics.delete_inactive()
         assert await is_there(broker)
         topic._last_active -= 1000
@@ -268,19 +283,3 @@ def test_a_topic_is_opened_once_whoever_asks(tmp_path: Path) -> None:
         assert len(broker.topics) == 1
 
     run(tmp_path, scenario)
-
-
-def test_a_consumer_that_came_and_went_between_two_looks_counts(tmp_path: Path) -> None:
-    async def scenario(broker: Broker) -> None:
-        topic = await broker.topic()
-        client = await broker.client()
-        await client.subscribe()
-        topic._last_active -= 1000
-        await client.request(pb.CommandUnsubscribe(consumer_id=1, request_id=0), "success")
-        await broker.topics.delete_inactive()
-        assert await is_there(broker)
-        topic._last_active -= 1000
-        await broker.topics.delete_inactive()
-        assert not await is_there(broker)
-
-    run(tmp_path, scenario, brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=900)

@@ -44,6 +44,15 @@ def publish(port: int, count: int) -> None:
             connection.expect(wire.SEND_RECEIPT)
 
 
+def receive(port: int, count: int) -> None:
+    """A new subscription gets that many messages."""
+    with RawConnection(port) as connection:
+        assert connection.subscribe(TOPIC).type == wire.SUCCESS
+        connection.flow(100)
+        for _ in range(count):
+            connection.wait_for(wire.MESSAGE)
+
+
 @pytest.fixture(scope="module")
 def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory after a clean stop, another start, and a kill -9."""
@@ -120,11 +129,7 @@ def test_a_lost_log_of_the_metadata_is_made_up_for_and_named(data: Path) -> None
     """What SQLite had not folded in is in the store's own log of changes as well."""
     lose(data, "metadata/metadata.db-wal")
     with standalone(data) as broker:
-        with RawConnection(broker.broker_port) as connection:
-            assert connection.subscribe(TOPIC).type == wire.SUCCESS
-            connection.flow(100)
-            for _ in range(40):
-                connection.wait_for(wire.MESSAGE)
+        receive(broker.broker_port, 40)
         code, _, err = broker.stop()
     assert code == 0
     assert re.search(" ERROR metadata.*metadata.db", err)
@@ -162,11 +167,7 @@ def test_without_its_metadata_the_bookie_is_set_aside_and_not_deleted(data: Path
     lose(data, "metadata")
     with standalone(data, "--accept-loss") as broker:
         publish(broker.broker_port, 30)
-        with RawConnection(broker.broker_port) as connection:
-            assert connection.subscribe(TOPIC).type == wire.SUCCESS
-            connection.flow(100)
-            received = [connection.wait_for(wire.MESSAGE) for _ in range(30)]
-        assert len(received) == 30
+        receive(broker.broker_port, 30)
         assert broker.stop()[0] == 0
     [aside] = data.glob("bookie.lost-*")
     assert sorted(each.read_bytes() for each in aside.glob("ledgers/*.log")) == logs
@@ -220,11 +221,7 @@ def test_lost_metadata_comes_back_from_its_copies_to_the_last_change(data: Path)
     restored = run("metadata", "restore", "--yes", "--data", data)
     assert restored.returncode == 0, restored.stderr
     with standalone(data) as broker:
-        with RawConnection(broker.broker_port) as connection:
-            assert connection.subscribe(TOPIC).type == wire.SUCCESS
-            connection.flow(100)
-            for _ in range(40):
-                connection.wait_for(wire.MESSAGE)
+        receive(broker.broker_port, 40)
         assert broker.stop()[0] == 0
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,6 +21,7 @@ from one_bookie import (
     filled,
     ledgers_of,
     read_all,
+    run,
     settled,
     turns,
     until,
@@ -34,15 +33,6 @@ from pyxbroker.mledger import positions
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerFenced
 from pyxbroker.mledger.managed_ledger import State
 from pyxbroker.mledger.opening import delete_managed_ledger, open_managed_ledger
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie", **options) as node:
-            await scenario(node)
-
-    asyncio.run(main())
-
 
 # --- opening and closing --------------------------------------------------------------------------
 

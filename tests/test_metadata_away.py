@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_bookie import SHORT, Node, append, cursor_at, entries, filled, read_all, until
+from one_bookie import SHORT, Node, append, cursor_at, entries, filled, read_all, run, until
 from pyxbroker.ledger import patience
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import NoSpace, Unavailable
 from pyxbroker.mledger.opening import delete_managed_ledger
 from pyxbroker.mledger.state import State
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie") as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 def refuse(node: Node, operation: str, error: Exception, below: str = "/") -> list[str]:

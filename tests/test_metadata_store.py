@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -28,22 +27,6 @@ from pyxbroker.metadata.store import (
     StoreClosed,
     open_store,
 )
-from zookeeper_server import ZooKeeperServer
-
-
-@pytest.fixture(scope="module")
-def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
-    kind = request.param
-    server = request.getfixturevalue("zookeeper") if kind == "zookeeper" else None
-    return Backend(kind, tmp_path, server)
 
 
 @coroutine_test

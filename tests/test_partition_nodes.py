@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ from pyxbroker.broker.topics.partition_nodes import (
 )
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, Put, Unavailable
-from zookeeper_server import ZooKeeperServer
 
 NAME = TopicName.get(TOPIC)
 PATH = paths.partitioned_topic("public/default", "t")
@@ -298,17 +297,6 @@ def test_names_that_are_long_make_batches_small() -> None:
     assert len(one_batch(NAME, NODES_PER_BATCH_MAX) or []) == NODES_PER_BATCH_MAX
     assert one_batch(NAME, NODES_PER_BATCH_MAX + 1) is None
     assert one_batch(TopicName.get("persistent://public/default/" + "x" * 10_000), 30) is None
-
-
-@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
-    if request.param != "zookeeper":
-        yield Backend(request.param, tmp_path)
-        return
-    server = ZooKeeperServer(tmp_path / "zookeeper")
-    server.start()
-    yield Backend("zookeeper", tmp_path, server)
-    server.kill()
 
 
 @coroutine_test

@@ -38,7 +38,6 @@ from pyxbroker.policies.table import (
 )
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
-from zookeeper_server import ZooKeeperServer
 
 PATH = paths.namespace_policies("public/default")
 NAME = TopicName.get(TOPIC)
@@ -615,17 +614,6 @@ def followed(store: MetadataStore, cache: MetadataCache) -> NamespacePolicies:
 
 def record_of(count: int) -> bytes:
     return json.dumps({"max_producers_per_topic": count}).encode()
-
-
-@pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    if request.param != "zookeeper":
-        yield Backend(request.param, tmp_path)
-        return
-    server = ZooKeeperServer(tmp_path / "zookeeper")
-    server.start()
-    yield Backend("zookeeper", tmp_path, server)
-    server.kill()
 
 
 @coroutine_test

@@ -198,6 +198,25 @@ def test_a_list_has_the_topics_of_its_namespace(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_list_has_the_non_persistent_topics_that_are_open(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        name = f"non-persistent://{NAMESPACE}/t"
+        await broker.topic(PREFIX + "t")
+        await broker.node.store.put(paths.namespace_policies("public/other"), b"{}")
+        await broker.topic("non-persistent://public/other/t")
+        topic = await broker.topic(name)
+        modes = pb.CommandGetTopicsOfNamespace
+        assert list((await topics(client, mode=modes.NON_PERSISTENT)).topics) == [name]
+        everything = (await topics(client, mode=modes.ALL)).topics
+        assert sorted(everything) == [name, PREFIX + "t"]
+        topic.fenced = True  # as while it is being closed
+        assert list((await topics(client, mode=modes.NON_PERSISTENT)).topics) == []
+        topic.fenced = False
+
+    run(tmp_path, scenario)
+
+
 def test_a_list_is_filtered_by_a_pattern(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from one_bookie import (
     filled,
     ledgers_of,
     read_all,
+    run,
     settled,
 )
 from pyxbroker.entry import Position
@@ -26,14 +26,6 @@ from pyxbroker.ledger.handle import NoSuchEntry
 from pyxbroker.metadata.store import Unavailable
 
 LONG = SHORT._replace(entries_per_ledger_max=50_000, rollover_min_s=600.0)
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie", **options) as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 def test_without_cursors_closed_ledgers_are_deleted(tmp_path: Path) -> None:

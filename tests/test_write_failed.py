@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, until
+from one_bookie import LIMITS, Node, Runs, append, cursor_at, entries, read_all, run, until
 from one_broker import TOPIC, Broker, data_of, section
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import PersistenceError
@@ -27,14 +27,6 @@ from pyxbroker.proto import PulsarApi as pb
 
 EXCLUSIVE: dict[str, Any] = {"subType": pb.CommandSubscribe.Exclusive}
 NAME = "public/default/persistent/t"
-
-
-def run(tmp_path: Path, scenario: Callable[[Node], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with Node(tmp_path / "bookie") as node:
-            await scenario(node)
-
-    asyncio.run(main())
 
 
 async def break_journal(node: Node) -> None:

@@ -17,7 +17,7 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
-    BATCH_BYTES = 200               # memory that a batch takes here beside its words, about
+    BATCH_BYTES = 200               # memory that a batch takes here besides its words, about
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
     BATCH_WORDS_MAX = 4096          # 262,144 messages in one batch
 

@@ -32,7 +32,7 @@ class UnackedCount:
     def is_stopped(self) -> bool:
         """Nothing more may be sent until something is acknowledged."""
     def set_limit(self, limit: int) -> None:
-        """A policy changed: who is below the new limit goes on at once."""
+        """A policy changed: consumers below the new limit go on at once."""
 
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""

@@ -53,7 +53,7 @@ cdef class UnackedCount:
                 and self.messages > self.share)
 
     def set_limit(self, int64_t limit):
-        """A policy changed: who is below the new limit goes on at once."""
+        """A policy changed: consumers below the new limit go on at once."""
         self.limit = limit
         self.blocked = limit > 0 and self.messages >= limit
 

@@ -10,7 +10,7 @@ from pyxbroker.admin.router import Router
 from pyxbroker.auth.authorization import authorize
 from pyxbroker.base.log import get_logger
 
-_log = get_logger(__name__)
+log = get_logger(__name__)
 _router = Router(RESOURCES, load)
 
 
@@ -26,7 +26,7 @@ async def answer(request: Request) -> Response:
     except Exception as error:
         answer = refusal_of(error)
         if answer is None:
-            _log.exception("request failed", method=request.method, path=request.path)
+            log.exception("request failed", method=request.method, path=request.path)
             reason = "The broker failed to answer this request; its log says why."
             answer = refusal(500, reason)
         return answer

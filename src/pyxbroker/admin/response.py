@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 from typing import Any
+
+from pyxbroker.base.compact_json import to_json
 
 Headers = Iterable[tuple[str, str]]
 
@@ -44,8 +45,7 @@ class Response:
     @classmethod
     def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Response:
         """A JSON text, as compact as Pulsar's."""
-        body = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-        return cls(body.encode(), JSON, status, headers)
+        return cls(to_json(value), JSON, status, headers)
 
     @classmethod
     def text(cls, text: str, content_type: str = TEXT, status: int = 200) -> Response:

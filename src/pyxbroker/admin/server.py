@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyxbroker.admin.response import Response
     from pyxbroker.admin.web_connection import HttpConnection
 
-_log = get_logger(__name__)
+log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 
@@ -59,7 +59,7 @@ class WebServer:
         try:
             await asyncio.wait_for(self._stopped, STOP_TIMEOUT_S)
         except asyncio.TimeoutError:
-            _log.warning("requests are cut off", requests=len(self._tasks))
+            log.warning("requests are cut off", requests=len(self._tasks))
             for connection in list(self._connections):
                 connection.abort()
             for task in self._tasks:

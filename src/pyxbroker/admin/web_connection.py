@@ -33,7 +33,7 @@ from pyxbroker.base.log import get_logger
 if TYPE_CHECKING:
     from pyxbroker.admin.server import WebServer
 
-_log = get_logger(__name__)
+log = get_logger(__name__)
 
 # Bytes of a body that wait for a resource; with more, the socket is not read.
 BODY_WINDOW = 64 << 10
@@ -207,7 +207,7 @@ class HttpConnection(asyncio.Protocol):
             self._on_end()
         else:
             if event.__cause__ is not None:
-                _log.failure("a request could not be taken in", event.__cause__)
+                log.failure("a request could not be taken in", event.__cause__)
             self._refuse(event)
 
     def _on_head(self, head: Head) -> None:
@@ -309,7 +309,7 @@ class HttpConnection(asyncio.Protocol):
             return  # The client has gone.
         except Exception:
             # The answer has begun: nothing can be said to the client but that it is not whole.
-            _log.exception("answer failed", method=request.method, path=request.path)
+            log.exception("answer failed", method=request.method, path=request.path)
             self.abort()
             return
         self._on_answered(request, keep_alive)

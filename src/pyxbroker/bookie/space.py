@@ -178,8 +178,8 @@ class StorageState:
 
     def __init__(self, file_systems: list[FileSystem], used_part_max: float = 1.0) -> None:
         self.file_systems = file_systems
-        self.aside: Callable[..., object] = lambda call, *arguments: call(*arguments)
-        """Makes a call that waits for the disk; the loop has others for that."""
+        self.run_blocking: Callable[..., object] = lambda call, *arguments: call(*arguments)
+        """Makes a call that waits for the disk; with an event loop, on another thread."""
         self.refusal: str | None = None
         """Why nothing can be stored now; None: all is well."""
         self.has_failed = False
@@ -209,7 +209,7 @@ class StorageState:
                 )
         if -self.trouble() in _NO_SPACE:
             reason = "the storage could not write for want of space"
-            self.aside(self.give_back_reserves, reason)
+            self.run_blocking(self.give_back_reserves, reason)
         self._tell(*self._judge())
 
     def _judge(self) -> tuple[str | None, bool]:

@@ -96,7 +96,7 @@ class PublishGate:
         self._close_waiting()
 
     def _close_waiting(self) -> None:
-        """Sends away who waits for an answer, and forgets what waits for room."""
+        """Closes the producers that wait for an answer, and drops what waits for room."""
         self._closing_due = False
         if not self.is_closed:
             return

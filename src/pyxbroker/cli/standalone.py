@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pyxbroker import __version__
-from pyxbroker.base import log
+from pyxbroker.base.log import configure, get_logger, write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Command, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
@@ -29,7 +29,7 @@ from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 if TYPE_CHECKING:
     from pyxbroker.roles.standalone import Standalone
 
-_log = log.get_logger("pyxbroker.standalone")
+log = get_logger("pyxbroker.standalone")
 
 PORT = click.IntRange(0, PORT_MAX)
 JOURNAL_CHECK_INTERVAL_S = 0.5
@@ -126,7 +126,7 @@ def command(
       pyxbroker standalone --set maxMessageSize=10485760
       pyxbroker standalone --accept-loss                         # a lost file has no backup
     """
-    log.configure(log_level.upper())
+    configure(log_level.upper())
     options = {
         "brokerServicePort": broker_port,
         "webServicePort": web_port,
@@ -137,14 +137,14 @@ def command(
     try:
         config = Config.load(Path(file) if file else None, os.environ, overrides)
         if config.unknown:
-            _log.warning("settings that are not implemented", keys=config.explain_unknown())
+            log.warning("settings that are not implemented", keys=config.explain_unknown())
         directory = DataDirectory(Path(data))
         try:
             run(config, directory.path, accept_loss)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
-        log.write_repeated(is_end=True)
+        write_repeated(is_end=True)
         click.echo(f"pyxbroker: {str(error).rstrip('.')}.", err=True)
         sys.exit(1)
 
@@ -207,7 +207,7 @@ async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> Non
 
 def _keep_writing_counts() -> None:
     """Lets the log tell how often a line repeated, also when nothing else is logged."""
-    log.write_repeated()
+    write_repeated()
     asyncio.get_running_loop().call_later(LOG_INTERVAL_S, _keep_writing_counts)
 
 
@@ -238,7 +238,7 @@ async def _stop(service: Standalone, timeout: float) -> None:
             f"The broker did not stop within {timeout:g} s (brokerShutdownTimeoutMs);"
             " what was acknowledged is safe, the next start recovers it."
         ) from None
-    _log.info("stopped", ms=round((time.monotonic() - started) * 1000))
+    log.info("stopped", ms=round((time.monotonic() - started) * 1000))
 
 
 def _watch_signals() -> asyncio.Future[None]:
@@ -250,7 +250,7 @@ def _watch_signals() -> asyncio.Future[None]:
         if stopping.done():
             # Nothing is flushed: that is what a second signal asks for, and a restart recovers.
             os._exit(128 + number)
-        _log.info("stopping", signal=signal.Signals(number).name)
+        log.info("stopping", signal=signal.Signals(number).name)
         stopping.set_result(None)
 
     for number in (signal.SIGINT, signal.SIGTERM):

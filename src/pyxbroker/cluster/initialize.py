@@ -8,10 +8,10 @@ BookKeeper's bookies can start on a cluster that we initialized, and the other w
 from __future__ import annotations
 
 import asyncio
-import json
 import uuid
 from typing import Any, NamedTuple
 
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
@@ -47,11 +47,6 @@ class ClusterIdentity(NamedTuple):
 
     instance_id: str
     created: bool
-
-
-def to_json(value: object) -> bytes:
-    """JSON as Pulsar's Jackson mapper writes it: no spaces, UTF-8."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 async def initialize(store: MetadataStore, settings: ClusterSettings) -> ClusterIdentity:

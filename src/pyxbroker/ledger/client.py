@@ -207,7 +207,7 @@ class LedgerClient:
         """Writes a drained ledger's end into its metadata. LedgerError when it has another
         owner; after Unavailable it may be tried again.
         """
-        assert handle.in_metadata is not None, "a ledger is closed once, by who has created it"
+        assert handle.in_metadata is not None, "a ledger is closed once, by its creator"
         metadata, version = handle.in_metadata
         closed = metadata.closed(handle.last_add_confirmed, handle.length)
         try:

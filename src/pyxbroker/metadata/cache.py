@@ -43,7 +43,7 @@ class MetadataCache:
         if path in self._children:
             return self._children[path]
         changes = self._changes
-        # A node that does not exist has no children to watch; that it comes to be is its own news.
+        # A node that does not exist has no children to watch; its creation notifies separately.
         _, found = await asyncio.gather(self._store.exists(path), self._store.children(path))
         names = frozenset(found)
         if changes == self._changes:
@@ -54,14 +54,14 @@ class MetadataCache:
         self.forget(notification.path)
 
     def forget(self, path: str) -> None:
-        """A node is not as it was; who has changed it says so, and need not wait for the news."""
+        """A node has changed; writers call this directly and do not wait for the notification."""
         self._children.pop(path, None)
         self._children.pop(parent_of(path), None)
         self._values.pop(path, None)
         self._changes += 1
 
     def forget_value(self, path: str) -> None:
-        """The value of a node may not be as it was; what else is kept stays until there is news."""
+        """A node's value may have changed; its children stay cached until a notification comes."""
         self._values.pop(path, None)
 
     def close(self) -> None:

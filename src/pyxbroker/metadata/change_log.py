@@ -50,7 +50,6 @@ synced, or the file is a copy: then it is damage, and the records behind it coun
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import struct
 import zlib
@@ -59,9 +58,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyxbroker.base.directories import finish_file, open_file, temporary_of, write_fully
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CHANGES_MAGIC = b"PYXMCHG1"
 COPY_MAGIC = b"PYXMCPY1"
@@ -393,7 +393,7 @@ class ChangeLog:
         try:
             os.close(self._fd)
         except OSError as error:
-            _log.warning("the change log %s was not closed well: %s", self.path, error)
+            log.warning("a change log was not closed well", file=self.path, error=error)
 
 
 def allocate(descriptor: int, size: int) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -24,7 +24,7 @@ IDS_AHEAD_MIN = 4
 IDS_AHEAD_MAX = 32
 IDS_AT_ONCE_MAX = 256
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class LockBusy(MetadataError):
@@ -92,7 +92,7 @@ class ResourceLock:
             try:
                 await self._store.delete(self.path, self._version)
             except (NotFound, BadVersion):
-                _log.info("%s was not ours any more when it was released", self.path)
+                log.info("a lock was not ours any more when it was released", path=self.path)
 
     async def _create(self) -> None:
         try:
@@ -126,10 +126,10 @@ class ResourceLock:
                     await self._create()
                 return
             except Unavailable as error:
-                _log.warning("%s cannot be created again yet: %s", self.path, error)
+                log.warning("a lock cannot be created again yet", path=self.path, error=error)
                 await asyncio.sleep(REVALIDATE_DELAY_S)
             except MetadataError as error:
-                _log.warning("%s is lost: %s", self.path, error)
+                log.warning("a lock is lost", path=self.path, error=error)
                 self._lose()
 
     def _lose(self) -> None:
@@ -178,7 +178,7 @@ class LedgerIdGenerator:
     def _on_fetched(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             # Who waits for it is told; for everybody else the next attempt counts.
-            _log.debug("no ledger ids could be fetched: %s", error)
+            log.debug("no ledger ids could be fetched", error=error)
 
     async def next_id(self) -> int:
         """A ledger id that nobody else has got. Raises a MetadataError when the store fails."""
@@ -247,6 +247,6 @@ def _discard(store: MetadataStore, path: str) -> None:
 
     def note(future: asyncio.Future[None]) -> None:
         if not future.cancelled() and future.exception() is not None:
-            _log.debug("%s stays until its session ends: %s", path, future.exception())
+            log.debug("a node stays until its session ends", path=path, error=future.exception())
 
     store.delete(path).add_done_callback(note)

@@ -14,7 +14,6 @@ metadata/change_log.py describes the files byte by byte.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import time
@@ -28,6 +27,7 @@ from pyxbroker.base.directories import (
     temporary_of,
     write_fully,
 )
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.change_log import (
     ABSENT,
     BEGINS,
@@ -57,7 +57,7 @@ GONE = (DELETED, ABSENT)
 
 _NAME = re.compile(r"(\d{10})\.(copy|changes)")
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class State:
@@ -269,11 +269,11 @@ class CopyWriter:
         try:
             self._close()
         except OSError as error:
-            _log.warning("%s was not closed well: %s", self._temporary, error)
+            log.warning("a copy was not closed well", file=self._temporary, error=error)
         try:
             self._temporary.unlink(missing_ok=True)
         except OSError as error:
-            _log.warning("what was written of a copy stays in %s: %s", self._temporary, error)
+            log.warning("what was written of a copy stays", file=self._temporary, error=error)
 
     def _close(self) -> None:
         descriptor, self._fd = self._fd, -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sqlite3
 import time
@@ -18,6 +17,7 @@ from pyxbroker.base.directories import (
     write_fully,
     write_whole_file,
 )
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.change_log import (
     ABSENT,
     COUNTER,
@@ -44,7 +44,7 @@ LOG_HEADER_BYTES = 32
 WITH_LOG_AT = 18  # in the head of a database: the formats to write and to read it with
 WITH_LOG = b"\x02\x02"
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 # The texts are compared with those that SQLite keeps, so that damage of the schema is noticed.
 SCHEMA = {
@@ -181,10 +181,10 @@ def reserve_of(path: Path) -> Path:
 
 def use_reserve(path: Path) -> None:
     """Makes the log of the next session from the reserve. Raises OSError."""
-    reserve, log = reserve_of(path), log_of(path)
+    reserve, wal = reserve_of(path), log_of(path)
     if not reserve.exists():
         return
-    if log.exists() and log.stat().st_size:
+    if wal.exists() and wal.stat().st_size:
         reserve.unlink()
         return
     descriptor = os.open(reserve, os.O_RDWR | os.O_CLOEXEC)
@@ -194,7 +194,7 @@ def use_reserve(path: Path) -> None:
         os.pwrite(descriptor, bytes(LOG_HEADER_BYTES), 0)
     finally:
         os.close(descriptor)
-    reserve.rename(log)
+    reserve.rename(wal)
 
 
 def allocate_log(path: Path) -> None:
@@ -231,7 +231,7 @@ def explain(path: Path, error: Exception) -> MetadataError:
         return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")
     is_misuse = isinstance(error, (sqlite3.ProgrammingError, sqlite3.InterfaceError))
     if is_misuse or not isinstance(error, sqlite3.Error):
-        _log.error("an operation on the metadata in %s failed", path, exc_info=error)
+        log.failure("an operation on the metadata failed", error, path=path)
         return MetadataError(
             f"an operation on the metadata in {path} failed: {error!r}; the log says where"
         )
@@ -296,9 +296,9 @@ def finish_swap(path: Path, label: str = "damaged") -> Path | None:
     if not new.exists():
         return None
     aside = _free_name(path, label)
-    log = log_of(path)
-    if log.exists():
-        log.rename(log_of(aside))
+    wal = log_of(path)
+    if wal.exists():
+        wal.rename(log_of(aside))
     is_replaced = path.exists()
     if is_replaced:
         path.rename(aside)

@@ -30,7 +30,6 @@ acknowledged: metadata/opening.py tells them apart.
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.database import explain
 from pyxbroker.metadata.embedded_files import COMMITS_PER_CHECKPOINT_MAX
@@ -64,7 +64,7 @@ from pyxbroker.metadata.upkeep import OVERDUE_S, Upkeep
 DATABASE_NAME = "metadata.db"
 OPERATIONS_PER_COMMIT_MAX = 1024
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class EmbeddedStore(MetadataStore):
@@ -221,7 +221,7 @@ class EmbeddedStore(MetadataStore):
                 batch, is_open = self._collect()
                 results, notifications = self._apply(batch)
             except Exception as error:
-                _log.error("the metadata store can do nothing any more", exc_info=error)
+                log.failure("the metadata store can do nothing any more", error)
                 failure = self._tree.failure = explain(self._tree.path, error)
                 results = [copy_of(failure) for _ in batch]
             if batch:

@@ -6,7 +6,6 @@ Everything here blocks, and belongs to the store's thread (metadata/embedded.py)
 from __future__ import annotations
 
 import errno
-import logging
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import (
     COUNTER,
@@ -41,7 +41,7 @@ _ROWS = "SELECT parent, name, version, created_ms, modified_ms, checksum, change
 _LEDGERS = ("/ledgers/", "/ledgers0")  # the paths between: 0 comes after the slash
 _PASSING = (errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR)
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Files:
@@ -147,7 +147,7 @@ class Files:
             self.log.close_cleanly(self.transaction)
         except (sqlite3.Error, OSError) as error:
             # Without the mark the next start compares the two, as after a kill.
-            _log.warning("the metadata could not be closed cleanly: %s", explain(self.path, error))
+            log.warning("the metadata could not be closed cleanly", error=explain(self.path, error))
 
     def _keep_reserve(self) -> None:
         """Keeps the blocks of SQLite's log for the next start, which may find the disk full.
@@ -156,13 +156,13 @@ class Files:
         nothing. All that is in it has to be in the database before.
         """
         self.checkpoint()
-        reserve, log = database.reserve_of(self.path), database.log_of(self.path)
+        reserve, wal = database.reserve_of(self.path), database.log_of(self.path)
         try:
             _, frames, moved = self._execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-            if frames == moved and log.exists():
-                log.replace(reserve)
+            if frames == moved and wal.exists():
+                wal.replace(reserve)
         except (sqlite3.Error, OSError) as error:
-            _log.warning("the log of the metadata stays: %s", self._put_off(error))
+            log.warning("the log of the metadata stays", error=self._put_off(error))
 
     def checkpoint(self) -> None:
         """Moves the log's pages into the database; when the disk refuses, the log just grows on."""
@@ -174,7 +174,9 @@ class Files:
         except Exception as error:
             # Every commit is safe in the log; the next checkpoint or open takes them all.
             self.commits_in_log = 1
-            _log.warning("the log of the metadata could not be folded in: %s", self._put_off(error))
+            log.warning(
+                "the log of the metadata could not be folded in", error=self._put_off(error)
+            )
 
     def _put_off(self, error: Exception) -> object:
         """Why something waits. What SQLite calls damage may be a disk that cannot read at this
@@ -240,16 +242,16 @@ class Files:
             try:
                 self.copy.add_record(record)
             except OSError as error:
-                _log.warning("the copy of the metadata was given up: %s", error)
+                log.warning("the copy of the metadata was given up", error=error)
                 self.copy.abandon()
                 self.copy = None
                 self.wants_copy = True
 
     def _lose_log(self, error: OSError) -> None:
         """Goes on without a change log: a gap in it would be worse than its end."""
-        _log.warning(
-            "the change log of the metadata ends here, and begins anew with the next copy: %s",
-            error,
+        log.warning(
+            "the change log of the metadata ends here, and begins anew with the next copy",
+            error=error,
         )
         self._drop_log()
         self.wants_copy = True
@@ -274,7 +276,7 @@ class Files:
         """Notes what was found, for whoever asks and for the log."""
         self.findings.append(finding)
         del self.findings[:-FINDINGS_MAX]
-        _log.error("%s", finding.sentence)
+        log.error(finding.sentence)
 
     # What upkeep asks for. Raises sqlite3.Error and OSError.
 

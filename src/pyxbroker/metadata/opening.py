@@ -14,7 +14,6 @@ A database is never patched: after damage of SQLite's log, pages of different ag
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
 import time
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.directories import make_directory, sync_directory
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import (
     BEGINS,
@@ -55,7 +55,7 @@ the change log cannot be as many."""
 
 FIRST_TRANSACTION = 1
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class Doubtful(Exception):
@@ -542,8 +542,8 @@ class Opening:
 
     def _tell(self, file: Path, sentence: str, severity: Severity = Severity.NOTE) -> None:
         self.findings.append(Finding(severity, file, sentence))
-        level = logging.WARNING if severity is Severity.NOTE else logging.ERROR
-        _log.log(level, "%s", sentence)
+        write = log.warning if severity is Severity.NOTE else log.error
+        write(sentence)
 
     def close_database(self) -> None:
         opened, self.database = self.database, None
@@ -568,11 +568,11 @@ def begin_log(
 
 
 def continue_log(
-    copies: Copies, log: ChangeLog, transaction: int, first: list[Change]
+    copies: Copies, former: ChangeLog, transaction: int, first: list[Change]
 ) -> ChangeLog:
     """The change log that follows another one without a gap. Raises OSError."""
-    number = log.head.number + 1
-    return begin_log(copies, number, CONTINUES, log.head.store_id, transaction, first)
+    number = former.head.number + 1
+    return begin_log(copies, number, CONTINUES, former.head.store_id, transaction, first)
 
 
 def new_head(number: int, flags: int, store_id: bytes, transaction: int) -> Head:

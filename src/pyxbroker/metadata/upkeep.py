@@ -9,12 +9,12 @@ latest a while after the first one that waits for it.
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import Change, read_file
 from pyxbroker.metadata.copies import CopyWriter, is_whole, size_of
@@ -39,7 +39,7 @@ FREE_PAGES_MIN = 32
 FREE_PAGES = 64
 STRUCTURE_CHECK_PAGES_MAX = 65_536  # 256 MiB, which takes half a second
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 CopyMade = Callable[[Path | MetadataError], None]
 
@@ -78,7 +78,7 @@ class Upkeep:
         self.due, _ = self._next()
 
     def stop(self) -> None:
-        """Before the files are closed: who waits for a copy gets none."""
+        """Before the files are closed: requests for a copy that still wait get none."""
         self._fail_copy(MetadataError("the metadata store was closed before the copy was finished"))
 
     def on_commit(self) -> None:
@@ -119,11 +119,11 @@ class Upkeep:
 
     def _next(self) -> tuple[float | None, Callable[[], None]]:
         files = self._files
-        log = files.log
+        change_log = files.log
         if files.failure is not None:
             return None, _nothing
         candidates: list[tuple[float, Callable[[], None]]] = []
-        if log is not None and not log.is_synced:
+        if change_log is not None and not change_log.is_synced:
             late = (self._unsynced_since or self._last_commit) + OVERDUE_S
             candidates.append((min(self._last_commit + SYNC_IDLE_S, late), self._sync))
         if files.commits_in_log >= COMMITS_PER_CHECKPOINT:
@@ -131,9 +131,11 @@ class Upkeep:
             candidates.append((min(self._last_commit + CHECKPOINT_IDLE_S, late), self._checkpoint))
         if self._slices is not None:
             candidates.append((self._slice_due, self._write_slice))
-        elif files.wants_copy or (log is not None and log.added_bytes > self._log_bytes_max()):
+        elif files.wants_copy or (
+            change_log is not None and change_log.added_bytes > self._log_bytes_max()
+        ):
             candidates.append((self._not_before, self._begin_copy))
-        elif log is not None and log.added_bytes and self._settings.interval_s:
+        elif change_log is not None and change_log.added_bytes and self._settings.interval_s:
             candidates.append((max(self._copy_due, self._not_before), self._begin_copy))
         if self._plan_due is not None:
             candidates.append((self._plan_due, self._plan_copy))
@@ -170,7 +172,7 @@ class Upkeep:
             self._plan_due = None
         except OSError as error:
             self._plan_due = now + RETRY_S
-            _log.warning("the copies of the metadata cannot be looked at: %s", error)
+            log.warning("the copies of the metadata cannot be looked at", error=error)
         if files.log is not None:
             age_s = time.time() - files.log.head.begun_ms / 1000
             left_s = min(max(self._settings.interval_s - age_s, 0), self._settings.interval_s)
@@ -183,14 +185,14 @@ class Upkeep:
         transaction = max(change.transaction for change in changes)
         self._sync()
         if files.log is not None:
-            log = continue_log(files.copies, files.log, transaction, changes)
+            change_log = continue_log(files.copies, files.log, transaction, changes)
             files.log.close()
         else:
             copies, logs = files.copies.numbers()
             number = max([0, *copies, *logs]) + 1
-            log = begin_log(files.copies, number, 0, files.store_id, transaction, changes)
-        files.log = log
-        files.copy = CopyWriter(files.copies.copy_path(log.head.number), log.head)
+            change_log = begin_log(files.copies, number, 0, files.store_id, transaction, changes)
+        files.log = change_log
+        files.copy = CopyWriter(files.copies.copy_path(change_log.head.number), change_log.head)
         files.wants_copy = False
         self._slices = files.slices()
         self._slice_due = time.monotonic()
@@ -296,9 +298,9 @@ class Upkeep:
         self._is_doubted = damage.is_damage(error)
         explained = explain(self._files.path, error)
         if isinstance(error, (OSError, sqlite3.Error)) and self._is_copy_failure_told:
-            _log.debug("no copy of the metadata could be made: %s", explained)
+            log.debug("no copy of the metadata could be made", error=explained)
         else:
-            _log.warning("the upkeep of the metadata is put off for %d s: %s", RETRY_S, explained)
+            log.warning("the upkeep of the metadata is put off", seconds=RETRY_S, error=explained)
         self._is_copy_failure_told = True
         is_copying = self._slices is not None
         self._fail_copy(explained)

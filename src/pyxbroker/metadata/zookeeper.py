@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from typing import Any
 from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import (
     ANY_VERSION,
     MUST_NOT_EXIST,
@@ -58,7 +58,7 @@ CLOSE_SESSION_S = 1.0
 
 _LOST = (ConnectionLoss, SessionExpiredError, ConnectionClosedError)
 
-_log = logging.getLogger(__name__)
+log = get_logger(__name__)
 
 
 class _Operation:
@@ -181,10 +181,10 @@ class ZooKeeperStore(MetadataStore):
         threading.Thread(target=stop, name="zookeeper-stop", daemon=True).start()
         done, _ = await asyncio.wait([ended], timeout=CLOSE_SESSION_S)
         if not done:
-            _log.warning(
-                "ZooKeeper at %s did not confirm the end of the session; it ends there by itself"
-                " within %g s",
-                *(self.hosts, self._session_timeout_s),
+            log.warning(
+                "ZooKeeper did not confirm the end of the session; it ends there by itself",
+                hosts=self.hosts,
+                within_s=self._session_timeout_s,
             )
 
     # The operations; zookeeper_operations.py has what each asks for.
@@ -416,7 +416,7 @@ class ZooKeeperStore(MetadataStore):
         if state == KazooState.CONNECTED:
             self._on_connected()
         elif state == KazooState.SUSPENDED:
-            _log.warning("the connection to ZooKeeper at %s is lost", self.hosts)
+            log.warning("the connection to ZooKeeper is lost", hosts=self.hosts)
             self._notify_session(SessionEvent.CONNECTION_LOST)
             # A client cannot learn that its session has ended while the server is away. Pulsar's
             # ZKSessionWatcher assumes it after 5/6 of the session's time.
@@ -432,7 +432,7 @@ class ZooKeeperStore(MetadataStore):
         if self._connected is not None and not self._connected.done():
             self._connected.set_result(None)
         else:
-            _log.warning("connected to ZooKeeper at %s again", self.hosts)
+            log.warning("connected to ZooKeeper again", hosts=self.hosts)
             self._notify_session(SessionEvent.RECONNECTED)
             if self._is_lost:
                 self._is_lost = False
@@ -446,5 +446,5 @@ class ZooKeeperStore(MetadataStore):
             self._lost_timer = None
         if not self._is_lost:
             self._is_lost = True
-            _log.warning("the session with ZooKeeper at %s is lost", self.hosts)
+            log.warning("the session with ZooKeeper is lost", hosts=self.hosts)
             self._notify_session(SessionEvent.SESSION_LOST)

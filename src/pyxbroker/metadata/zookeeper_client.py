@@ -23,8 +23,8 @@ _KINDS = {
 }
 
 # The store logs what an operator needs to know of the connection; kazoo's own is about attempts.
-_log = logging.getLogger(__name__)
-_log.setLevel(logging.ERROR)
+_kazoo_log = logging.getLogger(__name__)
+_kazoo_log.setLevel(logging.ERROR)
 
 
 class GatedClient(KazooClient):
@@ -42,7 +42,7 @@ class GatedClient(KazooClient):
         self.is_gate_open = False
         self._has_connection = False
         super().__init__(
-            hosts=hosts, timeout=session_timeout_s, connection_retry=_RECONNECT, logger=_log
+            hosts=hosts, timeout=session_timeout_s, connection_retry=_RECONNECT, logger=_kazoo_log
         )
 
     def _session_callback(self, state: Any) -> None:

@@ -219,7 +219,7 @@ class Cursor:
             self.fail_writes(error)
         elif not isinstance(error, Unavailable):
             self._log_failure(error)
-            self.failure = self._told(error)
+            self.failure = self._write_error(error)
         else:
             if not self._is_away:
                 # Told once: it is tried again at the usual rate.
@@ -231,9 +231,9 @@ class Cursor:
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
-                waiter.set_exception(self.failure or self._told(error))
+                waiter.set_exception(self.failure or self._write_error(error))
 
-    def _told(self, error: BaseException) -> CursorError:
+    def _write_error(self, error: BaseException) -> CursorError:
         return CursorError(f"the position of {self.name} could not be written: {error}")
 
     def _log_failure(self, error: BaseException) -> None:

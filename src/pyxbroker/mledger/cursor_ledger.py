@@ -48,7 +48,7 @@ CHANGES_BYTES_MIN = 64 << 10
 CHANGES_MAX = 10_000
 """Entries that may follow a whole state: recovery reads all of them."""
 ENTRY_OVERHEAD = 128
-"""Bytes that an entry costs beside its own, about."""
+"""Bytes that an entry costs besides its own, about."""
 LEDGER_BYTES_MAX = 64 << 20
 """A longer ledger is replaced by a new one, so that its space comes free."""
 

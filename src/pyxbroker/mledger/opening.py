@@ -159,7 +159,7 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
                 raise node
             cursor = await recover_cursor(managed_ledger, name, node.value, node.version, patience)
         except (MalformedRecord, MalformedLedgerMetadata, CorruptStore) as error:
-            # The topic serves everybody else; who asks for this subscription is refused.
+            # The topic serves all other subscriptions; a request for this one is refused.
             managed_ledger.unreadable.add(name)
             log.error(
                 "a cursor cannot be read; nothing is trimmed until it is repaired or deleted",

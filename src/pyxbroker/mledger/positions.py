@@ -24,8 +24,8 @@ Ends = Mapping[int, int]
 
 LONG_BYTES_MAX = 10
 _RANGE_BYTES_MAX = 50  # what an encoded range takes
-_BATCH_BYTES_MAX = 40  # what an encoded batch takes beside its words
-_RUNS_BYTES = 32  # what the runs of a ledger take beside themselves
+_BATCH_BYTES_MAX = 40  # what an encoded batch takes besides its words
+_RUNS_BYTES = 32  # what the runs of a ledger take besides themselves
 _RUNS_BYTES_MIN = 128  # less room is not worth beginning the runs of a ledger
 
 

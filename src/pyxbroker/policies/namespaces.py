@@ -8,12 +8,12 @@ is told, in slices of the event loop. What cannot be read changes nothing.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
@@ -22,7 +22,7 @@ from pyxbroker.policies.table import NAMES, Level, Policies
 
 log = get_logger("pyxbroker.policies")
 
-SLICE_S = 0.002  # of telling, then others have their turn
+SLICE_S = 0.002  # of telling followers, then it yields
 RETRY_S = 1.0  # while the store cannot be reached
 PREFIX = paths.POLICIES + "/"
 
@@ -77,9 +77,7 @@ class NamespacePolicies:
                 f"Namespace {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
-        namespace = self._namespaces.get(name)
-        if namespace is None:
-            namespace = self._namespaces[name] = _Namespace(name)
+        namespace = self._namespace(name)
         if namespace.value is not value:
             self._take(namespace, value)
         if namespace.policies is None:
@@ -88,9 +86,7 @@ class NamespacePolicies:
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
-        namespace = self._namespaces.get(name)
-        if namespace is None:
-            namespace = self._namespaces[name] = _Namespace(name)
+        namespace = self._namespace(name)
         namespace.followers[follower] = None
         if namespace.policies is None:
             namespace.is_changed = True
@@ -103,6 +99,13 @@ class NamespacePolicies:
         namespace = self._namespaces.get(name)
         if namespace is not None:
             namespace.followers.pop(follower, None)
+
+    def _namespace(self, name: str) -> _Namespace:
+        """What is known of a namespace, from now on kept."""
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = _Namespace(name)
+        return namespace
 
     def close(self) -> None:
         self._unsubscribe()
@@ -199,13 +202,11 @@ class NamespacePolicies:
             self._go_on(namespace)
 
     async def _tell(self, namespace: _Namespace) -> None:
-        until = time.monotonic() + SLICE_S
+        slices = Slices(SLICE_S)
         for follower in list(namespace.followers):
             if follower in namespace.followers and namespace.policies is not None:
                 self._run(self._tell_one, follower, namespace.policies)
-            if time.monotonic() > until:
-                await asyncio.sleep(0)
-                until = time.monotonic() + SLICE_S
+            await slices.pause()
 
     @staticmethod
     def _tell_one(follower: Follower, policies: Policies) -> None:

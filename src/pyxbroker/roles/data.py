@@ -146,7 +146,8 @@ class StandaloneData:
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
         self.storage_state.make_room("the disk is full at the start")
-        self.storage_state.aside = partial(asyncio.get_running_loop().run_in_executor, None)
+        run_in_executor = asyncio.get_running_loop().run_in_executor
+        self.storage_state.run_blocking = partial(run_in_executor, None)
         self.metadata.on_no_space = self._make_space_for_metadata
         return await DataOpening(
             layout=layout,

@@ -31,7 +31,7 @@ DEFAULT_METADATA_URL = "embedded:metadata"
 MISTYPED_LETTERS_MAX = 2  # by which the length of a mistyped key differs
 MISTYPED_LIKENESS_MIN = 0.85
 
-# What a journal file holds beside the largest payload: the rest of its frame, the packaging of an
+# What a journal file holds besides the largest payload: the rest of its frame, the packaging of an
 # entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
 FRAME_PADDING_BYTES = 10240
 ENTRY_HEADER_BYTES = 36

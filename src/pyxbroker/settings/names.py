@@ -1,4 +1,4 @@
-"""Names of settings beside those of the schema: older ones, silent ones, and those to come."""
+"""Names of settings besides those of the schema: older ones, silent ones, and those to come."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ class Sample:
             not_summed.setdefault(topic.namespace, []).append(row)
             if self._per_topic:
                 prefix = self._topic_label(topic)
-                self._topics.append(f"{{{prefix}}} ", row)
+                self._topics.append(braced(prefix), row)
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1

@@ -1,10 +1,12 @@
-"""Long work on the event loop, in slices between which everybody else has a turn."""
+"""Steps on the event loop, in slices short enough for who waits for a message."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
+
+from pyxbroker.base.slices import Slices
 
 T = TypeVar("T")
 
@@ -18,13 +20,11 @@ async def in_slices(steps: Iterable[T | None], clock: Callable[[], float]) -> As
     A step should take well below SLICE_S. The clock is read after each one.
     """
     await asyncio.sleep(0)  # what ran before in this turn may have been a slice, too
-    end = clock() + SLICE_S
+    slices = Slices(SLICE_S, clock)
     for each in steps:
         if each is not None:
             yield each
-        if clock() >= end:
-            await asyncio.sleep(0)
-            end = clock() + SLICE_S
+        await slices.pause()
 
 
 async def run_in_slices(steps: Iterable[None], clock: Callable[[], float]) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import OPEN
+from pyxbroker.base.compact_json import to_json
 
 
 @cache
 def _document() -> bytes:
     from pyxbroker.admin.documents import openapi
 
-    return json.dumps(openapi(), separators=(",", ":")).encode()
+    return to_json(openapi())
 
 
 async def get_openapi(request: Request) -> Response:

@@ -27,6 +27,7 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import PERSISTENT, TopicName
 from pyxbroker.broker.topics.names import topic_of_node
@@ -106,15 +107,12 @@ async def _listed(
 def _encode(names: list[str]) -> bytes:
     """Sorts the names and writes them in JSON, in parts: a thread lets others run between them."""
     names.sort()
-    parts = (
-        json.dumps(names[at : at + SLICE], separators=(",", ":"), ensure_ascii=False)[1:-1]
-        for at in range(0, len(names), SLICE)
-    )
-    return f"[{','.join(parts)}]".encode()
+    parts = (to_json(names[at : at + SLICE])[1:-1] for at in range(0, len(names), SLICE))
+    return b"[" + b",".join(parts) + b"]"
 
 
 async def _in_slices(items: list[T]) -> AsyncIterator[list[T]]:
-    """A list in parts; others have their turn between them."""
+    """A list in parts; yields to the loop between them."""
     for at in range(0, len(items), SLICE):
         if at:
             await asyncio.sleep(0)

@@ -291,22 +291,22 @@ class Handlers:
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
-        told = self._told(connection, message, error)
-        connection.send_frame(command.refusal(message, told))
+        refusal = self._client_error(connection, message, error)
+        connection.send_frame(command.refusal(message, refusal))
 
     @staticmethod
-    def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
-        """What the client of a command that failed is told; the log has what it is not."""
-        told = as_pulsar_error(error)
-        if told is error:
-            return told
+    def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
+        """The error that the client of a failed command gets; the log gets what caused it."""
+        refusal = as_pulsar_error(error)
+        if refusal is error:
+            return refusal
         about = {"peer": connection.peer, "command": type(message).__name__}
-        if isinstance(told, UnknownError):
+        if isinstance(refusal, UnknownError):
             log.failure("a command failed", error, **about)
         else:
-            # The storage or the metadata cannot do it now; where that comes from they say.
+            # The storage or the metadata store cannot do it now; its own lines say why.
             log.warning("a command is refused", **about, error=error)
-        return told
+        return refusal
 
     def _refuse(self, connection: Connection, command: Any) -> None:
         """What is not built, or not for a broker, answers its request with a sentence."""

@@ -1,4 +1,4 @@
-"""What the broker knows of one connection's client, beside its producers and consumers."""
+"""What the broker knows of one connection's client, besides its producers and consumers."""
 
 from __future__ import annotations
 

@@ -9,13 +9,13 @@ Pulsar's NamespaceService.getListOfTopics and TopicListService.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 WATCHERS_MAX = 1_000  # of one connection
-SLICE_S = 0.005  # of matching names before others have their turn
+SLICE_S = 0.005  # of work on a long list, then it yields
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
@@ -98,7 +98,7 @@ class WatchedNamespace:
         self._task: asyncio.Task[None] | None = None
         self._loaded: asyncio.Future[None] | None = None
         self.topics: dict[str, TopicName] = {}  # by their names in metadata
-        self._told: dict[str, TopicName] = {}  # those that every watcher has been told of
+        self._announced: dict[str, TopicName] = {}  # those that every watcher has been told of
         self.users = 0  # watchers, and those that are being made
 
     async def load(self) -> None:
@@ -107,7 +107,7 @@ class WatchedNamespace:
             self._loaded = asyncio.ensure_future(self._read())
         await asyncio.shield(self._loaded)
         if self._task is None:
-            self._told = self.topics
+            self._announced = self.topics
             self._task = asyncio.ensure_future(self._follow())
 
     def add(self, watcher: TopicListWatcher) -> None:
@@ -159,8 +159,8 @@ class WatchedNamespace:
 
         One that cannot be told keeps nobody else from it. Raises what kept it from that.
         """
-        added, deleted = _difference(self._told, self.topics)
-        slices = _Slices()
+        added, deleted = _difference(self._announced, self.topics)
+        slices = Slices(SLICE_S)
         failure: Exception | None = None
         for watcher in list(self._watchers):
             if watcher in self._watchers:
@@ -171,7 +171,7 @@ class WatchedNamespace:
             await slices.pause()
         if failure is not None:
             raise failure
-        self._told = self.topics
+        self._announced = self.topics
 
 
 class TopicLists:
@@ -219,11 +219,7 @@ class TopicLists:
             persistent = await list_persistent_topics(self._broker.metadata, namespace)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
-            found.extend(
-                topic.name
-                for topic in self._broker.topics
-                if topic.name.domain == NON_PERSISTENT and topic.name.namespace == namespace
-            )
+            found.extend(self._broker.topics.open_names(namespace, NON_PERSISTENT))
         return found
 
     async def handle_watch(self, connection: Connection, message: Any) -> None:
@@ -318,9 +314,9 @@ async def list_persistent_topics(
     it. Raises MetadataError.
     """
     path = paths.managed_ledgers(namespace, PERSISTENT)
-    # A list that does not exist has no children to watch; that it comes to be is news of the node.
+    # A list that does not exist has no children to watch; its creation notifies separately.
     _, names = await asyncio.gather(store.exists(path), store.children(path))
-    slices = _Slices()
+    slices = Slices(SLICE_S)
     found: dict[str, TopicName] = {}
     for name in names:
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
@@ -341,22 +337,10 @@ def _difference(
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Those that a pattern names."""
-    slices = _Slices()
+    slices = Slices(SLICE_S)
     found = []
     for topic in list(topics):
         if matches(pattern, topic):
             found.append(topic)
         await slices.pause()
     return found
-
-
-class _Slices:
-    """Gives others a turn now and then during work on a long list."""
-
-    def __init__(self) -> None:
-        self._until = time.monotonic() + SLICE_S
-
-    async def pause(self) -> None:
-        if time.monotonic() > self._until:
-            await asyncio.sleep(0)
-            self._until = time.monotonic() + SLICE_S

@@ -51,7 +51,7 @@ class Consumer(ConsumerState):
         self.metadata = metadata
         self.key_shared = key_shared
         self.tracks_pending = subscription.topic.name.is_persistent
-        self.end_told = False  # REACHED_END_OF_TOPIC was sent
+        self.end_sent = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
         now = subscription.topic.loop.time()
         self._rates = Rates(now, 0, 0, 0, 0, window_s=RATE_WINDOW_S)

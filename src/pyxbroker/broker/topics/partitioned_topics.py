@@ -4,8 +4,8 @@ A partitioned topic is a node in metadata that says how many partitions it has
 (PartitionedTopicMetadata: {"partitions": 3, "deleted": false}); its partitions are ordinary topics
 named <topic>-partition-<index>. The number only ever grows. `deleted` is set while the partitions
 are being deleted, so that nobody makes one of them again; `beingMade` while many are being made, so
-that who was interrupted can go on; `growingTo` while further ones are made, so that these are found
-again before clients are told of them. Mirrors PartitionedTopicResources and
+that an interrupted request can be completed; `growingTo` while further ones are made, so that these
+are found again before clients are told of them. Mirrors PartitionedTopicResources and
 BrokerService.fetchPartitionedTopicMetadataCheckAllowAutoCreationAsync.
 """
 
@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
     MetadataStoreError,
     NotAllowed,
@@ -55,7 +56,7 @@ class PartitionedTopic(NamedTuple):
 
     @property
     def is_being_made(self) -> bool:
-        """Not every partition is there yet; who asks for one that is missing makes it."""
+        """Not every partition is there yet; a request for a missing one makes it."""
         return BEING_MADE in self.fields
 
 
@@ -207,7 +208,7 @@ class PartitionedTopics:
         if nodes is None:
             return False
         try:
-            await self._store.put_all([Put(path, _encode(fields), MUST_NOT_EXIST), *nodes])
+            await self._store.put_all([Put(path, to_json(fields), MUST_NOT_EXIST), *nodes])
         except BadVersion:
             return False
         finally:
@@ -385,7 +386,7 @@ class PartitionedTopics:
         """The version that was written. Raises BadVersion."""
         path = _path(name)
         try:
-            return (await self._store.put(path, _encode(fields), version)).version
+            return (await self._store.put(path, to_json(fields), version)).version
         finally:
             self._cache.forget(path)
 
@@ -405,10 +406,6 @@ def _path(name: TopicName) -> str:
 
 def _being_changed(name: TopicName) -> ServiceNotReady:
     return ServiceNotReady(f"The partitions of {name} are being changed.")
-
-
-def _encode(fields: dict[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:

@@ -12,7 +12,7 @@ from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
-# What may be read of one topic before others have a turn.
+# What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32
 
 
@@ -118,10 +118,7 @@ def _topic_stats(
     name = topic.name
     now = time.monotonic()
     msg_in, bytes_in = topic.received()
-    rates = topic.rates
-    if rates is None:
-        rates = topic.rates = Rates(now, msg_in, bytes_in)
-    rate_in, throughput_in = rates.per_second(now, msg_in, bytes_in)
+    rate_in, throughput_in = _per_second(topic, now, msg_in, bytes_in)
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
     entries = topic.entries if slowest else 0
@@ -181,10 +178,7 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     consumers = subscription.consumers
     now = time.monotonic()
     msg_out, bytes_out = subscription.sent()
-    rates = subscription.rates
-    if rates is None:
-        rates = subscription.rates = Rates(now, msg_out, bytes_out)
-    rate_out, throughput_out = rates.per_second(now, msg_out, bytes_out)
+    rate_out, throughput_out = _per_second(subscription, now, msg_out, bytes_out)
     return SubscriptionStats(
         subscription.name,
         len(consumers),
@@ -222,9 +216,15 @@ def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:
-    msg_in, bytes_in = producer.msg_in, producer.bytes_in
-    if producer.rates is None:
-        producer.rates = Rates(now, msg_in, bytes_in)
-    rate, throughput = producer.rates.per_second(now, msg_in, bytes_in)
+    rate, throughput = _per_second(producer, now, producer.msg_in, producer.bytes_in)
     mean = throughput / rate if rate else 0.0
     return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)
+
+
+def _per_second(
+    owner: Topic | Subscription | Producer, now: float, messages: int, size: int
+) -> tuple[float, ...]:
+    """The rates of messages and of bytes; they are measured from the first time that one asks."""
+    if owner.rates is None:
+        owner.rates = Rates(now, messages, size)
+    return owner.rates.per_second(now, messages, size)

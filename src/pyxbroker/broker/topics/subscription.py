@@ -203,11 +203,11 @@ class Subscription:
             return
         for consumer in self.consumers:
             connection = consumer.connection
-            if not consumer.end_told and (
+            if not consumer.end_sent and (
                 connection.protocol_version >= VERSION_END
                 and not connection.session.client_version.startswith(CLIENTS_WITHOUT_END)
             ):
-                consumer.end_told = True
+                consumer.end_sent = True
                 connection.send_frame(replies.reached_end_of_topic(consumer.consumer_id))
 
     def sent(self) -> tuple[int, int]:

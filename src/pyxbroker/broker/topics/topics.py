@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPICS_PER_LOOK = 256  # before others have their turn
+TOPICS_PER_LOOK = 256  # then the look yields
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
 
@@ -204,7 +204,7 @@ class Topics:
         except (LedgerError, Unavailable) as error:
             if not may_pass(error):
                 raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
-            # Nothing of it is kept, so that whoever asks again begins anew.
+            # Nothing of it is kept: the next request begins anew.
             log.error("a topic cannot be opened now", topic=name, error=error)
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
 
@@ -236,7 +236,7 @@ class Topics:
         return await self._store.exists(paths.managed_ledger(name.managed_ledger_name))
 
     async def comes_to_be(self, name: TopicName) -> bool:
-        """As exists, but waits for who is opening the topic, and perhaps making it."""
+        """As exists, but waits while the topic is being opened, and perhaps made."""
         opening = self._opening.get(name)
         if opening is not None:
             await asyncio.wait([opening[0]])
@@ -335,7 +335,7 @@ class Topics:
         ]
 
     async def _in_slices(self) -> AsyncIterator[Topic]:
-        """The topics that are open; others have their turn now and then."""
+        """The topics that are open; yields to the loop now and then."""
         for number, topic in enumerate(self):
             if number % TOPICS_PER_LOOK == 0:
                 await asyncio.sleep(0)
