@@ -17,6 +17,8 @@ cdef enum:
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
     CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
 
+    REFUSED_SEND_BYTES = 1024       # that a SEND counts for which is only remembered to be refused
+
     PAUSED_SENDS = 1                # too many sends pending on this connection
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
@@ -96,6 +98,7 @@ cdef class Connection:
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
                       uint32_t crc) except -1
     cdef int _publish_runs(self) except -1
+    cdef int _pause_for_sends(self) except -1
     cdef int _set_paused(self, int flag, bint on) except -1
     cdef int flush(self) except -1
     cdef bint can_deliver(self) noexcept

@@ -80,6 +80,8 @@ class ProducerState:
         """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
         """The run is durable: one SEND_RECEIPT per entry, all in one write."""
+    def run_of_refused(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
+        """A SEND that is not going to be stored, until its answer settles it; without data."""
     def settle(self, run: EntryRun) -> None:
         """The run is answered, well or not: it counts no longer against the limits."""
 

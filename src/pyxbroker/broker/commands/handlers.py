@@ -22,6 +22,7 @@ from pyxbroker.auth.authorization import (
     authorize,
 )
 from pyxbroker.base.errors import (
+    ChecksumError,
     ConsumerNotFound,
     MetadataStoreError,
     NotAllowed,
@@ -55,18 +56,13 @@ PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 
 REFUSED_SENDS = {
-    "checksum": (
-        replies.CHECKSUM_ERROR,
-        "The checksum of the message does not match: it was damaged on its way to the broker.",
+    "checksum": ChecksumError(
+        "The checksum of the message does not match: it was damaged on its way to the broker."
     ),
-    "metadata": (
-        replies.CHECKSUM_ERROR,
-        "The metadata of the message cannot be decoded, so no consumer could read it.",
+    "metadata": ChecksumError(
+        "The metadata of the message cannot be decoded, so no consumer could read it."
     ),
-    "transaction": (
-        replies.NOT_ALLOWED,
-        "Sending within a transaction is not supported by this broker.",
-    ),
+    "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
 }
 
 
@@ -203,16 +199,16 @@ class Handlers:
         reason: str,
     ) -> None:
         """A SEND that cannot be stored."""
-        code, message = REFUSED_SENDS[reason]
+        error = REFUSED_SENDS[reason]
         log.warning(
             "a SEND was refused",
             peer=connection.peer,
             topic=producer.topic.name,
             producer=producer.name,
             sequence_id=sequence_id,
-            reason=message,
+            reason=error,
         )
-        connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
+        producer.refuse(sequence_id, highest_sequence_id, error)
 
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
         """An ACK for a consumer that is not open here, whose client waits for an answer."""
