@@ -226,11 +226,11 @@ class TopicLists:
             )
         return found
 
-    async def handle_watch(self, connection: Connection, message: Any) -> None:
+    async def handle_watch(self, connection: Connection, message: Any, opening: Opening) -> None:
         """WATCH_TOPIC_LIST; asked again, it answers with the list as it is now."""
         watcher_id = message.watcher_id
         watchers = connection.session.watchers
-        with Opening(connection, ("watcher", watcher_id)), self._lookups.admitted():
+        with self._lookups.admitted():
             watcher = watchers.get(watcher_id)
             if watcher is None:
                 watcher = await self._watch(connection, message)
