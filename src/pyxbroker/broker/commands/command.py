@@ -9,7 +9,6 @@ from pyxbroker.auth.authorization import AUTHENTICATED, Resource, Right
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
-from pyxbroker.connection import Connection
 
 Handler = Callable[..., "Awaitable[None] | None"]
 """Takes the connection and the command, and the Opening when the command opens something."""
