@@ -53,9 +53,9 @@ def test_a_name_is_that_of_a_reader_or_that_of_a_subscription(tmp_path: Path) ->
         topic = await broker.topic()
         await topic.subscribe(SubscribeRequest("reader", durable=False))
         await topic.subscribe(SubscribeRequest("durable"))
-        with pytest.raises(NotAllowed, match="^NonDurable subscription with the same name"):
+        with pytest.raises(NotAllowed, match=r"^NonDurable subscription with the same name"):
             await topic.subscribe(SubscribeRequest("reader"))
-        with pytest.raises(NotAllowed, match="^Durable subscription with the same name"):
+        with pytest.raises(NotAllowed, match=r"^Durable subscription with the same name"):
             await topic.subscribe(SubscribeRequest("durable", durable=False))
 
     run(tmp_path, scenario)
