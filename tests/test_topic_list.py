@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from one_bookie import until
 from one_broker import Broker, Client, run
 from oracles import wire
 from oracles.topics import topics_hash
@@ -343,8 +344,7 @@ def test_what_changes_while_the_answer_to_a_watch_is_made_is_in_it(
             if calls == 1:
                 await broker.topic(PREFIX + "a2")
                 (watcher,) = client.connection.session.watchers.values()
-                while PREFIX + "a2" not in watcher.names:
-                    await asyncio.sleep(0.01)
+                await until(lambda: PREFIX + "a2" in watcher.names)
             return await hash_of_parts(*arguments)
 
         client = await broker.client()

@@ -35,6 +35,7 @@ cdef class Connections:
     cdef readonly int64_t publish_bytes     # in flight now
     cdef readonly bint full                 # a bookie asked to stop publishing
     cdef readonly bint holding              # nothing can be stored: SENDs are kept, reading goes on
+    cdef readonly dict held                 # producers that published since holding began
     cdef public object on_overflow          # called when more is kept than publish_bytes_max
     cdef bint overflow_due
     cdef bint gate_closed

@@ -48,6 +48,9 @@ class Connections:
     @property
     def holding(self) -> bool:
         """Nothing can be stored: what is sent is kept, and reading goes on."""
+    @property
+    def held(self) -> dict[Any, None]:
+        """The producers that published since that began."""
     def accept(self, sock: Any, peer: str, session: Any) -> Connection:
         """Serves a connected, non-blocking socket."""
     def set_full(self, full: bool) -> None:

@@ -50,6 +50,7 @@ cdef class Connections:
         self.turn = Turn(loop)
         self.live = set()
         self.dirty = []
+        self.held = {}
         self.slabs = SlabPool()
         self.frame_bytes_max = frame_bytes_max
         self.sends_max = sends_max
@@ -106,7 +107,9 @@ cdef class Connections:
         """
         cdef Connection connection
         self.holding = on
-        if on:
+        if not on:
+            self.held.clear()
+        else:
             for connection in list(self.live):
                 connection._set_paused(PAUSED_SENDS, False)
         self._check_gate()
@@ -408,6 +411,8 @@ cdef class Connection:
             producer.msg_in += run.messages
             producer.bytes_in += run.bytes
             self.pending_sends += run.count
+            if self.group.holding:
+                self.group.held[producer] = None
             self.group.publish_started(<int64_t>run.bytes)
             try:
                 producer.publish(run)
