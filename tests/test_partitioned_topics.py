@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import NotAllowed, PulsarError, TopicExists, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, Put
 from pyxbroker.proto import PulsarApi as pb
 
 NAME = TopicName.get(TOPIC)
@@ -279,6 +281,84 @@ def test_who_asks_for_a_partitioned_topic_waits_for_who_opens_a_plain_one(tmp_pa
         assert not await broker.node.store.exists(PATH)
 
     run(tmp_path, scenario)
+
+
+class Overtaken:
+    """Another broker writes a node just before this one writes one of the same name."""
+
+    def __init__(self, broker: Broker, before: str, path: str, value: bytes = b"") -> None:
+        self._store = broker.node.store
+        self._before = before
+        self._node = Put(path, value, MUST_NOT_EXIST)
+        self._put, self._put_all = self._store.put, self._store.put_all
+        self.is_over = False
+        self._store.put = self.put  # type: ignore[method-assign]
+        self._store.put_all = self.put_all  # type: ignore[method-assign]
+
+    def put(self, path: str, *rest: Any, **options: Any) -> Any:
+        self._look([path])
+        return self._put(path, *rest, **options)
+
+    def put_all(self, puts: Sequence[Put]) -> Any:
+        self._look([each.path for each in puts])
+        return self._put_all(puts)
+
+    def _look(self, written: list[str]) -> None:
+        if self._before in written and not self.is_over:
+            self.is_over = True
+            self._put(*self._node)
+
+
+PLAIN = paths.managed_ledger(NAME.managed_ledger_name)
+
+
+def test_a_topic_gives_way_to_a_partitioned_one_that_another_broker_made_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        other = Overtaken(broker, PLAIN, PATH, b'{"partitions":2,"deleted":false}')
+        error = await client.produce()
+        assert other.is_over
+        assert error.error == pb.NotAllowedError
+        assert not await broker.node.store.exists(PLAIN)
+        assert list(broker.topics) == []
+        assert await ask(client) == 2
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("count", [3, 200], ids=["at once", "in batches"])
+def test_a_partitioned_topic_gives_way_to_one_that_another_broker_made_meanwhile(
+    tmp_path: Path, count: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        other = Overtaken(broker, PATH, PLAIN)
+        with pytest.raises(TopicExists):
+            await broker.topics.partitioned.create(NAME, count)
+        assert other.is_over
+        assert not await broker.node.store.exists(PATH)
+        assert await names(broker) == ["t"], "no partition is left"
+        # It is that broker's topic, and can be used.
+        client = await broker.client()
+        assert await ask(client) == 0
+        assert await open_error(client, TOPIC) == (None, None)
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_another_broker_made_meanwhile_does_not_become_partitioned_by_use(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        other = Overtaken(broker, PATH, PLAIN)
+        client = await broker.client()
+        assert await ask(client) == 0
+        assert other.is_over
+        assert not await broker.node.store.exists(PATH)
+        assert await open_error(client, TOPIC) == (None, None)
+
+    run(tmp_path, scenario, **DEFAULT_PARTITIONED)
 
 
 def test_reading_a_topic_leaves_the_list_of_the_others_cached(tmp_path: Path) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from one_bookie import MIB, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.proto import PulsarApi as pb
 
 PATIENT = {"storageUnavailableTimeoutMs": 60_000}
@@ -211,5 +217,100 @@ def test_non_persistent_topics_need_no_disk(tmp_path: Path) -> None:
         await client.produce(topic=name)
         client.publish(0, b"handed out")
         assert (await client.messages(1))[0].data == b"handed out"
+
+    run(tmp_path, scenario, **HASTY)
+
+
+class Idle:
+    """In the place of a topic that nobody uses."""
+
+    name = TopicName.get(TOPIC)
+
+    def __init__(self, call: Callable[[], None] | None = None) -> None:
+        self.call = call
+
+    def close_producers(self, only_waiting: bool) -> int:
+        if self.call is not None:
+            self.call()
+        return 0
+
+    def take_back_waiting(self) -> None:
+        """Nothing waits."""
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """The garbage collector comes when it wants to; its time is not measured."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def test_a_hundred_thousand_topics_are_looked_at_once_and_without_holding_the_loop(
+    tmp_path: Path, no_collection: None
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1)
+        await client.produce(2, topic=TOPIC + "-idle")
+        topics: list[Any] = [*(Idle() for _ in range(100_000)), *broker.topics]
+        walks: list[list[Any]] = []
+        steps: list[float] = []
+        gate = broker.publish_gate
+        step = gate._step
+
+        def walk() -> list[Any]:
+            walks.append(topics)
+            return topics
+
+        def timed() -> None:
+            began = time.thread_time()
+            step()
+            steps.append(time.thread_time() - began)
+
+        gate._topics, gate._step = walk, timed  # type: ignore[method-assign]
+        await fill_up(broker)
+        client.publish(0, b"refused")
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert len(walks) == 1
+        assert len(steps) > 10
+        assert max(steps) < 0.002
+        # Who sends something later is found without looking at all of them again.
+        client.publish(0, b"refused", producer_id=2)
+        assert (await client.receive("close_producer")).producer_id == 2
+        assert len(walks) == 1
+        assert gate.refused_sends == 2
+        assert broker.node.connections.publish_bytes == 0
+        # The next time the disk is full it is not known any more who waits.
+        await free_up(broker)
+        await client.produce(1)
+        await fill_up(broker)
+        client.publish(1, b"refused")
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert len(walks) == 2
+
+    run(tmp_path, scenario, **HASTY)
+
+
+def test_who_sends_something_while_others_are_sent_away_is_sent_away_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyxbroker.broker.publish_gate.SLICE_S", -1.0)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1)
+        await client.produce(2)
+        late = Idle(lambda: client.publish(0, b"late", producer_id=2))
+        gate = broker.publish_gate
+        gate._topics = lambda: [*broker.topics, late, *(Idle() for _ in range(20))]  # type: ignore
+        await fill_up(broker)
+        client.publish(0, b"early")
+        closed = [(await client.receive("close_producer")).producer_id for _ in range(2)]
+        assert closed == [1, 2]
+        assert await client.quiet() == [], "no SEND is answered"
+        assert gate.refused_sends == 2
+        assert broker.node.connections.publish_bytes == 0
 
     run(tmp_path, scenario, **HASTY)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from one_bookie import until
 from one_broker import Broker, Client, run
 from oracles import wire
+from oracles.topics import topics_hash
 from pyxbroker.base.errors import MetadataStoreError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import topic_list
@@ -23,8 +27,9 @@ from pyxbroker.broker.commands.topic_list import TopicListWatcher
 from pyxbroker.broker.commands.topics_pattern import (
     BeyondRE2,
     compile_pattern,
+    hash_of_parts,
     matches,
-    topics_hash,
+    sorted_parts,
     without_domain,
 )
 from pyxbroker.metadata import paths
@@ -147,20 +152,71 @@ def test_what_both_engines_know_means_the_same_to_both(pattern: str, local: str)
     assert (compiled.fullmatch(f"a/b/{local}".encode()) is not None) == expected
 
 
+def hash_of(names: Iterable[str]) -> str:
+    async def pause() -> None:
+        """Nobody else is there."""
+
+    async def main() -> str:
+        return await hash_of_parts(await sorted_parts(list(names), pause), pause)
+
+    return asyncio.run(main())
+
+
 def test_the_hash_of_a_list_is_guavas() -> None:
     # Said by Apache Pulsar 4.2.4 of these names.
     namespace = "persistent://public/p1-1795273957/"
-    assert topics_hash([]) == "00000000"
-    assert topics_hash([namespace + "a"]) == "4490b3b4"
+    assert hash_of([]) == "00000000"
+    assert hash_of([namespace + "a"]) == "4490b3b4"
     parts = [f"parted-partition-{index}" for index in range(3)]
     names = [namespace + name for name in ("x y", "b", "ü", "a", *parts)]
-    assert topics_hash(names) == topics_hash(reversed(names)) == "26877a8c"
+    assert hash_of(names) == hash_of(reversed(names)) == topics_hash(names) == "26877a8c"
 
 
 def test_names_are_sorted_as_java_does() -> None:
     high, higher = "\ufb00", "\U0001f600"
     text = f"{higher},{high}".encode()
-    assert topics_hash([high, higher]) == wire.crc32c(text).to_bytes(4, "little").hex()
+    assert hash_of([high, higher]) == wire.crc32c(text).to_bytes(4, "little").hex()
+
+
+@given(st.lists(st.text(alphabet="ab/\ufb00\U0001f600", max_size=4)), st.integers(1, 400))
+def test_the_hash_of_a_long_list_is_that_of_all_of_it(words: list[str], copies: int) -> None:
+    names = [f"{word}{copy * 7919 % 400}" for copy in range(copies) for word in words]
+    assert hash_of(names) == topics_hash(names)
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """The garbage collector comes when it wants to; its time is not measured."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("order", ["sorted", "mixed", "backwards"])
+@pytest.mark.parametrize("letter", ["t", "ü"])
+def test_a_hundred_thousand_names_hold_the_loop_for_no_more_than_two_milliseconds(
+    no_collection: None, order: str, letter: str
+) -> None:
+    names = sorted(f"{PREFIX}{letter}{number}" for number in range(100_000))
+    if order == "mixed":
+        names = list(set(names))
+    elif order == "backwards":
+        names.reverse()
+    steps: list[float] = []
+
+    async def main() -> str:
+        began = time.thread_time()
+
+        async def pause() -> None:
+            nonlocal began
+            steps.append(time.thread_time() - began)
+            began = time.thread_time()
+
+        return await hash_of_parts(await sorted_parts(names, pause), pause)
+
+    assert asyncio.run(main()) == topics_hash(names)
+    assert max(steps) < 0.002
 
 
 # --- lists ---------------------------------------------------------------------------------------
@@ -302,6 +358,32 @@ def test_a_watcher_hears_of_topics_that_come_and_go(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_changes_while_the_answer_to_a_watch_is_made_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hash_of_parts = topic_list.hash_of_parts
+    calls = 0
+
+    async def scenario(broker: Broker) -> None:
+        async def change_meanwhile(*arguments: Any) -> str:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await broker.topic(PREFIX + "a2")
+                (watcher,) = client.connection.session.watchers.values()
+                await until(lambda: PREFIX + "a2" in watcher.names)
+            return await hash_of_parts(*arguments)
+
+        client = await broker.client()
+        await broker.topic(PREFIX + "a1")
+        monkeypatch.setattr(topic_list, "hash_of_parts", change_meanwhile)
+        answer = await watch(client)
+        both = [PREFIX + "a1", PREFIX + "a2"]
+        assert (list(answer.topic), answer.topics_hash) == (both, topics_hash(both))
+
+    run(tmp_path, scenario)
+
+
 def test_many_changes_add_up(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         clients = [await broker.client() for _ in range(2)]
@@ -334,12 +416,13 @@ def test_others_have_their_turn_while_many_watchers_are_told(
             await watch(client, watcher_id=watcher_id)
         now = 0
 
-        def noted(watcher: TopicListWatcher, *change: Any) -> None:
+        async def noted(watcher: TopicListWatcher, *change: Any) -> bytes | None:
             turns.append(now)
-            on_change(watcher, *change)
+            frame = await on_change(watcher, *change)
             if len(turns) == 2:
                 # The last one goes before it was told.
                 client.connection.session.watchers.pop(4).forget()
+            return frame
 
         monkeypatch.setattr(TopicListWatcher, "on_change", noted)
         await broker.topic(PREFIX + "a1")

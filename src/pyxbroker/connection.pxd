@@ -17,6 +17,8 @@ cdef enum:
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
     CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
 
+    REFUSED_SEND_BYTES = 1024       # that a SEND counts for which is only remembered to be refused
+
     PAUSED_SENDS = 1                # too many sends pending on this connection
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
@@ -33,6 +35,7 @@ cdef class Connections:
     cdef readonly int64_t publish_bytes     # in flight now
     cdef readonly bint full                 # a bookie asked to stop publishing
     cdef readonly bint holding              # nothing can be stored: SENDs are kept, reading goes on
+    cdef readonly dict held                 # producers that published since holding began
     cdef public object on_overflow          # called when more is kept than publish_bytes_max
     cdef bint overflow_due
     cdef bint gate_closed
@@ -96,6 +99,7 @@ cdef class Connection:
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,
                       uint32_t crc) except -1
     cdef int _publish_runs(self) except -1
+    cdef int _pause_for_sends(self) except -1
     cdef int _set_paused(self, int flag, bint on) except -1
     cdef int flush(self) except -1
     cdef bint can_deliver(self) noexcept

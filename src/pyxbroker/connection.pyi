@@ -48,6 +48,9 @@ class Connections:
     @property
     def holding(self) -> bool:
         """Nothing can be stored: what is sent is kept, and reading goes on."""
+    @property
+    def held(self) -> dict[Any, None]:
+        """The producers that published since that began."""
     def accept(self, sock: Any, peer: str, session: Any) -> Connection:
         """Serves a connected, non-blocking socket."""
     def set_full(self, full: bool) -> None:
@@ -80,6 +83,8 @@ class ProducerState:
         """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:
         """The run is durable: one SEND_RECEIPT per entry, all in one write."""
+    def run_of_refused(self, sequence_id: int, highest_sequence_id: int) -> EntryRun:
+        """A SEND that is not going to be stored, until its answer settles it; without data."""
     def settle(self, run: EntryRun) -> None:
         """The run is answered, well or not: it counts no longer against the limits."""
 

@@ -50,6 +50,7 @@ cdef class Connections:
         self.turn = Turn(loop)
         self.live = set()
         self.dirty = []
+        self.held = {}
         self.slabs = SlabPool()
         self.frame_bytes_max = frame_bytes_max
         self.sends_max = sends_max
@@ -106,7 +107,9 @@ cdef class Connections:
         """
         cdef Connection connection
         self.holding = on
-        if on:
+        if not on:
+            self.held.clear()
+        else:
             for connection in list(self.live):
                 connection._set_paused(PAUSED_SENDS, False)
         self._check_gate()
@@ -164,6 +167,20 @@ cdef class ProducerState:
                 <uint64_t>run.ledger_id, <uint64_t>entry_id))
             entry_id += stored
         connection.group.mark_dirty(connection)
+
+    def run_of_refused(self, uint64_t sequence_id, uint64_t highest_sequence_id):
+        """A SEND that is not going to be stored and waits for its answer: a run without data, which
+        counts against the limits until it is settled.
+        """
+        cdef Connection connection = self.connection
+        cdef EntryRun run = EntryRun(self)
+        run.append(sequence_id, highest_sequence_id, NULL, 0, 0, 1)
+        run.bytes = REFUSED_SEND_BYTES
+        self.pending_sends += 1
+        connection.pending_sends += 1
+        connection.group.publish_started(REFUSED_SEND_BYTES)
+        connection._pause_for_sends()
+        return run
 
     def settle(self, EntryRun run not None):
         """The run is answered, well or not: it counts no longer against the limits."""
@@ -363,6 +380,8 @@ cdef class Connection:
                 code = PAYLOAD_MALFORMED
             elif not send.has_txn:
                 return self._collect(producer, &send, frame, payload.crc)
+        # The SENDs before it are counted, so that it is not answered before them.
+        self._publish_runs()
         self.group.handlers.on_refused_send(
             self, producer, send.sequence_id, send.highest_sequence_id,
             "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code else "transaction")
@@ -392,17 +411,23 @@ cdef class Connection:
             producer.msg_in += run.messages
             producer.bytes_in += run.bytes
             self.pending_sends += run.count
+            if self.group.holding:
+                self.group.held[producer] = None
             self.group.publish_started(<int64_t>run.bytes)
             try:
                 producer.publish(run)
             except Exception:
                 producer.settle(run)
                 raise
-        if self.pending_sends >= self.group.sends_max and not self.group.holding:
-            self._set_paused(PAUSED_SENDS, True)
+        self._pause_for_sends()
         if self.group.gate_closed:
             # Its first producer was opened after the gate had closed.
             self._set_paused(PAUSED_GATE, True)
+        return 0
+
+    cdef int _pause_for_sends(self) except -1:
+        if self.pending_sends >= self.group.sends_max and not self.group.holding:
+            self._set_paused(PAUSED_SENDS, True)
         return 0
 
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1:

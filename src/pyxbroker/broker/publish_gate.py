@@ -17,7 +17,8 @@ was forgotten; what was acknowledged is there in any case.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
@@ -27,6 +28,8 @@ from pyxbroker.connection import Connections
 from pyxbroker.ledger.client import LedgerClient
 
 log = get_logger("pyxbroker.broker")
+
+SLICE_S = 0.001  # of sending producers away before others have their turn
 
 
 class PublishGate:
@@ -50,6 +53,10 @@ class PublishGate:
         self._timeout_s = timeout_s
         self._timer: asyncio.TimerHandle | None = None
         self._closing_due = False
+        # While those who wait are sent away: the topics that are still to be looked at.
+        self._rest: Iterator[Topic] | None = None
+        self._has_walked = False  # since it closed
+        self._sends = 0  # that were refused, since those who wait are sent away
         connections.on_overflow = self._close
         state.on_change(self._on_change)
 
@@ -85,6 +92,8 @@ class PublishGate:
     def _open(self) -> None:
         self._stop_timer()
         self.is_closed = False
+        self._has_walked = False
+        self._rest = None
         self._ledgers.set_holding(False)
         self._connections.set_holding(False)
 
@@ -98,18 +107,52 @@ class PublishGate:
     def _close_waiting(self) -> None:
         """Closes the producers that wait for an answer, and drops what waits for room."""
         self._closing_due = False
-        if not self.is_closed:
+        if not self.is_closed or self._rest is not None:
             return
-        sends = 0
-        topics = [each for each in self._topics() if each.name.is_persistent]
-        for topic in topics:
-            sends += topic.close_producers(only_waiting=True)
-        for topic in topics:
-            topic.take_back_waiting()
+        # Who had something pending when it closed is found by a walk. Later it can only be one of
+        # those that have published meanwhile.
+        self._rest = iter(() if self._has_walked else self._topics())
+        self._sends = 0
+        self._step()
+
+    def _step(self) -> None:
+        """Does a part of it, so that topics in any number do not keep others from their turn."""
+        if self._rest is None:
+            return
+        until = time.monotonic() + SLICE_S
+        for topic in self._rest:
+            self._close_topic(topic)
+            if time.monotonic() > until:
+                self._go_on()
+                return
+        held = self._connections.held
+        while held:
+            producer, _ = held.popitem()
+            if producer.pending_sends:
+                self._close_topic(producer.topic)
+            if time.monotonic() > until:
+                self._go_on()
+                return
+        # In this turn nobody waits: what is taken back now needs no answer.
+        self._rest = None
+        self._has_walked = True
         self._ledgers.take_back()
-        self.refused_sends += sends
-        if sends:
-            log.warning("sends were refused", sends=sends, reason=self._state.refusal)
+        self.refused_sends += self._sends
+        if self._sends:
+            log.warning("sends were refused", sends=self._sends, reason=self._state.refusal)
+
+    def _close_topic(self, topic: Topic) -> None:
+        if not topic.name.is_persistent:
+            return
+        try:
+            self._sends += topic.close_producers(only_waiting=True)
+            topic.take_back_waiting()
+        except Exception as error:
+            # A defect of one topic is not one of the others, whose clients wait as well.
+            log.failure("sends could not be refused", error, topic=topic.name)
+
+    def _go_on(self) -> None:
+        self._connections.loop.call_soon(self._connections.turn.run, self._step)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -120,3 +163,5 @@ class PublishGate:
         """The broker stops: nobody waits any more."""
         self._stop_timer()
         self._close()
+        while self._rest is not None:
+            self._step()

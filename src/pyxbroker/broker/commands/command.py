@@ -9,9 +9,9 @@ from pyxbroker.auth.authorization import AUTHENTICATED, Resource, Right
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
-from pyxbroker.connection import Connection
 
-Handler = Callable[[Connection, Any], "Awaitable[None] | None"]
+Handler = Callable[..., "Awaitable[None] | None"]
+"""Takes the connection and the command, and the Opening when the command opens something."""
 
 
 def answer_error(message: Any, told: PulsarError) -> bytes:
@@ -34,6 +34,21 @@ def namespace_of(message: Any) -> Resource:
     return NamespaceName.get(message.namespace)
 
 
+def producer_id(message: Any) -> tuple[str, int]:
+    """The key in Session.opening of what a PRODUCER opens."""
+    return "producer", message.producer_id
+
+
+def consumer_id(message: Any) -> tuple[str, int]:
+    """The same of a SUBSCRIBE."""
+    return "consumer", message.consumer_id
+
+
+def watcher_id(message: Any) -> tuple[str, int]:
+    """The same of a WATCH_TOPIC_LIST."""
+    return "watcher", message.watcher_id
+
+
 class Command(NamedTuple):
     """A command that is not hot. Whoever opened a producer or a consumer may do with it what its
     commands do: the right was looked at then.
@@ -46,3 +61,6 @@ class Command(NamedTuple):
     """What the right is checked on, from the command. A command with one is handled as a task."""
     refusal: Callable[[Any, PulsarError], bytes] = answer_error
     """The frame that tells a client why the command failed."""
+    opens: Callable[[Any], tuple[str, int]] | None = None
+    """What it opens, which is marked as being opened before the right is looked at: who authorizes
+    may take its time, and what the client asks for meanwhile must find it."""

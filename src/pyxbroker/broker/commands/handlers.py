@@ -22,6 +22,7 @@ from pyxbroker.auth.authorization import (
     authorize,
 )
 from pyxbroker.base.errors import (
+    ChecksumError,
     ConsumerNotFound,
     MetadataStoreError,
     NotAllowed,
@@ -34,7 +35,16 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
-from pyxbroker.broker.commands.command import Command, namespace_of, no_resource, topic_of
+from pyxbroker.broker.commands.command import (
+    Command,
+    consumer_id,
+    namespace_of,
+    no_resource,
+    producer_id,
+    topic_of,
+    watcher_id,
+)
+from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
 from pyxbroker.connection import Connection
@@ -55,18 +65,13 @@ PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 
 REFUSED_SENDS = {
-    "checksum": (
-        replies.CHECKSUM_ERROR,
-        "The checksum of the message does not match: it was damaged on its way to the broker.",
+    "checksum": ChecksumError(
+        "The checksum of the message does not match: it was damaged on its way to the broker."
     ),
-    "metadata": (
-        replies.CHECKSUM_ERROR,
-        "The metadata of the message cannot be decoded, so no consumer could read it.",
+    "metadata": ChecksumError(
+        "The metadata of the message cannot be decoded, so no consumer could read it."
     ),
-    "transaction": (
-        replies.NOT_ALLOWED,
-        "Sending within a transaction is not supported by this broker.",
-    ),
+    "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
 }
 
 
@@ -130,11 +135,19 @@ class Handlers:
             kinds.PING: Command("ping", self._handle_ping),
             kinds.PONG: Command("pong", self._handle_pong),
             kinds.PRODUCER: Command(
-                "producer", commands.handle_producer, PRODUCE_TO_TOPIC, topic_of
+                "producer",
+                commands.handle_producer,
+                PRODUCE_TO_TOPIC,
+                topic_of,
+                opens=producer_id,
             ),
             kinds.CLOSE_PRODUCER: Command("close_producer", commands.handle_close_producer),
             kinds.SUBSCRIBE: Command(
-                "subscribe", commands.handle_subscribe, CONSUME_TOPIC, topic_of
+                "subscribe",
+                commands.handle_subscribe,
+                CONSUME_TOPIC,
+                topic_of,
+                opens=consumer_id,
             ),
             kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
             kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
@@ -148,7 +161,7 @@ class Handlers:
                 "getTopicsOfNamespace", lists.handle_get_topics, GET_TOPICS, namespace_of
             ),
             kinds.WATCH_TOPIC_LIST: Command(
-                "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of
+                "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of, opens=watcher_id
             ),
             kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
         }
@@ -203,16 +216,16 @@ class Handlers:
         reason: str,
     ) -> None:
         """A SEND that cannot be stored."""
-        code, message = REFUSED_SENDS[reason]
+        error = REFUSED_SENDS[reason]
         log.warning(
             "a SEND was refused",
             peer=connection.peer,
             topic=producer.topic.name,
             producer=producer.name,
             sequence_id=sequence_id,
-            reason=message,
+            reason=error,
         )
-        connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
+        producer.refuse(sequence_id, highest_sequence_id, error)
 
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
         """An ACK for a consumer that is not open here, whose client waits for an answer."""
@@ -274,10 +287,17 @@ class Handlers:
             task.add_done_callback(on_done)
 
     async def _authorized(self, connection: Connection, command: Command, message: Any) -> None:
-        principal = connection.session.principal
-        await authorize(principal, command.right, command.resource(message))
-        waiting = command.handler(connection, message)
-        if waiting is not None:
+        resource = command.resource(message)
+        if command.opens is None:
+            await authorize(connection.session.principal, command.right, resource)
+            waiting = command.handler(connection, message)
+            if waiting is not None:
+                await waiting
+            return
+        with Opening(connection, command.opens(message)) as opening:
+            await authorize(connection.session.principal, command.right, resource)
+            waiting = command.handler(connection, message, opening)
+            assert waiting is not None, "what opens something waits for it"
             await waiting
 
     async def _run(

@@ -39,7 +39,7 @@ class TopicCommands:
 
     # --- producers ----------------------------------------------------------------------------
 
-    async def handle_producer(self, connection: Connection, message: Any) -> None:
+    async def handle_producer(self, connection: Connection, message: Any, opening: Opening) -> None:
         producer_id = message.producer_id
         existing = connection.producers.get(producer_id)
         if existing is not None:
@@ -51,31 +51,29 @@ class TopicCommands:
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
-        key = ("producer", producer_id)
-        with Opening(connection, key):
-            topic = await self._broker.topics.get(topic_name, create=True)
-            name = message.producer_name
-            user_provided = bool(name) and message.user_provided_producer_name
-            if not name:
-                name = await self._broker.producer_names.next()
-            if message.initial_subscription_name:
-                await self._create_initial_subscription(topic, message.initial_subscription_name)
-            if connection.closed:
-                return
-            producer = Producer(
-                connection,
-                producer_id,
-                topic,
-                name,
-                message.epoch,
-                user_provided,
-                {each.key: each.value for each in message.metadata},
-            )
-            await self._make_room(connection, topic.holder(producer))
-            if connection.closed:
-                return
-            topic.add_producer(producer)
-            connection.producers[producer_id] = producer
+        topic = await self._broker.topics.get(topic_name, create=True)
+        name = message.producer_name
+        user_provided = bool(name) and message.user_provided_producer_name
+        if not name:
+            name = await self._broker.producer_names.next()
+        if message.initial_subscription_name:
+            await self._create_initial_subscription(topic, message.initial_subscription_name)
+        if connection.closed:
+            return
+        producer = Producer(
+            connection,
+            producer_id,
+            topic,
+            name,
+            message.epoch,
+            user_provided,
+            {each.key: each.value for each in message.metadata},
+        )
+        await self._make_room(connection, topic.holder(producer))
+        if connection.closed:
+            return
+        topic.add_producer(producer)
+        connection.producers[producer_id] = producer
         self._answer_producer(connection, message.request_id, producer)
 
     async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
@@ -111,7 +109,10 @@ class TopicCommands:
 
     # --- consumers ----------------------------------------------------------------------------
 
-    async def handle_subscribe(self, connection: Connection, message: Any) -> None:
+    async def handle_subscribe(
+        self, connection: Connection, message: Any, opening: Opening
+    ) -> None:
+        await opening.turn()
         consumer_id = message.consumer_id
         if consumer_id in connection.consumers:
             connection.send_frame(replies.success(message.request_id))
@@ -121,21 +122,19 @@ class TopicCommands:
         _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
-        with Opening(connection, ("consumer", consumer_id)) as opening:
-            await opening.turn()
-            name = TopicName.get(message.topic)
-            topic = await self._broker.topics.get(name, create=message.force_topic_creation)
-            subscription = await topic.subscribe(self._subscribe_request(message))
-            subscription.arriving += 1
-            try:
-                key_shared = _key_shared_policy(message)
-                await self._make_way(connection, opening, subscription, kind, key_shared)
-                self._add_consumer(connection, subscription, kind, key_shared, message)
-            finally:
-                subscription.arriving -= 1
-                topic.drop_unused_reader(subscription)
-            if opening.is_closed:
-                self._close_consumer(connection, consumer_id)
+        name = TopicName.get(message.topic)
+        topic = await self._broker.topics.get(name, create=message.force_topic_creation)
+        subscription = await topic.subscribe(self._subscribe_request(message))
+        subscription.arriving += 1
+        try:
+            key_shared = _key_shared_policy(message)
+            await self._make_way(connection, opening, subscription, kind, key_shared)
+            self._add_consumer(connection, subscription, kind, key_shared, message)
+        finally:
+            subscription.arriving -= 1
+            topic.drop_unused_reader(subscription)
+        if opening.is_closed:
+            self._close_consumer(connection, consumer_id)
 
     async def _make_way(
         self,
@@ -218,12 +217,14 @@ class TopicCommands:
         consumer_id = message.consumer_id
         session = connection.session
         move = session.moves.get(consumer_id)
+        consumer = connection.consumers.get(consumer_id)
         opening = session.opening.get(("consumer", consumer_id))
-        if opening is None:
-            self._close_consumer(connection, consumer_id)
-        else:
+        if opening is not None:
             opening.close()
             await asyncio.wait([opening.task])
+        if consumer is not None and connection.consumers.get(consumer_id) is consumer:
+            # It was open already, and may have been asked for once more.
+            self._close_consumer(connection, consumer_id)
         await seek.over(connection, move)
         connection.send_frame(replies.success(message.request_id))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,12 @@ from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
 from pyxbroker.broker.commands.topics_pattern import (
     BeyondRE2,
+    Pause,
     TopicsPattern,
     compile_pattern,
+    hash_of_parts,
     matches,
+    sorted_parts,
     topics_hash,
 )
 from pyxbroker.broker.topics.names import topic_of_node
@@ -39,7 +43,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 WATCHERS_MAX = 1_000  # of one connection
-SLICE_S = 0.005  # of work on a long list, then it yields
+SLICE_S = 0.002  # of work on a long list, then it yields
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
@@ -56,6 +60,7 @@ class TopicListWatcher:
         self._watcher_id = watcher_id
         self._pattern = pattern
         self.names = names
+        self.changes = 0  # of the names, so far
         self.forget: Callable[[], None] = lambda: None
 
     def update(
@@ -68,19 +73,26 @@ class TopicListWatcher:
         gone = [str(each) for each in deleted if str(each) in self.names]
         self.names.update(new)
         self.names.difference_update(gone)
+        self.changes += 1
         return new, gone
 
-    def on_change(self, added: list[TopicName], deleted: list[TopicName]) -> None:
-        """Tells the client what of a change concerns it."""
+    async def on_change(
+        self, added: list[TopicName], deleted: list[TopicName], pause: Pause
+    ) -> bytes | None:
+        """The frame that tells the client what of a change concerns it."""
         new, gone = self.update(added, deleted)
         if not new and not gone:
-            return
+            return None
         try:
-            frame = replies.topic_update(self._watcher_id, new, gone, topics_hash(self.names))
+            found = await topics_hash(list(self.names), pause)
+            return replies.topic_update(self._watcher_id, new, gone, found)
         except Exception:
             self.names.difference_update(new)
             self.names.update(gone)
+            self.changes += 1
             raise
+
+    def tell(self, frame: bytes) -> None:
         self._connection.send_frame(frame)
 
 
@@ -159,13 +171,15 @@ class WatchedNamespace:
 
         One that cannot be told keeps nobody else from it. Raises what kept it from that.
         """
-        added, deleted = _difference(self._announced, self.topics)
         slices = Slices(SLICE_S)
+        added, deleted = await _difference(self._announced, self.topics, slices.pause)
         failure: Exception | None = None
         for watcher in list(self._watchers):
             if watcher in self._watchers:
                 try:
-                    self._turn.run(watcher.on_change, added, deleted)
+                    frame = await watcher.on_change(added, deleted, slices.pause)
+                    if frame is not None and watcher in self._watchers:
+                        self._turn.run(watcher.tell, frame)
                 except Exception as error:
                     failure = error
             await slices.pause()
@@ -190,8 +204,12 @@ class TopicLists:
             topics = await self._topics_of(namespace, message.mode)
             if pattern is not None:
                 topics = await _matching(pattern, topics)
-        names = [str(each) for each in topics]
-        found = topics_hash(names)
+        pause = Slices(SLICE_S).pause
+        names = []
+        for each in topics:
+            names.append(str(each))
+            await pause()
+        found = await topics_hash(names, pause)
         changed = not message.HasField("topics_hash") or message.topics_hash != found
         connection.send_frame(
             replies.topics_of_namespace(
@@ -222,11 +240,11 @@ class TopicLists:
             found.extend(self._broker.topics.open_names(namespace, NON_PERSISTENT))
         return found
 
-    async def handle_watch(self, connection: Connection, message: Any) -> None:
+    async def handle_watch(self, connection: Connection, message: Any, opening: Opening) -> None:
         """WATCH_TOPIC_LIST; asked again, it answers with the list as it is now."""
         watcher_id = message.watcher_id
         watchers = connection.session.watchers
-        with Opening(connection, ("watcher", watcher_id)), self._lookups.admitted():
+        with self._lookups.admitted():
             watcher = watchers.get(watcher_id)
             if watcher is None:
                 watcher = await self._watch(connection, message)
@@ -234,9 +252,15 @@ class TopicLists:
                 watcher.forget()
                 return
             watchers[watcher_id] = watcher
-            found = topics_hash(watcher.names)
+            pause = Slices(SLICE_S).pause
+            seen = -1
+            while seen != watcher.changes:
+                # The client passes over news that come before the answer: it has to have them.
+                seen = watcher.changes
+                parts = await sorted_parts(list(watcher.names), pause)
+                found = await hash_of_parts(parts, pause)
             is_known = message.HasField("topics_hash") and message.topics_hash == found
-            names = [] if is_known else sorted(watcher.names)
+            names = [] if is_known else list(chain.from_iterable(parts))
             connection.send_frame(
                 replies.watch_topic_list_success(message.request_id, watcher_id, names, found)
             )
@@ -259,12 +283,14 @@ class TopicLists:
             await watched.load()
             known = watched.topics
             names = {str(each) for each in await _matching(pattern, known.values())}
+            watcher = TopicListWatcher(connection, message.watcher_id, pattern, names)
+            # The client has heard of nothing yet, so what changed meanwhile just counts.
+            while known is not watched.topics:
+                before, known = known, watched.topics
+                watcher.update(*await _difference(before, known, Slices(SLICE_S).pause))
         except BaseException:
             self._release(namespace, watched)
             raise
-        watcher = TopicListWatcher(connection, message.watcher_id, pattern, names)
-        # The client has heard of nothing yet, so what changed meanwhile just counts.
-        watcher.update(*_difference(known, watched.topics))
         watched.add(watcher)
 
         def forget() -> None:
@@ -326,12 +352,17 @@ async def list_persistent_topics(
     return found
 
 
-def _difference(
-    before: Mapping[str, TopicName], after: Mapping[str, TopicName]
+async def _difference(
+    before: Mapping[str, TopicName], after: Mapping[str, TopicName], pause: Pause
 ) -> tuple[list[TopicName], list[TopicName]]:
-    """(added, deleted)."""
-    added = [topic for name, topic in after.items() if name not in before]
-    deleted = [topic for name, topic in before.items() if name not in after]
+    """(added, deleted). Neither list may change meanwhile."""
+    added: list[TopicName] = []
+    deleted: list[TopicName] = []
+    for names, others, found in ((after, before, added), (before, after, deleted)):
+        for name, topic in names.items():
+            if name not in others:
+                found.append(topic)
+            await pause()
     return added, deleted
 
 

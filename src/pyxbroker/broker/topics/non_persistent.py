@@ -139,7 +139,7 @@ class NonPersistentTopic(Topic):
 
     def hand_out(self, batch: EntryBatch) -> None:
         """Gives entries to every subscription."""
-        for subscription in self.all_subscriptions():
+        for subscription in self._readers.values():
             subscription.msg_drop += _hand_out(subscription, batch)
 
     async def terminate(self) -> Position:

@@ -15,7 +15,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
@@ -135,10 +135,14 @@ class PartitionedTopics:
         with self._changing(name):
             if await self._topics.comes_to_be(name):
                 return 0
+            fields = {"partitions": count, "deleted": False}
             try:
-                await self._write(name, {"partitions": count, "deleted": False}, MUST_NOT_EXIST)
+                version = await self._write(name, fields, MUST_NOT_EXIST)
             except BadVersion:
                 return (await self.read(name)).partitions
+            if await self._is_taken(name):
+                await self._forget(name, version)
+                return 0
         log.info("a partitioned topic was made", topic=name, partitions=count)
         return count
 
@@ -194,10 +198,31 @@ class PartitionedTopics:
                 raise TopicExists(f"Topic {name} exists already.")
             if not name.is_persistent:
                 await self._claim(name, count, fields)
-            elif not await self._create_at_once(name, fields):
+            elif await self._create_at_once(name, fields):
+                if await self._is_taken(name):
+                    await self._withdraw(name, await self.read(name), count)
+            else:
                 found = await self._claim(name, count, fields | {BEING_MADE: True})
+                if await self._is_taken(name):
+                    await self._withdraw(name, found, count)
                 await make_nodes(self._store, name, 0, count)
                 await self._finish(name, found)
+
+    async def _is_taken(self, name: TopicName) -> bool:
+        """Whether another broker has made a topic of the name that is not partitioned, after it was
+        looked for: who makes one looks for a partitioned one afterwards, as is done here.
+        """
+        return name.is_persistent and await self._store.exists(
+            paths.managed_ledger(name.managed_ledger_name)
+        )
+
+    async def _withdraw(self, name: TopicName, found: PartitionedTopic, count: int) -> NoReturn:
+        """Deletes what was made, with the partitions that are there. Raises TopicExists."""
+        marked = await self._mark(name, found, {"deleted": True})
+        for index in range(count):
+            await self._topics.delete_by_name(name.partition(index), force=True)
+        await self._forget(name, marked.version)
+        raise TopicExists(f"Topic {name} exists already.")
 
     async def _create_at_once(self, name: TopicName, fields: dict[str, Any]) -> bool:
         """Makes all there is to make in one write; False when it is too much for that, or when

@@ -52,6 +52,21 @@ class Producer(ProducerState):
         except ManagedLedgerError as error:
             self._refuse_newest(run, error)
 
+    def refuse(self, sequence_id: int, highest_sequence_id: int, error: PulsarError) -> None:
+        """Answers a SEND that is not looked at, in its turn: a client expects the answers in the
+        order of its SENDs, and reconnects when an error is about one that is not the next.
+        """
+        if not self.pending_sends:
+            frame = replies.send_error(self.producer_id, sequence_id, error.code, str(error))
+            self.connection.send_frame(frame)
+            return
+        from pyxbroker.broker.topics.publish_steps import Publication
+
+        refused = Publication(self.run_of_refused(sequence_id, highest_sequence_id))
+        refused.refuse(0, error)
+        refused.sends_before = self._sends_behind - 1
+        self._publications.append(refused)
+
     def publish_rest(self, publication: Publication, append: Append) -> None:
         """Appends what the topic's steps have left of a run, and answers the rest in its turn."""
         publication.sends_before = self._sends_behind - publication.run.count

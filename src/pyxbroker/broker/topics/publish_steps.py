@@ -43,7 +43,7 @@ Decision = PulsarError | Position | None
 class Publication:
     """A run on its way through the steps, and until its SENDs are answered.
 
-    Without steps: a run that was refused while others before it are not answered yet.
+    Without steps: a run, or a SEND, that was refused while others before it are not answered yet.
     """
 
     def __init__(self, run: EntryRun) -> None:

@@ -83,7 +83,7 @@ class Topic:
         self.fenced = False  # closing, or its log failed: clients have to look it up again
         self.being_deleted = False
         self._last_active = self.loop.time()  # when somebody was seen to use it
-        self._readers: set[Subscription] = set()  # non-durable subscriptions
+        self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
         self.publish: Callable[[EntryRun], None] = managed_ledger.append
@@ -225,10 +225,9 @@ class Topic:
         """A name is either that of a subscription or that of a reader."""
         if not self.name.is_persistent:
             return
-        for each in self.all_subscriptions():
-            if each.name == request.subscription and each.is_durable != request.durable:
-                kind = "Durable" if each.is_durable else "NonDurable"
-                raise NotAllowed(f"{kind} subscription with the same name already exists.")
+        if request.subscription in (self._readers if request.durable else self.subscriptions):
+            kind = "NonDurable" if request.durable else "Durable"
+            raise NotAllowed(f"{kind} subscription with the same name already exists.")
 
     async def _reader_start(self, request: SubscribeRequest) -> Position:
         """The mark after which a reader begins."""
@@ -304,25 +303,29 @@ class Topic:
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
         """A non-durable subscription: it lives as long as its consumer."""
         self.check_open()
-        for found in self._readers:
-            if found.name == name:
-                return found
+        found = self._readers.get(name)
+        if found is not None:
+            return found
         cursor = Cursor(self.managed_ledger, name, mark_delete, durable=False)
         subscription = Subscription(self, name, cursor)
-        self._readers.add(subscription)
+        self._readers[name] = subscription
         return subscription
 
     def drop_unused_reader(self, subscription: Subscription) -> None:
         """Forgets the subscription of a reader that is gone, unless it is coming (back)."""
         if not (subscription.consumers or subscription.arriving or subscription.closing):
-            self._readers.discard(subscription)
+            self._forget_reader(subscription)
+
+    def _forget_reader(self, subscription: Subscription) -> None:
+        if self._readers.get(subscription.name) is subscription:
+            del self._readers[subscription.name]
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         """Deletes a subscription whose consumers are gone."""
         await subscription.delete()
         if subscription.cursor.durable:
             self.subscriptions.pop(subscription.name, None)
-        self._readers.discard(subscription)
+        self._forget_reader(subscription)
 
     async def delete_subscription(self, name: str, force: bool) -> None:
         """Deletes a durable subscription, also one whose cursor cannot be read; with force, its
@@ -456,7 +459,7 @@ class Topic:
     def disconnect(self) -> None:
         """Tells every client that the topic is not served here any more."""
         self.close_producers()
-        for subscription in [*self.subscriptions.values(), *self._readers]:
+        for subscription in [*self.subscriptions.values(), *self._readers.values()]:
             subscription.disconnect()
 
     def close_producers(self, only_waiting: bool = False) -> int:
@@ -554,4 +557,4 @@ class Topic:
 
     def all_subscriptions(self) -> list[Subscription]:
         """Durable ones and those of readers."""
-        return [*self.subscriptions.values(), *self._readers]
+        return [*self.subscriptions.values(), *self._readers.values()]

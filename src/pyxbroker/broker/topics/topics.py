@@ -33,7 +33,7 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore, Unavailable
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
-from pyxbroker.mledger.opening import NONE, open_managed_ledger
+from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.table import Policies, of_broker
 from pyxbroker.settings.config import Config
@@ -174,7 +174,21 @@ class Topics:
             managed_ledger = await self._open_managed_ledger(name, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
+        if create and managed_ledger.version == 0 and not name.is_partitioned:
+            await self._check_alone(name, managed_ledger)
         return self._add(Topic(name, managed_ledger, self._turn, policies, self._unacked))
+
+    async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
+        """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
+
+        Either of the two is written first and then looks for the other, so that at least one of
+        them sees it and gives way.
+        """
+        try:
+            await self.partitioned.check_not_partitioned(name)
+        except NotAllowed:
+            await delete_managed_ledger(made)
+            raise
 
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
