@@ -54,7 +54,7 @@ class TopicListWatcher:
     ) -> None:
         self._connection = connection
         self._watcher_id = watcher_id
-        self._pattern = pattern
+        self.pattern = pattern
         self.names = names
         self.forget: Callable[[], None] = lambda: None
 
@@ -62,7 +62,12 @@ class TopicListWatcher:
         self, added: Iterable[TopicName], deleted: Iterable[TopicName]
     ) -> tuple[list[str], list[str]]:
         """Notes a change; returns what of it is new and gone for this watcher."""
-        new = [str(each) for each in added if matches(self._pattern, each)]
+        return self._note([each for each in added if matches(self.pattern, each)], deleted)
+
+    def _note(
+        self, matching: Iterable[TopicName], deleted: Iterable[TopicName]
+    ) -> tuple[list[str], list[str]]:
+        new = [str(each) for each in matching]
         # When telling a change has failed, those that were told of it are asked again.
         new = [name for name in new if name not in self.names]
         gone = [str(each) for each in deleted if str(each) in self.names]
@@ -70,9 +75,9 @@ class TopicListWatcher:
         self.names.difference_update(gone)
         return new, gone
 
-    def on_change(self, added: list[TopicName], deleted: list[TopicName]) -> None:
-        """Tells the client what of a change concerns it."""
-        new, gone = self.update(added, deleted)
+    def on_change(self, matching: list[TopicName], deleted: list[TopicName]) -> None:
+        """Tells the client what of a change concerns it; matching: what is new by its pattern."""
+        new, gone = self._note(matching, deleted)
         if not new and not gone:
             return
         try:
@@ -163,9 +168,10 @@ class WatchedNamespace:
         slices = _Slices()
         failure: Exception | None = None
         for watcher in list(self._watchers):
+            matching = await _matching(watcher.pattern, added)
             if watcher in self._watchers:
                 try:
-                    self._turn.run(watcher.on_change, added, deleted)
+                    self._turn.run(watcher.on_change, matching, deleted)
                 except Exception as error:
                     failure = error
             await slices.pause()
