@@ -15,11 +15,13 @@ from one_broker import TOPIC, Broker, Client, command_of, run, section
 from oracles import wire
 from pyxbroker.admin.resources import partitions
 from pyxbroker.base import limits
+from pyxbroker.base.properties import ConfigError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, topic_list
 from pyxbroker.broker.topics import partition_nodes
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import Config
 from test_admin_topics import DONE, NAME, PARTITIONED, P, Rest
 
 INT_MAX = 2**31 - 1
@@ -326,6 +328,13 @@ def test_news_of_many_topics_are_matched_a_few_at_a_time(
     monkeypatch.setattr(topic_list, "matches", noted)
     monkeypatch.setattr(topic_list, "SLICE_S", -1.0)
     run(tmp_path, scenario)
+
+
+def test_a_cluster_name_that_is_too_long_is_refused() -> None:
+    longest = "c" * limits.CLUSTER_BYTES_MAX
+    assert Config.load(overrides={"clusterName": longest}).clusterName == longest
+    with pytest.raises(ConfigError, match="clusterName cannot be used"):
+        Config.load(overrides={"clusterName": longest + "c"})
 
 
 # --- text ---------------------------------------------------------------------------------------
