@@ -64,11 +64,6 @@ def test_what_is_no_name_is_refused_with_a_sentence(written: str, said: str) -> 
     assert str(refused.value).endswith(".")
 
 
-def test_a_name_that_is_not_utf8_is_refused() -> None:
-    with pytest.raises(InvalidTopicName, match="UTF-8"):
-        TopicName.get(b"\xff")  # type: ignore[arg-type]
-
-
 def test_a_huge_wrong_name_is_not_repeated_whole() -> None:
     with pytest.raises(InvalidTopicName) as refused:
         TopicName.get("x/" * 100_000)

@@ -7,6 +7,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
+    CHUNK_UUID_BYTES_MAX = 1088     # the one of base/limits.py
 
     DECODE_OK = 0
     DECODE_MALFORMED = -1

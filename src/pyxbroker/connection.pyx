@@ -9,6 +9,7 @@ from pyxbroker.commands cimport (
     CMD_FLOW,
     CMD_SEND,
     RECEIPT_BYTES_MAX,
+    CHUNK_UUID_BYTES_MAX,
     AckCommand,
     AckedId,
     FlowCommand,
@@ -366,6 +367,7 @@ cdef class Connection:
         cdef MetadataPeek peek
         cdef ProducerState producer
         cdef int code
+        cdef bint is_uuid_long = False
         if decode_send(message, size, &send) != 0:
             return self._malformed("a SEND command could not be decoded")
         producer = self.producers.get(send.producer_id)
@@ -378,13 +380,16 @@ cdef class Connection:
         if code == PAYLOAD_OK:
             if peek_metadata(payload.metadata, payload.metadata_size, &peek) != 0:
                 code = PAYLOAD_MALFORMED
+            elif peek.uuid_size > CHUNK_UUID_BYTES_MAX:
+                is_uuid_long = True
             elif not send.has_txn:
                 return self._collect(producer, &send, frame, payload.crc)
         # The SENDs before it are counted, so that it is not answered before them.
         self._publish_runs()
         self.group.handlers.on_refused_send(
             self, producer, send.sequence_id, send.highest_sequence_id,
-            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code else "transaction")
+            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code
+            else "uuid" if is_uuid_long else "transaction")
         return 0
 
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,

@@ -6,7 +6,7 @@
 
 A sequence has a few clients, which send commands of every type: whole ones, and ones with a field
 missing, out of range, repeated, with the id of another's producer or consumer, in the wrong state,
-cut short. Held to after each sequence:
+cut short, with text that is too long or not UTF-8. Held to after each sequence:
 
 - each request is answered once, or its connection is closed;
 - nothing that goes wrong is a fault of ours: no answer says that the broker failed, and nothing of
@@ -51,6 +51,8 @@ TOPICS += ["non-" + PREFIX + "a", "d", "bad://x", ""]
 NUMBERS = [0, 1, 2, 3, 7, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1]
 WORDS = ["", "s", "t", "x" * 300, "\u00e9", "a/b"]
 IDS = [1, 2, 3, 4]
+MARK = "@@@@"  # stands where bytes come that are not UTF-8
+LONG = ["x" * 1_024, "x" * 1_025, "\u00e9" * 600, "x" * 5_000]
 
 
 cached_section = functools.cache(section)  # its checksum is the plain, slow one
@@ -115,6 +117,26 @@ class Choices:
                 getattr(message, field.name).extend(values[:3])
             else:
                 setattr(message, field.name, self.random.choice(values))
+
+    def spoil_text(self, message: Any) -> bytes:
+        """The command with a text that is too long, nearly so, or not UTF-8."""
+        if self.random.random() < 0.5:
+            text, spoiled = MARK, self.random.choice([b"\xff\xfe\xc0a", b"\xed\xa0\x80a"])
+        else:
+            text = self.random.choice(LONG)
+            spoiled = text.encode()
+        fields = [each for each in message.DESCRIPTOR.fields if each.type == each.TYPE_STRING]
+        pairs = [each for each in ("metadata", "subscription_properties") if hasattr(message, each)]
+        if fields and (not pairs or self.random.random() < 0.7):
+            field = self.random.choice(fields)
+            if field.is_repeated:
+                getattr(message, field.name).append(text)
+            else:
+                setattr(message, field.name, text)
+        elif pairs:
+            key, value = self.random.choice([(text, "v"), ("k", text)])
+            getattr(message, self.random.choice(pairs)).add(key=key, value=value)
+        return command_of(message, partial=True).replace(text.encode(), spoiled)
 
     @staticmethod
     def _values_for(field: Any) -> list[Any]:
@@ -258,7 +280,10 @@ class Sender:
         whole = choose > 0.3
         if not whole:
             choices.spoil(message)
-        body = command_of(message, partial=True)
+        if 0.03 < choose < 0.06:
+            body = choices.spoil_text(message)
+        else:
+            body = command_of(message, partial=True)
         if choose < 0.03:
             body = body[: choices.random.randrange(len(body))]
         data = wire.frame(body, payload)

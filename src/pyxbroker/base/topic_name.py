@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 
+from pyxbroker.base import limits
 from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.url_encoding import decode, encode
 
@@ -65,6 +66,11 @@ class NamespaceName:
                 f"{_shown(name)} is not a namespace: it has the form tenant/namespace."
             )
         return cls(parts[0], parts[1])
+
+    def check_length(self) -> None:
+        """Raises InvalidTopicName when a part is too long to be given to anything new."""
+        _check_length("tenant's name", self.tenant, limits.TENANT_BYTES_MAX)
+        _check_length("namespace's name", self.local_name, limits.NAMESPACE_BYTES_MAX)
 
     def __str__(self) -> str:
         return self._name
@@ -196,6 +202,15 @@ class TopicName:
         """The full name of the topic that this is a partition of, else this topic's own."""
         return f"{self.domain}://{self.namespace_name}/{self._base_local_name()}"
 
+    def check_length(self) -> None:
+        """Raises InvalidTopicName when a part is too long to be given to anything new.
+
+        Names that metadata has are read whatever their length, so that they can be listed, and
+        deleted.
+        """
+        self.namespace_name.check_length()
+        _check_length("topic's name", self._base_local_name(), limits.TOPIC_BYTES_MAX)
+
     def partition(self, index: int) -> TopicName:
         """Partition `index`, counted from 0, of this topic; a partition is itself."""
         if self.is_partitioned:
@@ -225,9 +240,6 @@ _cache: dict[str, TopicName] = {}
 
 
 def _parse(name: str) -> TopicName:
-    if not isinstance(name, str):
-        # protobuf hands out a string field that is no UTF-8 as bytes.
-        raise InvalidTopicName("The topic name is not valid: it is not encoded in UTF-8.")
     domain, separator, rest = name.partition("://")
     if not separator:
         return _parse_short(name)
@@ -262,6 +274,12 @@ def _partition_index(local_name: str) -> int:
         return -1
     index = int(digits)
     return index if str(index) == digits and index <= PARTITION_INDEX_MAX else -1
+
+
+def _check_length(what: str, text: str, bytes_max: int) -> None:
+    trouble = limits.too_long(what, text, bytes_max)
+    if trouble is not None:
+        raise InvalidTopicName(trouble)
 
 
 def _shown(text: str) -> str:

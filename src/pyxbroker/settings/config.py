@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyxbroker.base.limits import CLUSTER_BYTES_MAX, too_long
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings import sources
 from pyxbroker.settings.names import PROTECTION
@@ -76,6 +77,7 @@ class Config(General, Metadata, Limits, Topics, Dispatch, ManagedLedger, Storage
         config = cls(**reader.values)
         config.unknown = reader.unknown
         config._check_journal_size()
+        config._check_cluster_name()
         return config
 
     def _check_journal_size(self) -> None:
@@ -85,6 +87,11 @@ class Config(General, Metadata, Limits, Topics, Dispatch, ManagedLedger, Storage
                 f"journalMaxSizeMB={self.journalMaxSizeMB} is too small: a journal file has to hold"
                 f" the largest entry (maxMessageSize={self.maxMessageSize}); set at least {least}."
             )
+
+    def _check_cluster_name(self) -> None:
+        trouble = too_long("name", self.clusterName, CLUSTER_BYTES_MAX)
+        if trouble is not None:
+            raise ConfigError(f"clusterName cannot be used. {trouble}")
 
     def explain_unknown(self) -> str:
         """The keys of `unknown`, each with the one that may have been meant.

@@ -19,9 +19,11 @@ def topic_of(request: Request) -> TopicName:
     if parts["domain"] not in DOMAINS:
         domain = parts["domain"]
         raise HttpError(412, f"The topic domain {domain!r} is not one of {DOMAINS}.")
-    return TopicName.get(
+    name = TopicName.get(
         f"{parts['domain']}://{parts['tenant']}/{parts['namespace']}/{parts['topic']}"
     )
+    name.check_length()
+    return name
 
 
 async def lookup_topic(request: Request) -> Response:

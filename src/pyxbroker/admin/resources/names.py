@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.metadata import paths
 
@@ -24,9 +25,11 @@ def namespace_name_of(request: Request) -> NamespaceName:
     """The namespace of a path. Raises HttpError 412."""
     parts = request.parameters
     try:
-        return NamespaceName(parts["tenant"], parts["namespace"])
+        name = NamespaceName(parts["tenant"], parts["namespace"])
     except InvalidTopicName:
         raise HttpError(412, "Namespace name is not valid") from None
+    _check_length(request, name)
+    return name
 
 
 def namespace_of(request: Request) -> str:
@@ -39,9 +42,21 @@ def topic_of(request: Request) -> TopicName:
     parts = request.parameters
     try:
         namespace = NamespaceName(parts["tenant"], parts["namespace"])
-        return TopicName(domain_of(request), namespace, parts["topic"])
+        name = TopicName(domain_of(request), namespace, parts["topic"])
     except InvalidTopicName:
         raise HttpError(412, "Topic name is not valid") from None
+    _check_length(request, name)
+    return name
+
+
+def _check_length(request: Request, name: TopicName | NamespaceName) -> None:
+    """Raises HttpError 412 for a name that is too long, but where what has it is deleted."""
+    if request.method == "DELETE":
+        return
+    try:
+        name.check_length()
+    except InvalidTopicName as error:
+        raise HttpError(412, str(error)) from None
 
 
 def partitioned_topic_of(request: Request) -> TopicName:
@@ -91,6 +106,9 @@ def strings_of(value: object, what: str) -> dict[str, str]:
         if not isinstance(each, (str, int, float)):
             raise HttpError(400, f"{what}: the value of {key!r} must be a string.")
         texts[key] = str(each)
+    trouble = properties_trouble("properties", texts.items())
+    if trouble is not None:
+        raise HttpError(400, trouble)
     return texts
 
 

@@ -26,12 +26,16 @@ def no_resource(message: Any) -> Resource:
 
 def topic_of(message: Any) -> Resource:
     """Raises InvalidTopicName."""
-    return TopicName.get(message.topic)
+    name = TopicName.get(message.topic)
+    name.check_length()
+    return name
 
 
 def namespace_of(message: Any) -> Resource:
     """Raises InvalidTopicName."""
-    return NamespaceName.get(message.namespace)
+    name = NamespaceName.get(message.namespace)
+    name.check_length()
+    return name
 
 
 def producer_id(message: Any) -> tuple[str, int]:

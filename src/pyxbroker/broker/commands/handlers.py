@@ -32,9 +32,11 @@ from pyxbroker.base.errors import (
     TooManyRequests,
     UnknownError,
 )
+from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
+from pyxbroker.broker.commands.border import check_text
 from pyxbroker.broker.commands.command import (
     Command,
     consumer_id,
@@ -70,6 +72,9 @@ REFUSED_SENDS = {
     ),
     "metadata": ChecksumError(
         "The metadata of the message cannot be decoded, so no consumer could read it."
+    ),
+    "uuid": NotAllowed(
+        f"The uuid of the chunked message is longer than {CHUNK_UUID_BYTES_MAX} bytes."
     ),
     "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
 }
@@ -194,7 +199,13 @@ class Handlers:
             self.on_malformed(connection, f"a command of type {command.type} has no {field}")
             connection.close()
             return
-        self._call(connection, found, getattr(command, field))
+        message = getattr(command, field)
+        try:
+            check_text(message)
+        except PulsarError as error:
+            self._refuse_text(connection, found, message, error)
+            return
+        self._call(connection, found, message)
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """The peer does not speak the protocol: it is told, and the connection is closed."""
@@ -343,6 +354,17 @@ class Handlers:
         self.on_malformed(connection, f"a client does not send {name}")
         connection.close()
 
+    def _refuse_text(
+        self, connection: Connection, command: Command, message: Any, error: PulsarError
+    ) -> None:
+        """A command with text that cannot be used; one that has no answer ends its connection."""
+        if hasattr(message, "request_id"):
+            log.warning("refused", peer=connection.peer, command=command.field, reason=error)
+            connection.send_frame(command.refusal(message, error))
+            return
+        self.on_malformed(connection, f"of its {command.field}: {error}")
+        connection.close()
+
     # --- handshake and keep-alive -------------------------------------------------------------
 
     def _handle_first(self, connection: Connection, command: Any) -> None:
@@ -351,6 +373,13 @@ class Handlers:
             connection.close()
             return
         connect = command.connect
+        try:
+            check_text(connect)
+        except PulsarError as error:
+            log.warning("closed", peer=connection.peer, reason=error)
+            connection.send_frame(replies.error(replies.NO_REQUEST, error.code, str(error)))
+            connection.close()
+            return
         if not self.broker.is_ready:
             connection.send_frame(
                 replies.error(

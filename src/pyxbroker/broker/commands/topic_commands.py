@@ -47,7 +47,6 @@ class TopicCommands:
             self._answer_producer(connection, message.request_id, existing)
             return
         _refuse_unsupported_producer(message)
-        _check_text(producer=message.producer_name, subscription=message.initial_subscription_name)
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
@@ -119,7 +118,6 @@ class TopicCommands:
             return
         kind = SubscriptionType(message.subType)
         _refuse_unsupported_consumer(message)
-        _check_text(subscription=message.subscription, consumer=message.consumer_name)
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
         name = TopicName.get(message.topic)
@@ -199,7 +197,6 @@ class TopicCommands:
             )
         properties: dict[str, str] = {}
         for each in message.subscription_properties:
-            _check_text(property=each.key, value=each.value)
             properties.setdefault(each.key, each.value)
         return SubscribeRequest(
             name,
@@ -277,13 +274,6 @@ class TopicCommands:
             )
             return
         connection.send_frame(replies.consumer_stats(message.request_id, consumer))
-
-
-def _check_text(**names: object) -> None:
-    """Names are UTF-8; protobuf hands over the bytes of those that are not."""
-    for what, name in names.items():
-        if not isinstance(name, str):
-            raise NotAllowed(f"The {what} {name!r} is not UTF-8 text.")
 
 
 def _refuse_unsupported_producer(message: Any) -> None:

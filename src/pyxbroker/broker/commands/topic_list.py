@@ -58,7 +58,7 @@ class TopicListWatcher:
     ) -> None:
         self._connection = connection
         self._watcher_id = watcher_id
-        self._pattern = pattern
+        self.pattern = pattern
         self.names = names
         self.changes = 0  # of the names, so far
         self.forget: Callable[[], None] = lambda: None
@@ -67,7 +67,12 @@ class TopicListWatcher:
         self, added: Iterable[TopicName], deleted: Iterable[TopicName]
     ) -> tuple[list[str], list[str]]:
         """Notes a change; returns what of it is new and gone for this watcher."""
-        new = [str(each) for each in added if matches(self._pattern, each)]
+        return self._note([each for each in added if matches(self.pattern, each)], deleted)
+
+    def _note(
+        self, matching: Iterable[TopicName], deleted: Iterable[TopicName]
+    ) -> tuple[list[str], list[str]]:
+        new = [str(each) for each in matching]
         # When telling a change has failed, those that were told of it are asked again.
         new = [name for name in new if name not in self.names]
         gone = [str(each) for each in deleted if str(each) in self.names]
@@ -77,10 +82,12 @@ class TopicListWatcher:
         return new, gone
 
     async def on_change(
-        self, added: list[TopicName], deleted: list[TopicName], pause: Pause
+        self, matching: list[TopicName], deleted: list[TopicName], pause: Pause
     ) -> bytes | None:
-        """The frame that tells the client what of a change concerns it."""
-        new, gone = self.update(added, deleted)
+        """The frame that tells the client what of a change concerns it; matching: what is new by
+        its pattern.
+        """
+        new, gone = self._note(matching, deleted)
         if not new and not gone:
             return None
         try:
@@ -175,9 +182,10 @@ class WatchedNamespace:
         added, deleted = await _difference(self._announced, self.topics, slices.pause)
         failure: Exception | None = None
         for watcher in list(self._watchers):
+            matching = await _matching(watcher.pattern, added)
             if watcher in self._watchers:
                 try:
-                    frame = await watcher.on_change(added, deleted, slices.pause)
+                    frame = await watcher.on_change(matching, deleted, slices.pause)
                     if frame is not None and watcher in self._watchers:
                         self._turn.run(watcher.tell, frame)
                 except Exception as error:

@@ -70,9 +70,6 @@ def compile_pattern(pattern: str) -> TopicsPattern:
     Raises MetadataStoreError for what is no regular expression: BeyondRE2 for one that other
     engines may understand.
     """
-    if not isinstance(pattern, str):
-        # protobuf hands over the bytes of what is not UTF-8.
-        raise MetadataStoreError(f"The topics pattern {pattern!r} is not UTF-8 text.")
     return _compiled(without_domain(pattern))
 
 

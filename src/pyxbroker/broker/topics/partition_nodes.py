@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, Put
 
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topics import Topics
+
 NODES_PER_BATCH_MAX = 128
 BYTES_PER_BATCH_MAX = 256 << 10  # of paths; ZooKeeper takes 1 MiB in one request
 BATCHES_AT_ONCE = 2
 AT_ONCE = 16  # of what is done one by one
+ASKED_FOR_MAX = 128  # partitions; of more the namespace's list is read
+INDEX_DIGITS_MAX = 10
+NAMES_PER_SLICE = 1_000  # that are looked at before others have their turn
 
 T = TypeVar("T")
 
@@ -64,6 +70,42 @@ def _batches(puts: Iterable[Put]) -> Iterator[list[Put]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+async def partitions_there(
+    store: MetadataStore, topics: Topics, name: TopicName, count: int
+) -> list[int]:
+    """The partitions before count that are there, in order: in metadata, or open.
+
+    The time goes with the topics that there are, however large count is.
+    """
+    if count <= ASKED_FOR_MAX:
+        return [index for index in range(count) if await topics.exists(name.partition(index))]
+    found: set[int] = set()
+    if name.is_persistent:
+        prefix = name.partition(0).encoded_local_name[:-1]
+        nodes = await store.children(paths.managed_ledgers(name.namespace, name.domain))
+        for number, node in enumerate(nodes, start=1):
+            if node.startswith(prefix):
+                found.add(_index_of(node[len(prefix) :]))
+            if number % NAMES_PER_SLICE == 0:
+                await asyncio.sleep(0)
+    whole = str(name)
+    for number, topic in enumerate(topics, start=1):
+        each = topic.name
+        if each.is_partitioned and not topic.fenced and each.partitioned_topic_name == whole:
+            found.add(each.partition_index)
+        if number % NAMES_PER_SLICE == 0:
+            await asyncio.sleep(0)
+    return sorted(index for index in found if 0 <= index < count)
+
+
+def _index_of(digits: str) -> int:
+    """The number of a partition from the end of its name; -1 for what is none."""
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > INDEX_DIGITS_MAX:
+        return -1
+    index = int(digits)
+    return index if str(index) == digits else -1
 
 
 async def each_of(

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from pyxbroker.base import limits
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
     MetadataStoreError,
@@ -29,7 +30,12 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
-from pyxbroker.broker.topics.partition_nodes import each_of, make_nodes, one_batch
+from pyxbroker.broker.topics.partition_nodes import (
+    each_of,
+    make_nodes,
+    one_batch,
+    partitions_there,
+)
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
@@ -106,6 +112,7 @@ class PartitionedTopics:
         policies = await self._topics.policies(name)
         count = await self.partitions(name)
         if count:
+            self._check_served(name, count)
             return count
         creation = policies.auto_topic_creation
         creates = auto_create and creation.allowed
@@ -175,6 +182,14 @@ class PartitionedTopics:
         """Raises NotAllowed when there is a partitioned topic of the name."""
         if (await self.read(name)).partitions:
             raise NotAllowed(f"Found partitioned metadata for non-partitioned topic: {name}")
+
+    async def existing(self, name: TopicName, count: int) -> list[int]:
+        """The partitions before count that are there, in order, open or not.
+
+        It takes a time that goes with how many topics the namespace has, not with count: that is
+        whatever somebody has written.
+        """
+        return await partitions_there(self._store, self._topics, name, count)
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -280,8 +295,8 @@ class PartitionedTopics:
             found = await self._existing(name)
             if found.deleted:
                 raise ServiceNotReady(f"Topic {name} is being deleted.")
-            limit = self._config.maxNumPartitionsPerPartitionedTopic
-            if limit and count > limit:
+            limit = self._partitions_max
+            if count > limit:
                 raise PartitionsNotAllowed(
                     f"Desired partitions {count} can't be greater than the maximum partitions per"
                     f" topic {limit}."
@@ -338,13 +353,13 @@ class PartitionedTopics:
         """
         with self._changing(name):
             found = await self._existing(name)
-            partitions = [name.partition(index) for index in range(found.target)]
             if not force:
-                for each in partitions:
-                    self._topics.check_unused(each)
+                for index in await self.existing(name, found.target):
+                    self._topics.check_unused(name.partition(index))
             marked = await self._mark(name, found, {"deleted": True})
-            for each in partitions:
-                await self._topics.delete_by_name(each, force=True)
+            # None comes to be any more.
+            for index in await self.existing(name, found.target):
+                await self._topics.delete_by_name(name.partition(index), force=True)
             await self._forget(name, marked.version)
 
     async def forget_unused(self, name: TopicName) -> None:
@@ -353,9 +368,8 @@ class PartitionedTopics:
             found = await self.read(name)
             if not found.target:
                 return
-            for index in range(found.target):
-                if await self._topics.exists(name.partition(index)):
-                    return
+            if await self.existing(name, found.target):
+                return
             await self._forget(name, found.version)
             log.info("its last partition was deleted", topic=name)
 
@@ -418,10 +432,27 @@ class PartitionedTopics:
     def _check_count(self, count: int) -> None:
         if count <= 0:
             raise PartitionsNotAllowed("Number of partitions should be more than 0")
-        limit = self._config.maxNumPartitionsPerPartitionedTopic
-        if limit and count > limit:
+        limit = self._partitions_max
+        if count > limit:
             raise PartitionsNotAllowed(
                 f"Number of partitions should be less than or equal to {limit}"
+            )
+
+    @property
+    def _partitions_max(self) -> int:
+        """Of one topic that is made or grows."""
+        return self._config.maxNumPartitionsPerPartitionedTopic or limits.PARTITIONS_MAX
+
+    def _check_served(self, name: TopicName, count: int) -> None:
+        """Clients are not told of more partitions than there can be: they would open them all.
+
+        Raises PartitionsNotAllowed. What an operator may set, and once set, is served.
+        """
+        limit = max(self._partitions_max, limits.PARTITIONS_MAX)
+        if count > limit:
+            raise PartitionsNotAllowed(
+                f"Topic {name} has {count} partitions by its metadata, and this broker serves at"
+                f" most {limit} of one topic (maxNumPartitionsPerPartitionedTopic)."
             )
 
 
@@ -436,8 +467,8 @@ def _being_changed(name: TopicName) -> ServiceNotReady:
 def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
     try:
         fields = json.loads(value)
-        partitions = int(fields["partitions"])
+        partitions = max(int(fields["partitions"]), 0)
         target = max(partitions, int(fields.get(GROWING_TO, 0)))
         return PartitionedTopic(partitions, target, bool(fields.get("deleted")), fields, version)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
         raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error

@@ -316,16 +316,18 @@ class Topics:
         if count == 0:
             await (await self.get(name, create=False)).delete_subscription(subscription, force)
             return
-        missing: list[PulsarError] = []
-        for partition in map(name.partition, range(count)):
+        missing: PulsarError = _not_found(name.partition(0))
+        is_found = False
+        for index in await self.partitioned.existing(name, count):
             try:
-                topic = await self.get(partition, create=False)
+                topic = await self.get(name.partition(index), create=False)
                 await topic.delete_subscription(subscription, force)
+                is_found = True
             except (TopicNotFound, SubscriptionNotFound) as error:
                 # Partitions are made when they are used, and may have been used by others only.
-                missing.append(error)
-        if len(missing) == count:
-            raise missing[0]
+                missing = error
+        if not is_found:
+            raise missing
 
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.

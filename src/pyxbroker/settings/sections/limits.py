@@ -36,7 +36,7 @@ class Limits(Section, title="Limits"):
     maxSubscriptionsPerTopic: int = setting(0, "Subscriptions of one topic; 0 is no limit.")
     maxNumPartitionsPerPartitionedTopic: int = setting(
         0,
-        "Partitions of one partitioned topic; 0 is no limit.",
+        "Partitions of one partitioned topic; 0 is 100,000, where Pulsar's 0 is no limit.",
         dynamic=True,
     )
     maxUnackedMessagesPerConsumer: int = setting(

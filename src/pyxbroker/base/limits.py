@@ -1,0 +1,84 @@
+"""How long names and other text may be, and how many there may be: what is looked at before
+anything is stored. docs/compatibility.md, "Limits", has the same table with its reasons.
+
+Apache Pulsar has no limits of its own here; what its metadata store does not take it finds out
+after it has begun. A node of ZooKeeper holds 1 MiB, and so does the list of a node's children: a
+managed ledger's node has the properties of its topic, a cursor's those of its subscription, and a
+namespace's children are its topics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+# Bytes of UTF-8.
+TENANT_BYTES_MAX = 256
+NAMESPACE_BYTES_MAX = 256
+CLUSTER_BYTES_MAX = 256
+TOPIC_BYTES_MAX = 1_024  # of the local name, without `-partition-N`
+SUBSCRIPTION_BYTES_MAX = 1_024
+PRODUCER_BYTES_MAX = 1_024
+CONSUMER_BYTES_MAX = 1_024
+CLIENT_VERSION_BYTES_MAX = 1_024
+CHUNK_UUID_BYTES_MAX = 1_088  # a client makes it of its producer's name and a number
+TEXT_BYTES_MAX = 64 << 10  # what has no limit of its own
+
+# The whole of what a client may call a topic, or a namespace: domain://tenant/namespace/topic.
+NAMESPACE_NAME_BYTES_MAX = TENANT_BYTES_MAX + 1 + NAMESPACE_BYTES_MAX
+PARTITION_SUFFIX_BYTES_MAX = 21
+TOPIC_NAME_BYTES_MAX = (
+    len("non-persistent://")
+    + NAMESPACE_NAME_BYTES_MAX
+    + 1
+    + TOPIC_BYTES_MAX
+    + PARTITION_SUFFIX_BYTES_MAX
+)
+
+# Properties of a topic or a subscription, and the metadata of a producer or a consumer.
+PROPERTIES_MAX = 1_000
+PROPERTY_KEY_BYTES_MAX = 1_024
+PROPERTY_VALUE_BYTES_MAX = 64 << 10
+PROPERTIES_BYTES_MAX = 256 << 10  # keys and values together
+
+PARTITIONS_MAX = 100_000
+"""Of one topic, unless maxNumPartitionsPerPartitionedTopic says another number. They are made in
+ten seconds, and the list of their names is still one that the metadata store and a client can take;
+both grow with the number."""
+
+
+def bytes_over(text: str, bytes_max: int) -> int:
+    """The length of a text in UTF-8 when that is over the limit, else 0."""
+    if len(text) * 4 <= bytes_max:
+        return 0
+    length = len(text.encode("utf-8", "surrogatepass"))
+    return length if length > bytes_max else 0
+
+
+def too_long(what: str, text: str, bytes_max: int) -> str | None:
+    """The sentence for a text that is over its limit."""
+    length = bytes_over(text, bytes_max)
+    if not length:
+        return None
+    return f"The {what} is too long: it has {length} bytes, and at most {bytes_max} are allowed."
+
+
+def properties_trouble(what: str, properties: Collection[tuple[str, str]]) -> str | None:
+    """The sentence for properties that are too many, too long or no text."""
+    if len(properties) > PROPERTIES_MAX:
+        count = len(properties)
+        return f"The {what} are too many: {count}, and at most {PROPERTIES_MAX} are allowed."
+    total = 0
+    for key, value in properties:
+        try:
+            total += len(key.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            return f"The {what} have a key or value that is not UTF-8 text."
+        found = too_long(f"key of a property in the {what}", key, PROPERTY_KEY_BYTES_MAX)
+        found = found or too_long(
+            f"value of a property in the {what}", value, PROPERTY_VALUE_BYTES_MAX
+        )
+        if found is not None:
+            return found
+    if total > PROPERTIES_BYTES_MAX:
+        return f"The {what} have {total} bytes, and at most {PROPERTIES_BYTES_MAX} are allowed."
+    return None

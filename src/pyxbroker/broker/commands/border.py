@@ -1,0 +1,95 @@
+"""What all text of a command has to be before anybody looks at it: UTF-8, and within its limits.
+
+The messages are proto2, whose parser takes any bytes for a string and hands over those that are no
+UTF-8 as bytes. So a command is looked at once, as it comes in; whoever handles it has text. Apache
+Pulsar puts replacement characters in their place, which makes different names the same.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from pyxbroker.base import limits
+from pyxbroker.base.errors import InvalidTopicName, MetadataStoreError, NotAllowed, PulsarError
+
+_PROPERTIES = "KeyValue"
+
+
+class _Text(NamedTuple):
+    """What a field of text may be, and what its sender is told else."""
+
+    what: str
+    bytes_max: int
+    error: type[PulsarError] = NotAllowed
+
+
+# By the name of the field, which means the same in every command.
+_TEXTS = {
+    "topic": _Text("topic name", limits.TOPIC_NAME_BYTES_MAX, InvalidTopicName),
+    "namespace": _Text("namespace", limits.NAMESPACE_NAME_BYTES_MAX, InvalidTopicName),
+    "topics_pattern": _Text("topics pattern", limits.TEXT_BYTES_MAX, MetadataStoreError),
+    "subscription": _Text("subscription name", limits.SUBSCRIPTION_BYTES_MAX),
+    "initial_subscription_name": _Text("subscription name", limits.SUBSCRIPTION_BYTES_MAX),
+    "consumer_name": _Text("consumer name", limits.CONSUMER_BYTES_MAX),
+    "producer_name": _Text("producer name", limits.PRODUCER_BYTES_MAX),
+    "client_version": _Text("client version", limits.CLIENT_VERSION_BYTES_MAX),
+    "proxy_version": _Text("proxy version", limits.CLIENT_VERSION_BYTES_MAX),
+}
+
+
+class _Plan(NamedTuple):
+    """The fields of one kind of message that text may be in."""
+
+    texts: tuple[tuple[str, _Text], ...]
+    properties: tuple[str, ...]
+    messages: tuple[str, ...]  # which may have text themselves
+
+
+def check_text(message: Any) -> None:
+    """Raises the error that the command is answered with: InvalidTopicName, NotAllowed and so on.
+
+    Its sentence does not repeat the text.
+    """
+    plan = _plan(message.DESCRIPTOR)
+    for name, text in plan.texts:
+        value = getattr(message, name)
+        if not isinstance(value, str):
+            raise text.error(f"The {text.what} is not UTF-8 text.")
+        trouble = limits.too_long(text.what, value, text.bytes_max)
+        if trouble is not None:
+            raise text.error(trouble)
+    for name in plan.properties:
+        _check_properties(name, getattr(message, name))
+    for name in plan.messages:
+        if message.HasField(name):
+            check_text(getattr(message, name))
+
+
+def _check_properties(what: str, pairs: Any) -> None:
+    found: list[tuple[str, str]] = []
+    for each in pairs:
+        key, value = each.key, each.value
+        if not (isinstance(key, str) and isinstance(value, str)):
+            raise NotAllowed(f"The {what} have a key or value that is not UTF-8 text.")
+        found.append((key, value))
+    trouble = limits.properties_trouble(what, found)
+    if trouble is not None:
+        raise NotAllowed(trouble)
+
+
+@cache
+def _plan(descriptor: Any) -> _Plan:
+    texts, properties, messages = [], [], []
+    for field in descriptor.fields:
+        nested = field.message_type
+        if field.type == field.TYPE_STRING:
+            default = _Text(field.name.replace("_", " "), limits.TEXT_BYTES_MAX)
+            texts.append((field.name, _TEXTS.get(field.name, default)))
+        elif nested is None:
+            continue
+        elif nested.name == _PROPERTIES:
+            properties.append(field.name)
+        elif not field.is_repeated:
+            messages.append(field.name)
+    return _Plan(tuple(texts), tuple(properties), tuple(messages))
