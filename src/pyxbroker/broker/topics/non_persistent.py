@@ -15,10 +15,8 @@ from typing import Any, cast
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.entry_source import EntrySource
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
-from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
+from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.delivery import count_messages, deal_now
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -140,7 +138,8 @@ class NonPersistentTopic(Topic):
     def hand_out(self, batch: EntryBatch) -> None:
         """Gives entries to every subscription."""
         for subscription in self.all_subscriptions():
-            subscription.msg_drop += _hand_out(subscription, batch)
+            chooser = subscription.dispatcher.chooser
+            subscription.msg_drop += chooser.hand_out(batch, subscription.acks)
 
     async def terminate(self) -> Position:
         raise NotAllowed(f"Topic {self.name} is non-persistent; it has no end.")
@@ -160,21 +159,3 @@ def _of_its_own(policies: Policies) -> Policies:
         failover_delay_s=0.0,
         delayed_delivery=False,
     )
-
-
-def _hand_out(subscription: Subscription, batch: EntryBatch) -> int:
-    """Sends what consumers can take now; returns the messages that nobody could."""
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, KeySharedDispatcher):
-        return deal_now(batch, dispatcher.slots, dispatcher.keys)
-    acks = subscription.acks
-    # One after the other, as they would come one by one.
-    share = 1 if subscription.kind is SubscriptionType.SHARED else batch.count
-    at = 0
-    while at < batch.count:
-        consumer = dispatcher.next_consumer()
-        if consumer is None:
-            return count_messages(batch, at)
-        at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
-        dispatcher.served(consumer)
-    return 0

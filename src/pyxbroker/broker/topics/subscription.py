@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
@@ -15,10 +15,9 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
-from pyxbroker.broker.dispatch.shared import SharedDispatcher
-from pyxbroker.broker.dispatch.single_active import ExclusiveDispatcher, FailoverDispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import Cursor
@@ -52,6 +51,12 @@ class SubscriptionType(enum.IntEnum):
 
 
 TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+DISPATCHERS: dict[SubscriptionType, Callable[[Subscription, KeySharedPolicy], Dispatcher]] = {
+    SubscriptionType.EXCLUSIVE: kinds.exclusive,
+    SubscriptionType.SHARED: kinds.shared,
+    SubscriptionType.FAILOVER: kinds.failover,
+    SubscriptionType.KEY_SHARED: kinds.key_shared,
+}
 INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
 
 
@@ -63,7 +68,7 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.kind = SubscriptionType.EXCLUSIVE
-        self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
+        self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
         self.closing = False  # it is being deleted or moved: no consumer may come
         self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
         self.arriving = 0  # consumers that are on their way to it
@@ -112,8 +117,9 @@ class Subscription:
             return None
         if kind is SubscriptionType.EXCLUSIVE:
             return self.consumers[0]
-        if isinstance(self.dispatcher, KeySharedDispatcher):
-            return self.dispatcher.holder(key_shared.ranges)
+        chooser = self.dispatcher.chooser
+        if isinstance(chooser, KeySlots):
+            return chooser.holder(key_shared.ranges)
         return None
 
     def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
@@ -132,19 +138,10 @@ class Subscription:
         dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
-            dispatcher = self._make_dispatcher(consumer, kind)
+            dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
         self.kind = kind
         self.dispatcher = dispatcher
-
-    def _make_dispatcher(self, consumer: Consumer, kind: SubscriptionType) -> Dispatcher:
-        if kind is SubscriptionType.KEY_SHARED:
-            return KeySharedDispatcher(self, consumer.key_shared)
-        if kind is SubscriptionType.SHARED:
-            return SharedDispatcher(self)
-        if kind is SubscriptionType.FAILOVER:
-            return FailoverDispatcher(self)
-        return ExclusiveDispatcher(self)
 
     def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
@@ -154,9 +151,10 @@ class Subscription:
                 f"{different}Active subscription type of '{self.kind}' is different than the"
                 f" connecting consumer's type '{kind}'."
             )
-        if not isinstance(self.dispatcher, KeySharedDispatcher):
+        chooser = self.dispatcher.chooser
+        if not isinstance(chooser, KeySlots):
             return
-        here, wanted = self.dispatcher.policy, consumer.key_shared
+        here, wanted = chooser.policy, consumer.key_shared
         if here.mode is not wanted.mode:
             raise SubscriptionBusy(
                 f"{different}Active subscription key_shared mode of '{here.mode.name}' is different"
