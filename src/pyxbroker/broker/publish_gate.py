@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -101,7 +102,7 @@ class PublishGate:
         if not self.is_closed:
             return
         sends = 0
-        topics = [each for each in self._topics() if each.name.is_persistent]
+        topics = [each for each in self._topics() if isinstance(each, PersistentTopic)]
         for topic in topics:
             sends += topic.close_producers(only_waiting=True)
         for topic in topics:

@@ -50,6 +50,8 @@ class Dispatcher:
         self.redelivery = make_redelivery(self)
         self.replay = self.redelivery.replay  # None: what comes again is read from the mark on
         self.key_queue = self.chooser.key_queue
+        self.on_acknowledged: Callable[[Consumer, AckRun], None] = self.redelivery.on_acknowledged
+        """A consumer has acknowledged entries one by one; the cursor knows it already."""
         self.read_position = self._after_mark()
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
@@ -379,10 +381,6 @@ class Dispatcher:
         self.redelivery.redeliver(consumer, positions)
 
     # --- acknowledgements ---------------------------------------------------------------------
-
-    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        """A consumer has acknowledged entries one by one; the cursor knows it already."""
-        self.redelivery.on_acknowledged(consumer, run)
 
     def settle_batches(self, run: AckRun) -> None:
         """Of the batches of which messages are left, the others are settled; who has the batch is

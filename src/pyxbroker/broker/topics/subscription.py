@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import (
     ConsumerBusy,
@@ -20,7 +20,6 @@ from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
-from pyxbroker.mledger.cursor import Cursor
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
@@ -60,10 +59,48 @@ DISPATCHERS: dict[SubscriptionType, Callable[[Subscription, KeySharedPolicy], Di
 INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
 
 
+class SubscriptionCursor(Protocol):
+    """What a subscription asks of its cursor; that of a managed ledger is one."""
+
+    durable: bool
+    closed: bool
+    acks: AckSet
+    properties: dict[str, str]
+    position_properties: dict[str, int]
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+
+    def acknowledge(self, run: AckRun) -> int:
+        """Acknowledges single entries, and single messages of batches."""
+
+    def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
+        """The same for (ledger_id, entry_id) pairs."""
+
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
+        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry."""
+
+    def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor: everything after mark_delete is unacknowledged again."""
+
+    def put_property(self, key: str, value: int) -> asyncio.Future[None]:
+        """Keeps a number with the position; the future resolves when it is durable."""
+
+    def persist(self) -> asyncio.Future[None]:
+        """A future that resolves when everything acknowledged until now is durable."""
+
+    async def created(self) -> None:
+        """Waits until a new cursor is durable. Raises what kept it from that."""
+
+    async def delete(self) -> None:
+        """Removes the cursor for good. MetadataError: it may be tried again."""
+
+
 class Subscription:
     """One subscription of a topic."""
 
-    def __init__(self, topic: Topic, name: str, cursor: Cursor) -> None:
+    def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor
