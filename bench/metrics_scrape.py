@@ -36,7 +36,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.stats import read_stats
-from pyxbroker.broker.topics.topic import TopicLimits
+from pyxbroker.policies.table import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.metrics import Collector
 from pyxbroker.turn import Turn
@@ -47,20 +47,30 @@ BODY = bytes(1024)
 TARGET = "persistent://public/default/target"
 
 
+class Sized(NonPersistentTopic):
+    """A topic that says of itself that it keeps something."""
+
+    size = 0
+
+    @property
+    def storage_size(self) -> int:
+        return self.size
+
+
 class Topics:
     """A source of numbers: as many topics as one likes, and nothing else."""
 
     def __init__(self, count: int, subscriptions: int) -> None:
         self.config = Config()
         turn = Turn(asyncio.get_running_loop())
-        self._topics: Shards[TopicName, NonPersistentTopic] = Shards()
+        self._topics: Shards[TopicName, Sized] = Shards()
         for number in range(count):
             name = TopicName.get(f"non-persistent://public/default/some-topic-{number:06}")
-            topic = NonPersistentTopic(name, turn, TopicLimits())
+            topic = Sized(name, turn, Policies())
             for each in range(subscriptions):
                 topic.reader_for(f"subscription-{each}", NOWHERE)
             self._topics[name] = topic
-            topic.managed_ledger.size = 1_000_000 + number
+            topic.size = 1_000_000 + number
         self.use()
 
     def use(self) -> None:

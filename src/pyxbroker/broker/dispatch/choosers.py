@@ -1,12 +1,11 @@
 """Choosers: which consumers of a subscription get the next entries, and how many each.
 
 They know nothing of reads, timers or sockets: whether a consumer can take entries now is asked of
-`can_take`. Key_Shared's is in key_shared.py.
+limits.py. Key_Shared's is in key_shared.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ConsumerBusy
@@ -25,12 +24,15 @@ if TYPE_CHECKING:
 class Chooser:
     """The consumers of a subscription, and who of them is next."""
 
+    # There may be a hundred thousand subscriptions, each with one of these.
+    __slots__ = ("_limits", "_topic", "chunked", "consumers", "key_queue")
+
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.consumers: list[Consumer] = []
         self.key_queue: KeyQueue | None = None  # entries that wait for their key's turn
         self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
         self._topic = dispatcher.topic
-        self._can_take: Callable[[Consumer], bool] = dispatcher.limits.can_take
+        self._limits = dispatcher.limits
 
     def add(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
@@ -70,6 +72,8 @@ class Chooser:
 
 class OneAtATime(Chooser):
     """One consumer gets its share, then the next one."""
+
+    __slots__ = ()
 
     handed_out_max = 0  # entries in a row to one consumer, of those that are not kept; 0: any
 
@@ -128,6 +132,8 @@ class OneAtATime(Chooser):
 class OnlyOne(OneAtATime):
     """Exclusive: there is one consumer."""
 
+    __slots__ = ()
+
     def add(self, consumer: Consumer) -> None:
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
@@ -135,7 +141,7 @@ class OnlyOne(OneAtATime):
 
     def next_consumer(self) -> Consumer | None:
         for consumer in self.consumers:
-            return consumer if self._can_take(consumer) else None
+            return consumer if self._limits.can_take(consumer) else None
         return None
 
 
@@ -144,19 +150,23 @@ class SingleActive(OneAtATime):
     says.
     """
 
+    __slots__ = ("active",)
+
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.active: Consumer | None = None
 
     def next_consumer(self) -> Consumer | None:
         active = self.active
-        return active if active is not None and self._can_take(active) else None
+        return active if active is not None and self._limits.can_take(active) else None
 
 
 class RoundRobin(OneAtATime):
     """Shared: entries go round between consumers with permits, and chunks to who has the others of
     their message.
     """
+
+    __slots__ = ("_chosen", "_turn_of")
 
     handed_out_max = 1  # one after the other, as they would come one by one
 
@@ -173,7 +183,7 @@ class RoundRobin(OneAtATime):
             return self.consumers[self._chosen]
         for consumer in self.consumers:
             # One whose socket is full, or who has too much unacknowledged, wakes us later.
-            self._can_take(consumer)
+            self._limits.can_take(consumer)
         return None
 
     def served(self) -> None:

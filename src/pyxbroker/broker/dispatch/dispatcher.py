@@ -34,6 +34,25 @@ STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
 class Dispatcher:
     """What goes to the consumers of a subscription, and when."""
 
+    __slots__ = (
+        "_goes_on",
+        "_reading",
+        "_round",
+        "acks",
+        "chooser",
+        "consumers",
+        "key_queue",
+        "limits",
+        "on_acknowledged",
+        "read_position",
+        "redelivery",
+        "replay",
+        "source",
+        "subscription",
+        "topic",
+        "trouble",
+    )
+
     def __init__(
         self,
         subscription: Subscription,
@@ -44,7 +63,7 @@ class Dispatcher:
         self.topic = subscription.topic
         self.source: EntrySource = subscription.topic.source
         self.acks = subscription.acks
-        self.limits = Limits(self.topic, self.wake)
+        self.limits = Limits(self)
         self.chooser = make_chooser(self)
         self.consumers: list[Consumer] = self.chooser.consumers
         self.redelivery = make_redelivery(self)
@@ -144,22 +163,18 @@ class Dispatcher:
                 # What waits is on its way from the disk; nothing else is read meanwhile.
                 return False
         replay, position = self.replay, None
-        may_replay = replay is not None and replay.may_have_some
-        if not may_replay:
-            position = self.source.normalize(self.read_position)
+        if replay is None or not replay.may_have_some:
+            replay, position = None, self.source.normalize(self.read_position)
             if position is None:
                 return False
         worth = self.chooser.worth_reading()
         if worth is None:
             return False
-        if may_replay and replay is not None:
+        if replay is not None:
             if replay.fill():
                 return self._read_replay(replay, *worth)
             position = self.source.normalize(self.read_position)
-            if position is None:
-                return False
-        assert position is not None
-        return self._read_new(position, *worth)
+        return position is not None and self._read_new(position, *worth)
 
     # --- what is new --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ ones are read.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerAssignError
@@ -25,6 +25,7 @@ from pyxbroker.keys import KeyShared
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.limits import Limits
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch, Position
@@ -75,7 +76,7 @@ class KeySlots(Chooser):
         self.selector: Selector = self._make_selector()
         self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
         self.slots: list[Consumer | None] = [None]
-        self.key_queue = KeyQueue(self, self._can_take)
+        self.key_queue = KeyQueue(self, self._limits)
         self._look_ahead = 0
 
     def _make_selector(self) -> Selector:
@@ -134,7 +135,7 @@ class KeySlots(Chooser):
         count_max, size_max = policies.read_batch_max, policies.read_bytes_max
         count = size = 0
         for consumer in self.consumers:
-            if self._can_take(consumer):
+            if self._limits.can_take(consumer):
                 entries, room = consumer.worth_reading(count_max, size_max)
                 count += entries
                 size += room
@@ -168,11 +169,11 @@ class KeySlots(Chooser):
 class KeyQueue:
     """Entries that wait: for one of the same key that is before them, or for the key's owner."""
 
-    def __init__(self, chooser: KeySlots, can_take: Callable[[Consumer], bool]) -> None:
+    def __init__(self, chooser: KeySlots, limits: Limits) -> None:
         self.keys = chooser.keys
         self._slots = chooser.slots
         self._consumers = chooser.consumers
-        self._can_take = can_take
+        self._limits = limits
         self._turn_of = 0
 
     def next_consumer(self) -> Consumer | None:
@@ -184,7 +185,7 @@ class KeyQueue:
         for step in range(count):
             at = (self._turn_of + step) % count
             consumer = self._consumers[at]
-            if keys.has_ready(consumer.slot) and self._can_take(consumer):
+            if keys.has_ready(consumer.slot) and self._limits.can_take(consumer):
                 self._turn_of = at + 1
                 return consumer
         return None

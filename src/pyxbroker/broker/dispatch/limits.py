@@ -5,40 +5,40 @@ Who cannot take any wakes the dispatcher when it can again, but for its permits:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.delivery import UnackedCount
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
-    from pyxbroker.broker.topics.topic import Topic
 
 
 class Limits:
     """Those of one subscription's consumers."""
 
-    def __init__(self, topic: Topic, wake: Callable[[], None]) -> None:
+    __slots__ = ("_dispatcher", "_limited", "_stopped", "unacked")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        topic = dispatcher.topic
         policies = topic.policies
-        self._topic = topic
-        self._in_broker = topic.unacked_in_broker
-        self._wake = wake
+        self._dispatcher = dispatcher
         # What consumers may have unacknowledged together, and whether that kept somebody from
         # getting more when it was last asked for.
         self.unacked = UnackedCount(
-            policies.unacked_per_subscription_max, self._in_broker, policies.unacked_share
+            policies.unacked_per_subscription_max, topic.unacked_in_broker, policies.unacked_share
         )
         self._limited = False
         self._stopped = False
 
     def hold_for(self, consumer: Consumer) -> None:
         """What a consumer has unacknowledged counts from now on."""
-        consumer.set_unacked_max(self._topic.policies.unacked_per_consumer_max)
+        consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
         consumer.unacked_total = self.unacked
 
     def on_policies(self, consumers: list[Consumer]) -> None:
         """The topic's policies have changed."""
-        policies = self._topic.policies
+        policies = self._dispatcher.topic.policies
         self.unacked.set_limit(policies.unacked_per_subscription_max)
         for consumer in consumers:
             consumer.set_unacked_max(policies.unacked_per_consumer_max)
@@ -52,10 +52,11 @@ class Limits:
         if consumer.is_blocked:
             self._limited = True
             self._stopped = self.unacked.is_stopped
-            if self._in_broker is not None and self._in_broker.blocked:
-                self._in_broker.on_unblocked(self._wake)
+            in_broker = self._dispatcher.topic.unacked_in_broker
+            if in_broker is not None and in_broker.blocked:
+                in_broker.on_unblocked(self._dispatcher.wake)
         elif not consumer.connection.closed:
-            consumer.connection.when_writable(self._wake)
+            consumer.connection.when_writable(self._dispatcher.wake)
         return False
 
     def go_on(self, consumer: Consumer) -> None:
@@ -64,9 +65,10 @@ class Limits:
             return
         if not consumer.is_blocked or (self._stopped and not self.unacked.is_stopped):
             self._limited = False
-            self._wake()
+            self._dispatcher.wake()
 
     def let_others_go_on(self) -> None:
         """Less is unacknowledged: other subscriptions may have waited for that."""
-        if self._in_broker is not None:
-            self._in_broker.go_on()
+        in_broker = self._dispatcher.topic.unacked_in_broker
+        if in_broker is not None:
+            in_broker.go_on()

@@ -18,6 +18,8 @@ class FromMark:
     That of Exclusive, and what the others change.
     """
 
+    __slots__ = ("_dispatcher", "counts", "replay")
+
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.replay: Replay | None = None
         self.counts: dict[tuple[int, int], int] = {}  # of redeliveries, by position
