@@ -59,6 +59,15 @@ class Limits:
             consumer.connection.when_writable(self._dispatcher.wake)
         return False
 
+    def on_acknowledged(self, consumer: Consumer) -> None:
+        """A consumer has acknowledged something: who waited for that goes on."""
+        in_broker = self._dispatcher.topic.unacked_in_broker
+        if in_broker is not None:
+            # Others have waited longer than who acknowledges just now.
+            in_broker.go_on()
+        if self._limited:
+            self.go_on(consumer)
+
     def go_on(self, consumer: Consumer) -> None:
         """A consumer has less unacknowledged: sends what waited for that."""
         if not self._limited:

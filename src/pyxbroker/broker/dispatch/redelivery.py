@@ -91,9 +91,7 @@ class OneByOne(FromMark):
                     self.counts.pop((ledger_id, entry_id), None)
         if run.partial:
             self._dispatcher.settle_batches(run)
-        # Others have waited longer than who acknowledges just now.
-        self._limits.let_others_go_on()
-        self._limits.go_on(consumer)
+        self._limits.on_acknowledged(consumer)
         if self._keys is not None and self._keys.keys.news:
             self._dispatcher.wake()
 
