@@ -60,7 +60,7 @@ def test_nobody_waits_for_the_consumer_that_a_chunk_belongs_to(tmp_path: Path) -
         client.flow(10, 1)
         assert of(await client.messages(1), 1) == [b"a 2"]
         assert first.redelivery_count == 0
-        assert len((await broker.topic()).subscriptions["s"].dispatcher.chunked) == 0
+        assert len((await broker.topic()).subscriptions["s"].dispatcher.chooser.chunked) == 0
 
     run(tmp_path, scenario)
 

@@ -12,7 +12,7 @@ import pytest
 
 from one_bookie import append, until
 from one_broker import Broker, Client, section
-from pyxbroker.broker.dispatch import dispatcher, shared
+from pyxbroker.broker.dispatch import dispatcher
 from pyxbroker.broker.dispatch.delayed import ClockWatch
 from pyxbroker.proto import PulsarApi as pb
 
@@ -228,7 +228,7 @@ def test_a_long_backlog_lets_others_have_their_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dispatcher, "STEPS_MAX", 2)
-    monkeypatch.setattr(shared, "STEPS_ASIDE_MAX", 2)
+    monkeypatch.setattr(dispatcher, "STEPS_ASIDE_MAX", 2)
 
     async def scenario(broker: Broker, clock: Clock) -> None:
         sent = await publish(broker, *[10] * 1000, None)

@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 from dispatching import DELAYED, KEYS, Desk, open_entries
 from oracles.key_shared import key_hash
 from pyxbroker import _native
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
-from pyxbroker.broker.dispatch.shared import SharedDispatcher
+from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.delivery import choose
 from stored import LEDGER
@@ -58,7 +58,7 @@ class DispatchMachine(RuleBasedStateMachine):
         self.was_read = False  # from disk, in this event
 
     def make(self, subscription: Any) -> Any:
-        return SharedDispatcher(subscription)
+        return kinds.shared(subscription, KeySharedPolicy())
 
     def teardown(self) -> None:
         if hasattr(self, "desk"):
@@ -94,7 +94,7 @@ class DispatchMachine(RuleBasedStateMachine):
             assert not early, f"{early} came too early"
         all_held = [entry for held in self.pending.values() for entry in held]
         assert len(set(all_held)) == len(all_held), "two consumers have an entry"
-        assert self.desk.dispatcher.unacked.messages == len(all_held)
+        assert self.desk.dispatcher.limits.unacked.messages == len(all_held)
         self.check(new)
         self.returned -= set().union(*new.values())
 
@@ -117,7 +117,7 @@ class DispatchMachine(RuleBasedStateMachine):
     @invariant()
     def counts_are_right(self) -> None:
         if hasattr(self, "desk"):
-            kept = self.desk.dispatcher._redelivery_counts
+            kept = self.desk.dispatcher.redelivery.counts
             assert {entry: count for (_, entry), count in kept.items()} == self.counts
 
     # --- events -------------------------------------------------------------------------------
@@ -236,12 +236,12 @@ class KeySharedMachine(DispatchMachine):
     """Every key goes to one consumer at a time, in order."""
 
     def make(self, subscription: Any) -> Any:
-        return KeySharedDispatcher(subscription, KeySharedPolicy())
+        return kinds.key_shared(subscription, KeySharedPolicy())
 
     def check(self, new: dict[Consumer, set[int]]) -> None:
         dispatcher = self.desk.dispatcher
-        assert isinstance(dispatcher, KeySharedDispatcher)
-        keys = dispatcher.keys
+        assert isinstance(dispatcher.chooser, KeySlots)
+        keys = dispatcher.chooser.keys
         waiting: dict[str, list[int]] = {}
         for entry in self.waiting():
             waiting.setdefault(KEYS[entry], []).append(entry)
@@ -294,6 +294,6 @@ def test_who_is_next(opened_once: Desk, states: list[tuple[int, bool]], turn_of:
 
 @pytest.fixture(scope="module")
 def opened_once(opened: _native.Storage) -> Iterator[Desk]:
-    desk = Desk(opened, SharedDispatcher)
+    desk = Desk(opened, lambda it: kinds.shared(it, KeySharedPolicy()))
     yield desk
     desk.close()

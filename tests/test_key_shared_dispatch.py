@@ -12,7 +12,7 @@ from one_bookie import append, until
 from one_broker import Broker, Message, run, section
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, look_ahead
+from pyxbroker.broker.dispatch.key_shared import KeySlots, look_ahead
 from pyxbroker.policies.table import Policies
 from pyxbroker.proto import PulsarApi as pb
 
@@ -43,10 +43,10 @@ def key_of(message: Message) -> str:
     return message.data.decode().partition(":")[0]
 
 
-async def dispatcher_of(broker: Broker) -> KeySharedDispatcher:
-    dispatcher = (await broker.topic()).subscriptions["s"].dispatcher
-    assert isinstance(dispatcher, KeySharedDispatcher)
-    return dispatcher
+async def chooser_of(broker: Broker) -> KeySlots:
+    chooser = (await broker.topic()).subscriptions["s"].dispatcher.chooser
+    assert isinstance(chooser, KeySlots)
+    return chooser
 
 
 KEYS = [f"key-{n % 50}" for n in range(500)]
@@ -99,7 +99,7 @@ def test_what_waits_for_permits_comes_in_order(tmp_path: Path) -> None:
             assert all(each == sorted(each) for each in by_key.values())
         assert {key_of(each) for each in got[1]}.isdisjoint(key_of(each) for each in got[2])
         assert sorted(e.position for each in got.values() for e in each) == positions
-        assert (await dispatcher_of(broker)).keys.waiting == 0
+        assert (await chooser_of(broker)).keys.waiting == 0
 
     run(tmp_path, scenario)
 
@@ -167,8 +167,8 @@ def test_what_a_consumer_leaves_comes_before_what_is_newer(tmp_path: Path) -> No
         await stayer.ack(*positions[20:], consumer_id=2)
         topic = await broker.topic()
         assert topic.subscriptions["s"].cursor.backlog == 0
-        dispatcher = await dispatcher_of(broker)
-        assert (dispatcher.keys.waiting, dispatcher.keys.states_in_use) == (0, 0)
+        chooser = await chooser_of(broker)
+        assert (chooser.keys.waiting, chooser.keys.states_in_use) == (0, 0)
 
     run(tmp_path, scenario)
 
@@ -205,14 +205,14 @@ def test_not_more_than_the_look_ahead_is_read(tmp_path: Path) -> None:
         )
         await publish(broker, [f"k{n}" for n in range(400)])
         await client.quiet()
-        dispatcher = await dispatcher_of(broker)
-        assert dispatcher.keys.waiting == 60
+        chooser = await chooser_of(broker)
+        assert chooser.keys.waiting == 60
         before = client.connection.consumers[1].msg_out
         assert 0 < before < 340
         client.flow(20, 2)
         await client.messages(before + 20)
         await client.quiet()
-        assert dispatcher.keys.waiting == 60, "as many as were sent were read"
+        assert chooser.keys.waiting == 60, "as many as were sent were read"
         client.flow(1000, 2)
         await until(
             lambda: sum(each.msg_out for each in client.connection.consumers.values()) == 400
@@ -277,8 +277,8 @@ def test_ranges_of_their_own(tmp_path: Path) -> None:
         await client.subscribe(3, consumer_name="c", **key_shared(STICKY, (20_001, 50_000)))
         await publish(broker, [f"k{n}" for n in range(200)])
         await client.quiet()
-        dispatcher = await dispatcher_of(broker)
-        nobodys = dispatcher.keys.waiting
+        chooser = await chooser_of(broker)
+        nobodys = chooser.keys.waiting
         assert 0 < nobodys < 120
         await client.messages(200 - nobodys)
         await client.subscribe(4, consumer_name="d", **key_shared(STICKY, (50_001, 65_535)))
@@ -365,15 +365,15 @@ def test_what_was_trimmed_waits_no_longer(tmp_path: Path) -> None:
         await client.subscribe(2, consumer_name="b", **key_shared(STICKY, (30_001, 65_535)))
         await publish(broker, KEYS)
         await client.quiet()
-        dispatcher = await dispatcher_of(broker)
-        assert dispatcher.keys.waiting > 50
+        chooser = await chooser_of(broker)
+        assert chooser.keys.waiting > 50
         topic = await broker.topic()
         topic.subscriptions["s"].cursor.acknowledge_up_to(topic.managed_ledger.last_confirmed)
         await until(lambda: len(topic.managed_ledger.ledgers) <= 2)
         [position] = await publish(broker, ["last"])
         client.flow(1000, 1)
         client.flow(1000, 2)
-        await until(lambda: dispatcher.keys.waiting == 0)
+        await until(lambda: chooser.keys.waiting == 0)
         await until(
             lambda: any(each.is_pending(*position) for each in client.connection.consumers.values())
         )

@@ -211,7 +211,7 @@ def test_earlier_steps_decide_and_later_ones_are_not_asked_again(tmp_path: Path)
 def test_without_steps_publishing_is_the_append_itself(tmp_path: Path, name: str) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic(name)
-        bare = topic.managed_ledger.append
+        bare = topic.source.append
         assert topic.publish == bare
         topic.set_publish_steps([dropping()])
         assert topic.publish != bare

@@ -378,7 +378,7 @@ def test_a_key_that_waited_for_its_turn_and_is_lost_stops_it_too(
         sent = await append(topic.managed_ledger, *keyed)
         dispatcher: Any = topic.subscriptions["s"].dispatcher
         await until(lambda: dispatcher.read_position > sent[-1])
-        waiting = dispatcher.keys.waiting
+        waiting = dispatcher.chooser.keys.waiting
         assert waiting > 100
         got = [each.position for each in await client.messages(len(positions) + 400 - waiting)]
         mine = [each for each in [*positions, *sent] if each not in set(got)]

@@ -12,7 +12,7 @@ INSIDE = {"managed_ledger", "cursor"}
 
 # Each file that may touch a topic's log or a subscription's cursor, and why.
 DOORS = {
-    "broker/topics/topic.py": "the door to the log",
+    "broker/topics/persistent.py": "the door to the log",
     "broker/topics/subscription.py": "the door to the cursor",
     "broker/topics/non_persistent.py": "a topic without a log",
 }

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.space import StorageState
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -142,7 +143,7 @@ class PublishGate:
             log.warning("sends were refused", sends=self._sends, reason=self._state.refusal)
 
     def _close_topic(self, topic: Topic) -> None:
-        if not topic.name.is_persistent:
+        if not isinstance(topic, PersistentTopic):
             return
         try:
             self._sends += topic.close_producers(only_waiting=True)

@@ -12,6 +12,7 @@ from pyxbroker.base.errors import MetadataStoreError, UnknownError
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import wait_for
 from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.connection import Connection
 from pyxbroker.entry import Position
@@ -30,7 +31,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     """
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
-    if not topic.name.is_persistent:
+    if not isinstance(topic, PersistentTopic):
         # There is nowhere to go, and Pulsar says that it is there.
         connection.send_frame(replies.success(message.request_id))
         return
@@ -88,7 +89,7 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
     """GET_LAST_MESSAGE_ID: the last message, and how far the subscription is."""
     subscription: Subscription = _consumer(connection, message.consumer_id).subscription
     topic = subscription.topic
-    if not topic.name.is_persistent:
+    if not isinstance(topic, PersistentTopic):
         raise UnknownError(f"Topic {topic.name} is non-persistent: it has no last message.")
     position, batch_index = await topic.last_message()
     mark_delete = subscription.acks.mark_delete

@@ -88,6 +88,11 @@ class ChunkedMessages:
         acks = self._acks
         message.waiting = {each for each in message.waiting if not acks.is_acknowledged(*each)}
 
+    @property
+    def waits(self) -> bool:
+        """Whether there are chunks that release() may add."""
+        return bool(self._held or self._freed)
+
     def release(self, replay: PositionSet) -> None:
         """Adds to replay what waits no longer: its consumer can take some, or another one shall."""
         if self._freed:

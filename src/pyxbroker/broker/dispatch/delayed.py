@@ -91,9 +91,14 @@ class DelayedDelivery:
         """What is read from now on is judged by the time of now: never early."""
         self.index.now = int(self._topic.wall_clock() * 1000) if self.is_active else TIME_MAX
 
+    @property
+    def is_due(self) -> bool:
+        """Whether take_due() has something to move."""
+        return 0 <= self.index.next_time <= self.index.now
+
     def take_due(self, into: PositionSet) -> None:
         """Moves what is due to the positions that are read and sent next."""
-        if 0 <= self.index.next_time <= self.index.now:
+        if self.is_due:
             for position in self.index.take_due(self.index.now, DUE_MAX):
                 into.add(*position)
 

@@ -1,8 +1,11 @@
-"""What every dispatcher does: reads on from a position, and sends what it has read.
+"""The loop of every subscription: reads on from a position, and sends what it has read.
 
 A dispatcher is woken when there may be something to do (new entries, permits, room in a socket,
 redeliveries) and goes on until an entry, permits or room is missing. What is in memory is read and
-sent within the same turn; a read from disk goes on when it is there.
+sent within the same turn; a read from disk goes on when it is there. Subscription types differ in
+its parts (kinds.py): a chooser says who gets what (choosers.py, key_shared.py), and a redelivery
+what comes again (redelivery.py, failover.py), where the replay and the queue of Key_Shared keep it.
+Mirrors PersistentDispatcherMultipleConsumers.
 """
 
 from __future__ import annotations
@@ -10,42 +13,68 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyxbroker.delivery import UnackedCount
+from pyxbroker.broker.dispatch.limits import Limits
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+    from pyxbroker.broker.dispatch.choosers import Chooser
     from pyxbroker.broker.dispatch.entry_source import EntrySource
+    from pyxbroker.broker.dispatch.key_shared import KeyQueue
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
+    from pyxbroker.broker.dispatch.redelivery import FromMark
+    from pyxbroker.broker.dispatch.replay import Replay
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
-    from pyxbroker.delayed_index import DelayedIndex
 
 STEPS_MAX = 64  # of one dispatcher within one turn
+STEPS_ASIDE_MAX = 16  # while what is read is full of what is not due
 
 
 class Dispatcher:
-    """The consumers of a subscription, and what they share."""
+    """What goes to the consumers of a subscription, and when."""
 
-    def __init__(self, subscription: Subscription) -> None:
+    __slots__ = (
+        "_goes_on",
+        "_reading",
+        "_round",
+        "acks",
+        "chooser",
+        "consumers",
+        "key_queue",
+        "limits",
+        "on_acknowledged",
+        "read_position",
+        "redelivery",
+        "replay",
+        "source",
+        "subscription",
+        "topic",
+        "trouble",
+    )
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        make_chooser: Callable[[Dispatcher], Chooser],
+        make_redelivery: Callable[[Dispatcher], FromMark],
+    ) -> None:
         self.subscription = subscription
         self.topic = subscription.topic
         self.source: EntrySource = subscription.topic.source
         self.acks = subscription.acks
-        self.consumers: list[Consumer] = []
+        self.limits = Limits(self)
+        self.chooser = make_chooser(self)
+        self.consumers: list[Consumer] = self.chooser.consumers
+        self.redelivery = make_redelivery(self)
+        self.replay = self.redelivery.replay  # None: what comes again is read from the mark on
+        self.key_queue = self.chooser.key_queue
+        self.on_acknowledged: Callable[[Consumer, AckRun], None] = self.redelivery.on_acknowledged
+        """A consumer has acknowledged entries one by one; the cursor knows it already."""
         self.read_position = self._after_mark()
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
-        self._redelivery_counts: dict[tuple[int, int], int] = {}
         self._goes_on = False  # a later turn does
-        self.delayed_index: DelayedIndex | None = None  # entries that are not due yet
-        self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
-        # What consumers may have unacknowledged together, and whether that kept somebody from
-        # getting more when it was last asked for.
-        self.unacked = UnackedCount()
-        self._limited = False
-        self._stopped = False
         self.trouble: ReadTrouble | None = None  # since a read went wrong
 
     def _after_mark(self) -> Position:
@@ -54,17 +83,18 @@ class Dispatcher:
     # --- consumers ----------------------------------------------------------------------------
 
     def add_consumer(self, consumer: Consumer) -> None:
-        self.consumers.append(consumer)
+        """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
+        self.chooser.add(consumer)
         self.source.watch(self.wake)
+        self.redelivery.on_added(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
         if not self.consumers:
             self.source.unwatch(self.wake)
-
-    def next_consumer(self) -> Consumer | None:
-        """The consumer that gets the next entries, or None when none can take any."""
-        raise NotImplementedError
+        self.redelivery.give_back(consumer)
+        self.chooser.forget(consumer)
+        self.limits.let_others_go_on()
 
     @property
     def stopped_by_damage(self) -> str | None:
@@ -72,44 +102,90 @@ class Dispatcher:
         return None if self.trouble is None else self.trouble.stopped
 
     @property
+    def delayed_entries(self) -> int:
+        """Entries that are known and not due yet."""
+        return 0 if self.replay is None else self.replay.delayed_entries
+
+    @property
     def is_kept(self) -> bool:
         """Whether the next consumer goes on with it, after the last one has gone."""
-        return False
+        return self.key_queue is None and self.delayed_entries > 0
 
     def on_policies(self) -> None:
         """The topic's policies have changed: what was blocked by one may go on."""
+        self.chooser.on_policies()
+        if self.replay is not None:
+            self.limits.on_policies(self.consumers)
+            self.replay.on_policies()
         self.wake()
 
     # --- the loop -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        for _ in range(self._steps_max()):
+        replay, steps_max = self.replay, STEPS_MAX
+        delayed = None if replay is None else replay.delayed
+        if replay is not None and delayed is not None:
+            delayed.look_at_clock()
+            if replay.sets_aside:
+                steps_max = STEPS_ASIDE_MAX
+        if self.key_queue is not None:
+            self.key_queue.keys.news = False
+        for _ in range(steps_max):
             if self._reading or not self._step():
-                return
+                break
+        else:
+            self._go_on_later()
+        if delayed is not None:
+            if self.consumers:
+                delayed.set_timer()
+            else:
+                delayed.stop()
+
+    def _go_on_later(self) -> None:
+        """Others have their turn first."""
         if not self._goes_on:
-            # Others have their turn first.
             self._goes_on = True
             self.topic.loop.call_soon(self.topic.turn.run, self._go_on_now)
-
-    def _steps_max(self) -> int:
-        return STEPS_MAX
 
     def _go_on_now(self) -> None:
         self._goes_on = False
         self.wake()
 
     def _step(self) -> bool:
-        """Reads and sends once; False when nothing more can be done now."""
-        consumer = self.next_consumer()
-        return consumer is not None and self._read_some(*self._worth_reading(consumer))
+        """Reads and sends once: what waits for its key, what comes again, or what is new; False
+        when nothing more can be done now.
+        """
+        if self.key_queue is not None:
+            if self._send_waiting(self.key_queue):
+                return True
+            if self._reading:
+                # What waits is on its way from the disk; nothing else is read meanwhile.
+                return False
+        replay, position = self.replay, None
+        if replay is None or not replay.may_have_some:
+            replay, position = None, self.source.normalize(self.read_position)
+            if position is None:
+                return False
+        worth = self.chooser.worth_reading()
+        if worth is None:
+            return False
+        if replay is not None:
+            if replay.fill():
+                return self._read_replay(replay, *worth)
+            position = self.source.normalize(self.read_position)
+        return position is not None and self._read_new(position, *worth)
 
-    def _read_some(self, count: int, size: int) -> bool:
+    # --- what is new --------------------------------------------------------------------------
+
+    def _read_new(self, position: Position, count: int, size: int) -> bool:
         """Reads entries, at most so many bytes of them; True when they were sent and the loop
         should go on.
         """
-        position = self.source.normalize(self.read_position)
-        if position is None or (self.trouble is not None and self.trouble.blocks(again=False)):
+        if self.replay is not None and self.replay.look_aside():
+            # What is not due needs no permits: a consumer that has few must not slow that down.
+            count = self.topic.policies.read_batch_max
+        if self.trouble is not None and self.trouble.blocks(again=False):
             return False
         batch = self.source.read_cached(position, count, size)
         if batch is not None:
@@ -121,14 +197,92 @@ class Dispatcher:
     def _send_new(self, batch: EntryBatch) -> None:
         if self.trouble is not None:
             self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=False)
-        self.read_position = self._send(batch)
+        self.read_position = self._send(batch, again=False)
 
     def _pass_over_new(self, position: Position, last: int) -> None:
         self.read_position = Position(position.ledger_id, last + 1)
 
-    def _worth_reading(self, consumer: Consumer) -> tuple[int, int]:
+    def _send(self, batch: EntryBatch, again: bool) -> Position:
+        """Sends what it can of a batch; returns where to read on. again: it lies before others
+        which were sent.
+        """
+        left_out: list[tuple[int, int]] = []
+        redelivery, replay = self.redelivery, self.replay
+        delayed = None if replay is None else replay.delayed_index
+        sent = self.chooser.send(batch, self.acks, redelivery.counts, left_out, delayed, again)
+        if left_out:
+            self.subscription.acknowledge_positions(left_out)
+        if sent < batch.count:
+            return Position(batch.ledger_id, batch.entry_id(sent))
+        return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
+
+    # --- what comes again ---------------------------------------------------------------------
+
+    def _read_replay(self, replay: Replay, count: int, size: int) -> bool:
+        """Reads and sends the first ones of what goes before what is new."""
+        if self.trouble is not None and self.trouble.blocks(again=True):
+            return False
+        ledger_id, first, last = replay.positions.first_range(count)
+        position = self.source.normalize((ledger_id, first))
+        if position != (ledger_id, first):
+            # The ledger was trimmed meanwhile: everything in it is acknowledged.
+            replay.positions.discard_range(ledger_id, first, last)
+            return True
+
+        def send(batch: EntryBatch) -> None:
+            ledger_id, first = batch.ledger_id, batch.entry_id(0)
+            if self.trouble is not None:
+                self.trouble.has_read(ledger_id, first, again=True)
+            reached = self._send(batch, again=True)
+            replay.positions.discard_range(ledger_id, first, reached.entry_id - 1)
+
+        batch = self.source.read_cached(position, count, size, last)
+        if batch is not None:
+            send(batch)
+            return True
+        self._read_from_disk(position, count, size, last, send, replay.pass_over, again=True)
+        return False
+
+    # --- what waits for its key ---------------------------------------------------------------
+
+    def _send_waiting(self, queue: KeyQueue) -> bool:
+        """Sends what waits to the next consumer that can have some of it; False: nobody can, or it
+        is being read from disk, or cannot be read.
+        """
+        consumer = queue.next_consumer()
+        if consumer is None or (self.trouble is not None and self.trouble.blocks(again=True)):
+            return False
+
+        def send(batch: EntryBatch) -> None:
+            if self.trouble is not None:
+                self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
+            left_out: list[tuple[int, int]] = []
+            queue.send(batch, self.acks, self.redelivery.counts, left_out)
+            if left_out:
+                self.subscription.acknowledge_positions(left_out)
+
         policies = self.topic.policies
-        return consumer.worth_reading(policies.read_batch_max, policies.read_bytes_max)
+        count_max, size = policies.read_batch_max, policies.read_bytes_max
+        count, _ = consumer.worth_reading(count_max, size)
+        for ledger_id, first, last in queue.plan(consumer, count):
+            at = first
+            while at <= last and consumer.can_deliver:
+                if self.source.normalize((ledger_id, at)) != (ledger_id, at):
+                    # The ledger was trimmed meanwhile: everything in it is acknowledged.
+                    queue.drop_ledger(ledger_id)
+                    break
+                position = Position(ledger_id, at)
+                batch = self.source.read_cached(position, count_max, size, last)
+                if batch is None:
+                    self._read_from_disk(
+                        position, count_max, size, last, send, queue.pass_over, again=True
+                    )
+                    return False
+                send(batch)
+                at = batch.entry_id(batch.count - 1) + 1
+        return True
+
+    # --- reads from disk ----------------------------------------------------------------------
 
     def _read_from_disk(
         self,
@@ -203,62 +357,22 @@ class Dispatcher:
 
     def put_back(self, positions: list[Position], again: bool) -> None:
         """These were passed over, and are read next all the same."""
-        self.read_position = positions[0]
-
-    def _send(self, batch: EntryBatch) -> Position:
-        """Sends what it can of a batch; returns where to read on."""
-        sent = 0
-        left_out: list[tuple[int, int]] = []
-        while sent < batch.count:
-            consumer = self.next_consumer()
-            if consumer is None:
-                break
-            stop = min(batch.count, sent + self._share(consumer))
-            sent = consumer.deliver(
-                batch,
-                sent,
-                stop,
-                self.acks,
-                self._redelivery_counts,
-                left_out,
-                self.delayed_index,
-                self.chunked,
-            )
-            self.served(consumer)
-        if left_out:
-            self.subscription.acknowledge_positions(left_out)
-        if sent < batch.count:
-            return Position(batch.ledger_id, batch.entry_id(sent))
-        return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
-
-    def _share(self, consumer: Consumer) -> int:
-        """How many entries one consumer gets before the next has its turn."""
-        return self.topic.policies.read_batch_max
-
-    def served(self, consumer: Consumer) -> None:
-        """The consumer has had its share."""
-
-    def _can_take(self, consumer: Consumer) -> bool:
-        """Whether a consumer can get entries now; if not for its permits, it wakes us later."""
-        if consumer.can_deliver:
-            return True
-        if consumer.permits <= 0 or consumer.closed:
-            return False
-        if consumer.is_blocked:
-            self._limited = True
-            self._stopped = self.unacked.is_stopped
-            in_broker = self.topic.unacked_in_broker
-            if in_broker is not None and in_broker.blocked:
-                in_broker.on_unblocked(self.wake)
-        elif not consumer.connection.closed:
-            consumer.connection.when_writable(self.wake)
-        return False
+        if not again:
+            self.read_position = positions[0]
+            return
+        assert self.replay is not None, "only what is in a replay is read again"
+        for position in positions:
+            self.replay.positions.add(*position)
 
     # --- going back ---------------------------------------------------------------------------
 
     def rewind(self) -> None:
         """Reads on after the mark: what was delivered and not acknowledged is sent again."""
         self._round += 1
+        if self.replay is not None:
+            self.replay.clear(self.acks)
+        if self.key_queue is not None:
+            self.key_queue.clear()
         if self.trouble is not None:
             self.trouble.rewound()
         self.read_position = self._after_mark()
@@ -268,26 +382,20 @@ class Dispatcher:
         self.acks = self.subscription.acks
         for consumer in self.consumers:
             consumer.clear_pending()
-        self._redelivery_counts.clear()
+        self.redelivery.counts.clear()
         if self.trouble is not None:
             self.trouble.forget()
         self.rewind()
 
     def redeliver_all(self, consumer: Consumer) -> None:
         """The client wants everything again that it has not acknowledged."""
-        raise NotImplementedError
+        self.redelivery.redeliver_all(consumer)
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         """The client wants these positions again."""
-        raise NotImplementedError
+        self.redelivery.redeliver(consumer, positions)
 
     # --- acknowledgements ---------------------------------------------------------------------
-
-    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        """A consumer has acknowledged entries one by one; the cursor knows it already."""
-        consumer.settle(run)
-        if run.partial:
-            self.settle_batches(run)
 
     def settle_batches(self, run: AckRun) -> None:
         """Of the batches of which messages are left, the others are settled; who has the batch is
@@ -300,7 +408,7 @@ class Dispatcher:
                 continue
             if acks.is_acknowledged(ledger_id, entry_id):
                 # Earlier acknowledgements had what this one left out.
-                self._redelivery_counts.pop((ledger_id, entry_id), None)
+                self.redelivery.counts.pop((ledger_id, entry_id), None)
                 for each in self.consumers:
                     each.settle_one(ledger_id, entry_id)
                 continue
@@ -308,11 +416,3 @@ class Dispatcher:
             if known is not None:
                 for each in self.consumers:
                     each.settle_all_but(ledger_id, entry_id, known)
-
-    def _go_on(self, consumer: Consumer) -> None:
-        """A consumer has less unacknowledged: sends what waited for that."""
-        if not self._limited:
-            return
-        if not consumer.is_blocked or (self._stopped and not self.unacked.is_stopped):
-            self._limited = False
-            self.wake()

@@ -1,8 +1,8 @@
 """Key_Shared: every key goes to one consumer at a time, in order.
 
 Mirrors PersistentStickyKeyDispatcherMultipleConsumers. Which entry may go to whom is decided in
-keys.pyx; here is when entries are read: first those that wait and have their turn, then new
-ones, as long as not too many wait.
+keys.pyx; here is who has which slot, what waits for its turn, and how many may wait before no new
+ones are read.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.broker.dispatch.choosers import Chooser
 from pyxbroker.broker.dispatch.selectors import (
     ConsistentHashing,
     HashRangeAutoSplit,
     HashRangeExclusive,
     Selector,
 )
-from pyxbroker.broker.dispatch.shared import SharingDispatcher
-from pyxbroker.delivery import deal, deal_waiting
-from pyxbroker.entry import AckRun, EntryBatch, Position
+from pyxbroker.delivery import deal, deal_now, deal_waiting
 from pyxbroker.keys import KeyShared
 
 if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
+    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.limits import Limits
     from pyxbroker.broker.topics.consumer import Consumer
-    from pyxbroker.broker.topics.subscription import Subscription
+    from pyxbroker.delayed_index import DelayedIndex
+    from pyxbroker.entry import EntryBatch, Position
     from pyxbroker.policies.table import Policies
 
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
@@ -64,20 +67,20 @@ def look_ahead(policies: Policies, consumers: int) -> int:
     return limit
 
 
-class KeySharedDispatcher(SharingDispatcher):
-    """Every key goes to one consumer at a time, in order."""
+class KeySlots(Chooser):
+    """Every key goes to one consumer at a time, in order. Each consumer has a slot."""
 
-    def __init__(self, subscription: Subscription, policy: KeySharedPolicy) -> None:
-        super().__init__(subscription)
+    def __init__(self, dispatcher: Dispatcher, policy: KeySharedPolicy) -> None:
+        super().__init__(dispatcher)
         self.policy = policy
         self.selector: Selector = self._make_selector()
         self.keys = KeyShared(not policy.out_of_order, self.selector.hashes)
         self.slots: list[Consumer | None] = [None]
+        self.key_queue = KeyQueue(self, self._limits)
         self._look_ahead = 0
-        self._turn_of = 0
 
     def _make_selector(self) -> Selector:
-        policies = self.topic.policies
+        policies = self._topic.policies
         if self.policy.mode is KeySharedMode.STICKY:
             return HashRangeExclusive()
         if policies.key_shared_by_ring:
@@ -86,8 +89,7 @@ class KeySharedDispatcher(SharingDispatcher):
 
     # --- consumers ----------------------------------------------------------------------------
 
-    def add_consumer(self, consumer: Consumer) -> None:
-        """Raises ConsumerAssignError when the consumer cannot have the hashes it asks for."""
+    def add(self, consumer: Consumer) -> None:
         slot = self.slots.index(None, 1) if None in self.slots[1:] else len(self.slots)
         ranges = consumer.key_shared.ranges
         if isinstance(self.selector, HashRangeExclusive):
@@ -96,7 +98,7 @@ class KeySharedDispatcher(SharingDispatcher):
             if other is not None:
                 raise ConsumerAssignError(f"Range conflict with consumer {other}")
         self.selector.add(slot, consumer.name, ranges)
-        super().add_consumer(consumer)
+        super().add(consumer)
         if slot == len(self.slots):
             self.slots.append(None)
         self.slots[slot] = consumer
@@ -110,14 +112,7 @@ class KeySharedDispatcher(SharingDispatcher):
             return None
         return self.slots[self.selector.conflict(ranges)]
 
-    def give_back(self, consumer: Consumer) -> None:
-        if self.consumers:
-            self._take_back(consumer, consumer.pending_positions())
-        else:
-            consumer.clear_pending()
-            self.keys.clear()
-            self._redelivery_counts.clear()
-            self.rewind()
+    def forget(self, consumer: Consumer) -> None:
         consumer.keys = None
         self.slots[consumer.slot] = None
         self.selector.remove(consumer.slot)
@@ -125,125 +120,94 @@ class KeySharedDispatcher(SharingDispatcher):
 
     def _owners_changed(self) -> None:
         self.keys.set_owners(self.selector.owners())
-        self._look_ahead = look_ahead(self.topic.policies, len(self.consumers))
+        self.on_policies()
 
     def on_policies(self) -> None:
-        self._look_ahead = look_ahead(self.topic.policies, len(self.consumers))
-        super().on_policies()
+        self._look_ahead = look_ahead(self._topic.policies, len(self.consumers))
 
-    # --- the loop -----------------------------------------------------------------------------
+    # --- who is next --------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        self.keys.news = False
-        super().wake()
-
-    def _step(self) -> bool:
-        # What waits may be on its way from the disk now; nothing else is read meanwhile.
-        return self._serve_waiting() or (not self._reading and self._read_new())
-
-    def _read_new(self) -> bool:
-        """What is due, or else what is new."""
+    def worth_reading(self) -> tuple[int, int] | None:
+        """What all can take together, as long as not too many entries wait."""
         if self.keys.waiting >= self._look_ahead:
-            return False
-        due = self._has_replay()
-        if not due and self.source.normalize(self.read_position) is None:
-            return False
+            return None
+        policies = self._topic.policies
+        count_max, size_max = policies.read_batch_max, policies.read_bytes_max
         count = size = 0
         for consumer in self.consumers:
-            if self._can_take(consumer):
-                entries, room = self._worth_reading(consumer)
+            if self._limits.can_take(consumer):
+                entries, room = consumer.worth_reading(count_max, size_max)
                 count += entries
                 size += room
-        if count == 0:
-            return False
-        policies = self.topic.policies
-        count, size = min(count, policies.read_batch_max), min(size, policies.read_bytes_max)
-        return (self._read_replay if due else self._read_some)(count, size)
+        return (min(count, count_max), min(size, size_max)) if count else None
 
-    def _send_again(self, batch: EntryBatch) -> Position:
-        return self._send(batch, again=True)
-
-    def _send(self, batch: EntryBatch, again: bool = False) -> Position:
-        left_out: list[tuple[int, int]] = []
-        acks = self.acks
-        sent = deal(
+    def send(
+        self,
+        batch: EntryBatch,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+        left_out: list[tuple[int, int]],
+        delayed: DelayedIndex | None,
+        again: bool,
+    ) -> int:
+        return deal(
             batch,
             self.slots,
             self.keys,
             acks,
-            self._redelivery_counts,
+            redelivery_counts,
             left_out,
             self._look_ahead,
-            self.delayed_index,
+            delayed,
             again,
         )
-        if left_out:
-            self.subscription.acknowledge_positions(left_out)
-        if sent < batch.count:
-            return Position(batch.ledger_id, batch.entry_id(sent))
-        return Position(batch.ledger_id, batch.entry_id(batch.count - 1) + 1)
 
-    def _serve_waiting(self) -> bool:
-        """Sends what waits to the next consumer that can have some of it; False: nobody can."""
+    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
+        return deal_now(batch, self.slots, self.keys)
+
+
+class KeyQueue:
+    """Entries that wait: for one of the same key that is before them, or for the key's owner."""
+
+    def __init__(self, chooser: KeySlots, limits: Limits) -> None:
+        self.keys = chooser.keys
+        self._slots = chooser.slots
+        self._consumers = chooser.consumers
+        self._limits = limits
+        self._turn_of = 0
+
+    def next_consumer(self) -> Consumer | None:
+        """The next one in turn that can have some of what waits."""
         keys = self.keys
         if keys.queued == 0:
-            return False
-        count = len(self.consumers)
+            return None
+        count = len(self._consumers)
         for step in range(count):
             at = (self._turn_of + step) % count
-            consumer = self.consumers[at]
-            if keys.has_ready(consumer.slot) and self._can_take(consumer):
+            consumer = self._consumers[at]
+            if keys.has_ready(consumer.slot) and self._limits.can_take(consumer):
                 self._turn_of = at + 1
-                return self._serve(consumer)
-        return False
+                return consumer
+        return None
 
-    def _serve(self, consumer: Consumer) -> bool:
-        """False when what the consumer gets is being read from disk, or cannot be read."""
-        if self.trouble is not None and self.trouble.blocks(again=True):
-            return False
-        count, _ = self._worth_reading(consumer)
-        for ledger_id, first, last in self.keys.plan(consumer.slot, count, GAP_MAX):
-            at = first
-            while at <= last and consumer.can_deliver:
-                if self.source.normalize((ledger_id, at)) != (ledger_id, at):
-                    # The ledger was trimmed meanwhile: everything in it is acknowledged.
-                    self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
-                    break
-                position = Position(ledger_id, at)
-                policies = self.topic.policies
-                most, size = policies.read_batch_max, policies.read_bytes_max
-                batch = self.source.read_cached(position, most, size, last)
-                if batch is None:
-                    use, pass_over = self._deal_waiting, self._pass_over_waiting
-                    self._read_from_disk(position, most, size, last, use, pass_over, again=True)
-                    return False
-                self._deal_waiting(batch)
-                at = batch.entry_id(batch.count - 1) + 1
-        return True
+    def plan(self, consumer: Consumer, count: int) -> list[tuple[int, int, int]]:
+        """What to read for a consumer: (ledger id, first and last entry id)."""
+        return self.keys.plan(consumer.slot, count, GAP_MAX)
 
-    def _deal_waiting(self, batch: EntryBatch) -> None:
-        if self.trouble is not None:
-            self.trouble.has_read(batch.ledger_id, batch.entry_id(0), again=True)
-        left_out: list[tuple[int, int]] = []
-        acks = self.acks
-        deal_waiting(batch, self.slots, self.keys, acks, self._redelivery_counts, left_out)
-        if left_out:
-            self.subscription.acknowledge_positions(left_out)
+    def send(
+        self,
+        batch: EntryBatch,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+        left_out: list[tuple[int, int]],
+    ) -> None:
+        """Sends what consumers can take of entries that waited."""
+        deal_waiting(batch, self._slots, self.keys, acks, redelivery_counts, left_out)
 
-    def _pass_over_waiting(self, position: Position, last: int) -> None:
-        self.keys.drop(position.ledger_id, position.entry_id, last)
-
-    # --- going back ---------------------------------------------------------------------------
-
-    def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        super().on_acknowledged(consumer, run)
-        if self.keys.news:
-            self.wake()
-
-    def _take_back(
-        self, consumer: Consumer, positions: list[tuple[int, int]]
+    def take_back(
+        self, consumer: Consumer, positions: list[tuple[int, int]], acks: AckSet
     ) -> list[tuple[int, int]]:
-        acks = self.acks
+        """Takes deliveries back; returns those that the consumer had, in order."""
         taken = []
         for position in positions:
             key_hash = consumer.key_hash_of(*position)
@@ -252,6 +216,13 @@ class KeySharedDispatcher(SharingDispatcher):
                 taken.append(position)
         return taken
 
-    def reset(self) -> None:
-        super().reset()
+    def pass_over(self, position: Position, last: int) -> None:
+        """Entries up to the id last cannot be read."""
+        self.keys.drop(position.ledger_id, position.entry_id, last)
+
+    def drop_ledger(self, ledger_id: int) -> None:
+        self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
+
+    def clear(self) -> None:
+        """Everything is read again."""
         self.keys.clear()

@@ -9,53 +9,40 @@ as for persistent topics: who is chosen is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 
-from pyxbroker.base.errors import NotAllowed
+from pyxbroker.ackset import AckSet
+from pyxbroker.base.errors import NotAllowed, SubscriptionNotFound
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.dispatch.entry_source import EntrySource
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher
-from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
-from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.delivery import count_messages, deal_now
-from pyxbroker.entry import EntryBatch, EntryRun, Position
-from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
+from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger.errors import ManagedLedgerError
-from pyxbroker.mledger.limits import ManagedLedgerLimits
-from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.policies.table import Policies
 from pyxbroker.turn import Turn
 
 NOWHERE = Position(0, -1)  # before the only id there is
 
 
-class NoLedger(EntrySource):
-    """In the place of a managed ledger: keeps nothing, and gives what is appended to its topic.
+class NoLedger(Log):
+    """In the place of a managed ledger: keeps nothing, and hands out what is appended.
 
-    To dispatchers and cursors it is a log that is always empty.
+    To dispatchers it is a log that is always empty.
     """
 
-    def __init__(self) -> None:
-        self.listener: Any = None
-        self.on_confirmed: Any = None  # nothing is ever confirmed
-        self.limits = ManagedLedgerLimits()  # of what is kept
-        self.cursors: dict[str, Any] = {}
-        self.unreadable: frozenset[str] = frozenset()
-        self.last_confirmed = NOWHERE
-        self.entries = 0
-        self.size = 0
-        self.is_dead = False
-        self.is_terminated = False
-        self.write_failure: ManagedLedgerError | None = None
+    def __init__(self, hand_out: Callable[[EntryBatch], None]) -> None:
+        self.is_closed = False
+        self._hand_out = hand_out
 
     def append(self, run: EntryRun) -> None:
         """Hands a run out; its owner is told at once. Raises ManagedLedgerError when closed."""
-        if self.is_dead:
+        if self.is_closed:
             raise ManagedLedgerError("The topic is closed.")
         run.keep()
         run.ledger_id, run.first_entry_id = 0, 0
-        self.listener.hand_out(EntryBatch.of_run(run))
+        self._hand_out(EntryBatch.of_run(run))
         run.owner.on_run_added(run)
 
     def watch(self, wake: Callable[[], None]) -> None:
@@ -63,9 +50,6 @@ class NoLedger(EntrySource):
 
     def unwatch(self, wake: Callable[[], None]) -> None:
         """Nobody waits."""
-
-    def first_position(self) -> Position:
-        return NOWHERE
 
     def next_position(self, position: tuple[int, int]) -> Position:
         return Position(0, 0)
@@ -92,36 +76,69 @@ class NoLedger(EntrySource):
         """Nobody reads where nothing is next."""
         raise AssertionError(f"{position} of a log that keeps nothing")
 
-    async def read_one(self, position: Position) -> EntryBatch:
-        raise NoSuchEntry(f"entry {position} was not kept")
 
-    def entries_between(self, after: tuple[int, int], last: tuple[int, int]) -> int:
+class NoCursor:
+    """In the place of a cursor: there is nothing to acknowledge, and nowhere to go."""
+
+    durable = False
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.acks = AckSet(*NOWHERE, tracked=False)
+        self.properties: dict[str, str] = {}
+        self.position_properties: dict[str, int] = {}
+
+    @property
+    def backlog(self) -> int:
         return 0
 
-    def trim(self) -> None:
-        """There is nothing to trim."""
+    def acknowledge(self, run: AckRun) -> int:
+        return 0
 
-    def take_back(self) -> None:
-        """Nothing ever waits."""
+    def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
+        return 0
 
-    def check_age(self) -> None:
-        """Nothing grows old."""
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
+        return False
 
-    async def settle(self) -> None:
-        """Nothing is ever under way."""
+    def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """It is there already."""
 
-    async def close(self) -> None:
-        self.is_dead = True
+    def put_property(self, key: str, value: int) -> asyncio.Future[None]:
+        self.position_properties[key] = value
+        return self.persist()
+
+    def persist(self) -> asyncio.Future[None]:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.set_result(None)
+        return future
+
+    async def created(self) -> None:
+        """It is kept nowhere."""
+
+    async def delete(self) -> None:
+        self.closed = True
 
 
 class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
     def __init__(self, name: TopicName, turn: Turn, policies: Policies) -> None:
-        super().__init__(name, cast(ManagedLedger, NoLedger()), turn, policies)
+        ledger = NoLedger(self.hand_out)
+        super().__init__(name, ledger, turn, policies)
+        self._ledger = ledger
+        self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
         super()._apply(_of_its_own(policies))
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        self.check_consumers()
+        if request.durable:
+            return await self.subscription_for(
+                request.subscription, NOWHERE, dict(request.properties), True
+            )
+        return self.reader_for(request.subscription, NOWHERE)
 
     async def subscription_for(
         self,
@@ -137,10 +154,31 @@ class NonPersistentTopic(Topic):
             subscription.cursor.properties = properties
         return subscription
 
+    def _reader_cursor(self, name: str, mark_delete: Position) -> NoCursor:
+        return NoCursor()
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        self.check_open()
+        raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
+
     def hand_out(self, batch: EntryBatch) -> None:
         """Gives entries to every subscription."""
         for subscription in self._readers.values():
-            subscription.msg_drop += _hand_out(subscription, batch)
+            chooser = subscription.dispatcher.chooser
+            subscription.msg_drop += chooser.hand_out(batch, subscription.acks)
+
+    def first_position(self) -> Position:
+        return NOWHERE
+
+    @property
+    def is_gone(self) -> bool:
+        return self._ledger.is_closed
+
+    async def close(self) -> None:
+        """Sends the clients away; there is nothing to make durable."""
+        self.fenced = True
+        self.disconnect()
+        self._ledger.is_closed = True
 
     async def terminate(self) -> Position:
         raise NotAllowed(f"Topic {self.name} is non-persistent; it has no end.")
@@ -160,21 +198,3 @@ def _of_its_own(policies: Policies) -> Policies:
         failover_delay_s=0.0,
         delayed_delivery=False,
     )
-
-
-def _hand_out(subscription: Subscription, batch: EntryBatch) -> int:
-    """Sends what consumers can take now; returns the messages that nobody could."""
-    dispatcher = subscription.dispatcher
-    if isinstance(dispatcher, KeySharedDispatcher):
-        return deal_now(batch, dispatcher.slots, dispatcher.keys)
-    acks = subscription.acks
-    # One after the other, as they would come one by one.
-    share = 1 if subscription.kind is SubscriptionType.SHARED else batch.count
-    at = 0
-    while at < batch.count:
-        consumer = dispatcher.next_consumer()
-        if consumer is None:
-            return count_messages(batch, at)
-        at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
-        dispatcher.served(consumer)
-    return 0

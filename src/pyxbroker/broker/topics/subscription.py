@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.base.errors import (
     ConsumerBusy,
@@ -15,13 +15,11 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
+from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
-from pyxbroker.broker.dispatch.key_shared import KeySharedDispatcher, KeySharedPolicy
-from pyxbroker.broker.dispatch.shared import SharedDispatcher
-from pyxbroker.broker.dispatch.single_active import ExclusiveDispatcher, FailoverDispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.metadata.store import MetadataError
-from pyxbroker.mledger.cursor import Cursor
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
@@ -52,18 +50,62 @@ class SubscriptionType(enum.IntEnum):
 
 
 TYPE_NAMES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+DISPATCHERS: dict[SubscriptionType, Callable[[Subscription, KeySharedPolicy], Dispatcher]] = {
+    SubscriptionType.EXCLUSIVE: kinds.exclusive,
+    SubscriptionType.SHARED: kinds.shared,
+    SubscriptionType.FAILOVER: kinds.failover,
+    SubscriptionType.KEY_SHARED: kinds.key_shared,
+}
 INDIVIDUAL = (SubscriptionType.SHARED, SubscriptionType.KEY_SHARED)  # they acknowledge one by one
+
+
+class SubscriptionCursor(Protocol):
+    """What a subscription asks of its cursor; that of a managed ledger is one."""
+
+    durable: bool
+    closed: bool
+    acks: AckSet
+    properties: dict[str, str]
+    position_properties: dict[str, int]
+
+    @property
+    def backlog(self) -> int:
+        """Entries that are not acknowledged."""
+
+    def acknowledge(self, run: AckRun) -> int:
+        """Acknowledges single entries, and single messages of batches."""
+
+    def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
+        """The same for (ledger_id, entry_id) pairs."""
+
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
+        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry."""
+
+    def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+        """Moves the cursor: everything after mark_delete is unacknowledged again."""
+
+    def put_property(self, key: str, value: int) -> asyncio.Future[None]:
+        """Keeps a number with the position; the future resolves when it is durable."""
+
+    def persist(self) -> asyncio.Future[None]:
+        """A future that resolves when everything acknowledged until now is durable."""
+
+    async def created(self) -> None:
+        """Waits until a new cursor is durable. Raises what kept it from that."""
+
+    async def delete(self) -> None:
+        """Removes the cursor for good. MetadataError: it may be tried again."""
 
 
 class Subscription:
     """One subscription of a topic."""
 
-    def __init__(self, topic: Topic, name: str, cursor: Cursor) -> None:
+    def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
         self.name = name
         self.cursor = cursor
         self.kind = SubscriptionType.EXCLUSIVE
-        self.dispatcher: Dispatcher = ExclusiveDispatcher(self)
+        self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
         self.closing = False  # it is being deleted or moved: no consumer may come
         self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it
         self.arriving = 0  # consumers that are on their way to it
@@ -112,8 +154,9 @@ class Subscription:
             return None
         if kind is SubscriptionType.EXCLUSIVE:
             return self.consumers[0]
-        if isinstance(self.dispatcher, KeySharedDispatcher):
-            return self.dispatcher.holder(key_shared.ranges)
+        chooser = self.dispatcher.chooser
+        if isinstance(chooser, KeySlots):
+            return chooser.holder(key_shared.ranges)
         return None
 
     def add_consumer(self, consumer: Consumer, kind: SubscriptionType) -> None:
@@ -132,19 +175,10 @@ class Subscription:
         dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
-            dispatcher = self._make_dispatcher(consumer, kind)
+            dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
         self.kind = kind
         self.dispatcher = dispatcher
-
-    def _make_dispatcher(self, consumer: Consumer, kind: SubscriptionType) -> Dispatcher:
-        if kind is SubscriptionType.KEY_SHARED:
-            return KeySharedDispatcher(self, consumer.key_shared)
-        if kind is SubscriptionType.SHARED:
-            return SharedDispatcher(self)
-        if kind is SubscriptionType.FAILOVER:
-            return FailoverDispatcher(self)
-        return ExclusiveDispatcher(self)
 
     def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
@@ -154,9 +188,10 @@ class Subscription:
                 f"{different}Active subscription type of '{self.kind}' is different than the"
                 f" connecting consumer's type '{kind}'."
             )
-        if not isinstance(self.dispatcher, KeySharedDispatcher):
+        chooser = self.dispatcher.chooser
+        if not isinstance(chooser, KeySlots):
             return
-        here, wanted = self.dispatcher.policy, consumer.key_shared
+        here, wanted = chooser.policy, consumer.key_shared
         if here.mode is not wanted.mode:
             raise SubscriptionBusy(
                 f"{different}Active subscription key_shared mode of '{here.mode.name}' is different"

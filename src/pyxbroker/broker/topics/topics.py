@@ -21,6 +21,7 @@ from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
@@ -176,7 +177,7 @@ class Topics:
             raise _not_found(name)
         if create and managed_ledger.version == 0 and not name.is_partitioned:
             await self._check_alone(name, managed_ledger)
-        return self._add(Topic(name, managed_ledger, self._turn, policies, self._unacked))
+        return self._add(PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked))
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -394,6 +395,8 @@ class Topics:
     async def check_ages(self) -> None:
         """Called now and then: ledgers that are old enough are closed or deleted."""
         async for topic in self._in_slices():
+            if not isinstance(topic, PersistentTopic):
+                continue
             # A defect of one topic is not one of the others, nor of the broker.
             try:
                 topic.check_age()
@@ -403,7 +406,7 @@ class Topics:
     async def free_space(self) -> None:
         """Called while space is short: what everybody has acknowledged goes at once."""
         async for topic in self._in_slices():
-            if topic.name.is_persistent and not topic.fenced:
+            if isinstance(topic, PersistentTopic) and not topic.fenced:
                 try:
                     topic.free_space()
                 except Exception as error:

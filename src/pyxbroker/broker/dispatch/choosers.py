@@ -1,0 +1,196 @@
+"""Choosers: which consumers of a subscription get the next entries, and how many each.
+
+They know nothing of reads, timers or sockets: whether a consumer can take entries now is asked of
+limits.py. Key_Shared's is in key_shared.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.errors import ConsumerBusy
+from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+from pyxbroker.delivery import choose, count_messages
+
+if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
+    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.dispatch.key_shared import KeyQueue
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.delayed_index import DelayedIndex
+    from pyxbroker.entry import EntryBatch
+
+
+class Chooser:
+    """The consumers of a subscription, and who of them is next."""
+
+    # There may be a hundred thousand subscriptions, each with one of these.
+    __slots__ = ("_limits", "_topic", "chunked", "consumers", "key_queue")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.consumers: list[Consumer] = []
+        self.key_queue: KeyQueue | None = None  # entries that wait for their key's turn
+        self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
+        self._topic = dispatcher.topic
+        self._limits = dispatcher.limits
+
+    def add(self, consumer: Consumer) -> None:
+        """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
+        self.consumers.append(consumer)
+
+    def forget(self, consumer: Consumer) -> None:
+        """A consumer is not among the others any more, and what it had is taken back."""
+
+    def on_policies(self) -> None:
+        """The topic's policies have changed."""
+
+    def worth_reading(self) -> tuple[int, int] | None:
+        """(entries, bytes) that consumers can take now; None: nobody can take any."""
+        raise NotImplementedError
+
+    def send(
+        self,
+        batch: EntryBatch,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+        left_out: list[tuple[int, int]],
+        delayed: DelayedIndex | None,
+        again: bool,
+    ) -> int:
+        """Sends what consumers can take; how many entries of the batch are done with, from its
+        first on. Adds to left_out what no consumer shall get. again: they lie before others that
+        were sent.
+        """
+        raise NotImplementedError
+
+    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
+        """Sends what consumers can take now of entries that are not kept; returns the messages
+        that nobody could.
+        """
+        raise NotImplementedError
+
+
+class OneAtATime(Chooser):
+    """One consumer gets its share, then the next one."""
+
+    __slots__ = ()
+
+    handed_out_max = 0  # entries in a row to one consumer, of those that are not kept; 0: any
+
+    def next_consumer(self) -> Consumer | None:
+        """The consumer that gets the next entries, or None when none can take any."""
+        raise NotImplementedError
+
+    def served(self) -> None:
+        """Who was next has had its share."""
+
+    def share(self) -> int:
+        """How many entries one consumer gets before the next has its turn."""
+        return self._topic.policies.read_batch_max
+
+    def worth_reading(self) -> tuple[int, int] | None:
+        consumer = self.next_consumer()
+        if consumer is None:
+            return None
+        policies = self._topic.policies
+        return consumer.worth_reading(policies.read_batch_max, policies.read_bytes_max)
+
+    def send(
+        self,
+        batch: EntryBatch,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+        left_out: list[tuple[int, int]],
+        delayed: DelayedIndex | None,
+        again: bool,
+    ) -> int:
+        sent, count = 0, batch.count
+        share = self.share()
+        while sent < count:
+            consumer = self.next_consumer()
+            if consumer is None:
+                break
+            stop = min(count, sent + share)
+            sent = consumer.deliver(
+                batch, sent, stop, acks, redelivery_counts, left_out, delayed, self.chunked
+            )
+            self.served()
+        return sent
+
+    def hand_out(self, batch: EntryBatch, acks: AckSet) -> int:
+        share = self.handed_out_max or batch.count
+        at = 0
+        while at < batch.count:
+            consumer = self.next_consumer()
+            if consumer is None:
+                return count_messages(batch, at)
+            at = consumer.deliver(batch, at, min(at + share, batch.count), acks, {}, [])
+            self.served()
+        return 0
+
+
+class OnlyOne(OneAtATime):
+    """Exclusive: there is one consumer."""
+
+    __slots__ = ()
+
+    def add(self, consumer: Consumer) -> None:
+        if self.consumers:
+            raise ConsumerBusy("Exclusive consumer is already connected")
+        super().add(consumer)
+
+    def next_consumer(self) -> Consumer | None:
+        for consumer in self.consumers:
+            return consumer if self._limits.can_take(consumer) else None
+        return None
+
+
+class SingleActive(OneAtATime):
+    """Failover: one of the consumers gets everything; who it is and since when, failover.py
+    says.
+    """
+
+    __slots__ = ("active",)
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        super().__init__(dispatcher)
+        self.active: Consumer | None = None
+
+    def next_consumer(self) -> Consumer | None:
+        active = self.active
+        return active if active is not None and self._limits.can_take(active) else None
+
+
+class RoundRobin(OneAtATime):
+    """Shared: entries go round between consumers with permits, and chunks to who has the others of
+    their message.
+    """
+
+    __slots__ = ("_chosen", "_turn_of")
+
+    handed_out_max = 1  # one after the other, as they would come one by one
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        super().__init__(dispatcher)
+        self.chunked = ChunkedMessages(dispatcher.acks)
+        self._turn_of = 0
+        self._chosen = -1
+
+    def next_consumer(self) -> Consumer | None:
+        """The next one in turn among those of the best priority level that can take entries."""
+        self._chosen = choose(self.consumers, self._turn_of)
+        if self._chosen >= 0:
+            return self.consumers[self._chosen]
+        for consumer in self.consumers:
+            # One whose socket is full, or who has too much unacknowledged, wakes us later.
+            self._limits.can_take(consumer)
+        return None
+
+    def served(self) -> None:
+        # Only who got something has had its turn: choosing one to read for is not enough.
+        self._turn_of = self._chosen + 1
+
+    def share(self) -> int:
+        if len(self.consumers) == 1:
+            return self._topic.policies.read_batch_max
+        return self._topic.policies.round_robin_max

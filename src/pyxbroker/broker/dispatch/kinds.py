@@ -1,0 +1,34 @@
+"""How a dispatcher of each subscription type is put together: who is next, and what comes again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.broker.dispatch.choosers import OnlyOne, RoundRobin, SingleActive
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.failover import Failover
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
+from pyxbroker.broker.dispatch.redelivery import FromMark, OneByOne
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.subscription import Subscription
+
+
+def exclusive(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
+    """The only consumer gets everything, in order."""
+    return Dispatcher(subscription, OnlyOne, FromMark)
+
+
+def shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
+    """Entries go round between consumers with permits; redeliveries first."""
+    return Dispatcher(subscription, RoundRobin, OneByOne)
+
+
+def failover(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
+    """The active consumer gets everything, in order."""
+    return Dispatcher(subscription, SingleActive, Failover)
+
+
+def key_shared(subscription: Subscription, policy: KeySharedPolicy) -> Dispatcher:
+    """Every key goes to one consumer at a time, in order."""
+    return Dispatcher(subscription, lambda it: KeySlots(it, policy), OneByOne)

@@ -1,0 +1,83 @@
+"""Whether consumers can take entries: permits, what is unacknowledged, and room in their sockets.
+
+Who cannot take any wakes the dispatcher when it can again, but for its permits: FLOW does that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.delivery import UnackedCount
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.topics.consumer import Consumer
+
+
+class Limits:
+    """Those of one subscription's consumers."""
+
+    __slots__ = ("_dispatcher", "_limited", "_stopped", "unacked")
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        topic = dispatcher.topic
+        policies = topic.policies
+        self._dispatcher = dispatcher
+        # What consumers may have unacknowledged together, and whether that kept somebody from
+        # getting more when it was last asked for.
+        self.unacked = UnackedCount(
+            policies.unacked_per_subscription_max, topic.unacked_in_broker, policies.unacked_share
+        )
+        self._limited = False
+        self._stopped = False
+
+    def hold_for(self, consumer: Consumer) -> None:
+        """What a consumer has unacknowledged counts from now on."""
+        consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)
+        consumer.unacked_total = self.unacked
+
+    def on_policies(self, consumers: list[Consumer]) -> None:
+        """The topic's policies have changed."""
+        policies = self._dispatcher.topic.policies
+        self.unacked.set_limit(policies.unacked_per_subscription_max)
+        for consumer in consumers:
+            consumer.set_unacked_max(policies.unacked_per_consumer_max)
+
+    def can_take(self, consumer: Consumer) -> bool:
+        """Whether a consumer can get entries now; if not for its permits, it wakes us later."""
+        if consumer.can_deliver:
+            return True
+        if consumer.permits <= 0 or consumer.closed:
+            return False
+        if consumer.is_blocked:
+            self._limited = True
+            self._stopped = self.unacked.is_stopped
+            in_broker = self._dispatcher.topic.unacked_in_broker
+            if in_broker is not None and in_broker.blocked:
+                in_broker.on_unblocked(self._dispatcher.wake)
+        elif not consumer.connection.closed:
+            consumer.connection.when_writable(self._dispatcher.wake)
+        return False
+
+    def on_acknowledged(self, consumer: Consumer) -> None:
+        """A consumer has acknowledged something: who waited for that goes on."""
+        in_broker = self._dispatcher.topic.unacked_in_broker
+        if in_broker is not None:
+            # Others have waited longer than who acknowledges just now.
+            in_broker.go_on()
+        if self._limited:
+            self.go_on(consumer)
+
+    def go_on(self, consumer: Consumer) -> None:
+        """A consumer has less unacknowledged: sends what waited for that."""
+        if not self._limited:
+            return
+        if not consumer.is_blocked or (self._stopped and not self.unacked.is_stopped):
+            self._limited = False
+            self._dispatcher.wake()
+
+    def let_others_go_on(self) -> None:
+        """Less is unacknowledged: other subscriptions may have waited for that."""
+        in_broker = self._dispatcher.topic.unacked_in_broker
+        if in_broker is not None:
+            in_broker.go_on()

@@ -1,0 +1,335 @@
+"""A persistent topic: a managed ledger of what is published, and a cursor for each subscription.
+
+The door to both: what needs the log is here, and all else in topic.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.errors import (
+    NotAllowed,
+    PersistenceError,
+    ProducerBlockedQuotaExceededException,
+    ServiceNotReady,
+    SubscriptionBusy,
+    SubscriptionNotFound,
+    TopicTerminated,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
+from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
+from pyxbroker.entry import Position
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
+from pyxbroker.mledger.termination import terminate
+from pyxbroker.policies.table import Policies
+from pyxbroker.turn import Turn
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.confirmed import ConfirmListener
+    from pyxbroker.broker.topics.peeking import Peeking
+
+log = get_logger("pyxbroker.topic")
+
+
+class PersistentTopic(Topic):
+    """One persistent topic that this broker serves."""
+
+    def __init__(
+        self,
+        name: TopicName,
+        managed_ledger: ManagedLedger,
+        turn: Turn,
+        policies: Policies,
+        unacked_in_broker: BrokerUnacked | None = None,
+    ) -> None:
+        super().__init__(name, managed_ledger, turn, policies, unacked_in_broker)
+        self.managed_ledger = managed_ledger
+        managed_ledger.listener = self
+        for cursor in managed_ledger.cursors.values():
+            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+        self._apply(policies)
+
+    def on_policies(self, policies: Policies) -> None:
+        before = self.policies
+        super().on_policies(policies)
+        if policies.retention != before.retention:
+            # What is there when a topic is opened stays until somebody looks at ages: a reader that
+            # comes back shall find it.
+            self.managed_ledger.trim()
+
+    def _apply(self, policies: Policies) -> None:
+        self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+        super()._apply(policies)
+
+    # --- producers ----------------------------------------------------------------------------
+
+    def _check_writable(self) -> None:
+        if self.is_terminated:
+            raise TopicTerminated("Topic was already terminated")
+        failure = self.managed_ledger.write_failure
+        if failure is not None:
+            # With this code clients fail the sends that they hold, instead of trying for ever.
+            raise ProducerBlockedQuotaExceededException(str(failure))
+
+    def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
+        """Who is told from now on of what is durable, in that order."""
+        from pyxbroker.broker.topics.confirmed import resolve
+
+        self.managed_ledger.on_confirmed = resolve(listeners)
+
+    # --- subscriptions ------------------------------------------------------------------------
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        self.check_consumers()
+        self._check_durability(request)
+        if request.durable:
+            start = self.first_position() if request.earliest else self.last_confirmed
+            return await self.subscription_for(
+                request.subscription,
+                start,
+                dict(request.properties),
+                self.policies.auto_subscription_creation,
+                request.replicated,
+            )
+        return self.reader_for(request.subscription, await self._reader_start(request))
+
+    def _check_durability(self, request: SubscribeRequest) -> None:
+        """A name is either that of a subscription or that of a reader."""
+        if request.subscription in (self._readers if request.durable else self.subscriptions):
+            kind = "NonDurable" if request.durable else "Durable"
+            raise NotAllowed(f"{kind} subscription with the same name already exists.")
+
+    async def _reader_start(self, request: SubscribeRequest) -> Position:
+        """The mark after which a reader begins."""
+        if request.since_ms is not None:
+            return await self.position_before_time(request.since_ms)
+        if request.start is not None:
+            return self.mark_before(request.start)
+        return self.first_position() if request.earliest else self.last_confirmed
+
+    async def subscription_for(
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        create: bool,
+        replicated: bool = False,
+    ) -> Subscription:
+        self.check_open()
+        found = self.subscriptions.get(name)
+        if found is not None:
+            await found.cursor.created()
+            if replicated:
+                await found.set_replicated()
+            return found
+        if name in self.managed_ledger.unreadable:
+            raise PersistenceError(
+                f"The state of subscription {name} of {self.name} cannot be read; the broker's log"
+                " says why."
+            )
+        if not create:
+            raise SubscriptionNotFound(
+                f"Subscription {name} of {self.name} does not exist, and it may not be created"
+                " by a consumer (allowAutoSubscriptionCreation)."
+            )
+        limit = self.policies.subscriptions_max
+        if limit and len(self.subscriptions) >= limit:
+            raise NotAllowed(
+                f"Topic {self.name} has {limit} subscriptions, which is its limit"
+                " (maxSubscriptionsPerTopic)."
+            )
+        cursor = Cursor(self.managed_ledger, name, mark_delete)
+        cursor.properties = properties
+        if replicated:
+            cursor.position_properties[REPLICATED_SUBSCRIPTION] = 1
+        # From here on it counts, so that a second consumer of the name does not create it again and
+        # nothing behind its position is trimmed.
+        subscription = Subscription(self, name, cursor)
+        self.subscriptions[name] = subscription
+        self.managed_ledger.cursors[name] = cursor
+        try:
+            await cursor.create_node()
+        except Exception:
+            # The topic may have been deleted meanwhile, with both of them.
+            self.subscriptions.pop(name, None)
+            self.managed_ledger.cursors.pop(name, None)
+            raise
+        return subscription
+
+    def _reader_cursor(self, name: str, mark_delete: Position) -> Cursor:
+        return Cursor(self.managed_ledger, name, mark_delete, durable=False)
+
+    async def delete_subscription(self, name: str, force: bool) -> None:
+        self.check_open()
+        if name in self.managed_ledger.unreadable:
+            await delete_unreadable_cursor(self.managed_ledger, name)
+            return
+        subscription = self.subscriptions.get(name)
+        if subscription is None:
+            raise SubscriptionNotFound(f"Subscription {name} not found for topic {self.name}")
+        await subscription.cursor.created()
+        if subscription.consumers and not force:
+            raise SubscriptionBusy("Subscription has active connected consumers")
+        if subscription.closing:
+            raise ServiceNotReady("Subscription is fenced")
+        subscription.closing = True
+        subscription.disconnect()
+        await self.unsubscribe(subscription)
+
+    # --- positions ----------------------------------------------------------------------------
+
+    @property
+    def entries(self) -> int:
+        return self.managed_ledger.entries
+
+    @property
+    def storage_size(self) -> int:
+        return self.managed_ledger.size
+
+    def first_position(self) -> Position:
+        return self.managed_ledger.first_position()
+
+    @property
+    def last_confirmed(self) -> Position:
+        """The last entry."""
+        return self.managed_ledger.last_confirmed
+
+    def mark_before(self, position: Position) -> Position:
+        """The mark after which the entry at a position is the next one, or the first that is left
+        behind it, or what is to come. Before all ledgers: the first that is kept.
+        """
+        if position.ledger_id < 0:
+            return self.managed_ledger.first_position()
+        following = self.managed_ledger.normalize(position)
+        if following is None:
+            return self.managed_ledger.last_confirmed
+        return Position(following.ledger_id, following.entry_id - 1)
+
+    async def last_message(self) -> tuple[Position, int]:
+        """(position, batch index) of the last message; the index is -1 outside of a batch.
+
+        Markers are no messages. (-1, -1) when there is no message.
+        """
+        managed_ledger = self.managed_ledger
+        peeking = self._peeking("the last message")
+        index = managed_ledger.entries
+        while index > 0:
+            position = managed_ledger.position_of(index - 1)
+            peeked = await peeking.at(position)
+            if not peeking.was_lost:
+                if peeked is None or not (peeked.is_batch or peeked.marker_type >= 0):
+                    return position, -1
+                if peeked.marker_type < 0:
+                    return position, peeked.num_messages - 1
+            elif peeking.has_lost_too_many:
+                peeking.report()
+                raise PersistenceError(
+                    f"The last {len(peeking.lost)} entries of {self.name} cannot be read; the"
+                    " broker's log says why."
+                )
+            # Nobody gets a marker or what is lost, so no reader shall wait for it. Ledgers may have
+            # been trimmed meanwhile, so it is counted anew.
+            index = managed_ledger.ordinal(position) - 1
+        return Position(-1, -1), -1
+
+    async def position_before_time(self, publish_time_ms: int) -> Position:
+        """The last position whose entry was published before a time, by bisection."""
+        managed_ledger = self.managed_ledger
+        end, count = managed_ledger.last_confirmed, managed_ledger.entries
+        peeking = self._peeking("the first message of a time")
+
+        def place(index: int) -> Position | None:
+            # Counted back from the end, since ledgers may be trimmed meanwhile; None: it was.
+            kept = managed_ledger.ordinal(end) - count + index
+            return managed_ledger.position_of(kept) if kept >= 0 else None
+
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            # An entry that is lost tells nothing: the one before it is asked.
+            at = middle
+            while (peeked := await peeking.at(place(at))) is None and at > low:
+                at -= 1
+            if peeked is not None and peeked.publish_time >= publish_time_ms:
+                high = at
+            else:
+                low = middle + 1
+        peeking.report()
+        before = place(low - 1) if low else None
+        return before or managed_ledger.first_position()
+
+    def _peeking(self, what: str) -> Peeking:
+        from pyxbroker.broker.topics.peeking import Peeking
+
+        return Peeking(self.managed_ledger.read_one, self.name, what)
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def on_managed_ledger_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written: clients are sent away, and may find another owner."""
+        log.error("the topic cannot be written any more", topic=self.name, error=error)
+        self.fenced = True
+        self.turn.at_end(self.disconnect)
+
+    def on_managed_ledger_write_failed(self, error: ManagedLedgerError) -> None:
+        """Nothing more can be written; consumers get on with what was acknowledged."""
+        self.turn.at_end(self.close_producers)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.managed_ledger.is_dead
+
+    async def settle(self) -> None:
+        await self.managed_ledger.settle()
+
+    def take_back_waiting(self) -> None:
+        """Fails the SENDs that wait for the next ledger, since there is no space for one."""
+        self.managed_ledger.take_back_waiting()
+
+    def check_age(self) -> None:
+        """Closes and deletes ledgers that are old enough."""
+        self.managed_ledger.check_age()
+
+    def free_space(self) -> None:
+        """Deletes what everybody has acknowledged, at once."""
+        self.managed_ledger.roll_over_if_consumed()
+
+    async def close(self) -> None:
+        self.fenced = True
+        self.disconnect()
+        self.managed_ledger.take_back()
+        await self.managed_ledger.close()
+
+    @property
+    def is_terminated(self) -> bool:
+        return self.managed_ledger.is_terminated
+
+    async def terminate(self) -> Position:
+        position = await terminate(self.managed_ledger)
+        self.turn.run(self._on_terminated)
+        return position
+
+    def _on_terminated(self) -> None:
+        self.close_producers()
+        for subscription in self.all_subscriptions():
+            subscription.tell_end()
+
+    async def delete(self) -> None:
+        self.fenced = True
+        self.being_deleted = True
+        self.disconnect()
+        self.managed_ledger.take_back()
+        try:
+            await delete_managed_ledger(self.managed_ledger)
+        finally:
+            self.being_deleted = False
+
+    def _is_used(self, mode: str) -> bool:
+        return bool(self.managed_ledger.unreadable) or super()._is_used(mode)
