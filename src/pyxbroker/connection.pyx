@@ -21,6 +21,7 @@ from pyxbroker.commands cimport (
     decode_base,
     decode_flow,
     decode_send,
+    has_room_for_messages,
     peek_metadata,
 )
 from pyxbroker.entry cimport AckItem, AckRun
@@ -349,6 +350,7 @@ cdef class Connection:
         cdef MetadataPeek peek
         cdef ProducerState producer
         cdef int code
+        cdef bint is_absurd = False
         if decode_send(message, size, &send) != 0:
             return self._malformed("a SEND command could not be decoded")
         producer = self.producers.get(send.producer_id)
@@ -361,11 +363,15 @@ cdef class Connection:
         if code == PAYLOAD_OK:
             if peek_metadata(payload.metadata, payload.metadata_size, &peek) != 0:
                 code = PAYLOAD_MALFORMED
+            elif not has_room_for_messages(&peek, <uint32_t>(
+                    frame.payload + frame.payload_size - payload.metadata - payload.metadata_size)):
+                is_absurd = True
             elif not send.has_txn:
                 return self._collect(producer, &send, frame, payload.crc)
         self.group.handlers.on_refused_send(
             self, producer, send.sequence_id, send.highest_sequence_id,
-            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code else "transaction")
+            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code
+            else "count" if is_absurd else "transaction")
         return 0
 
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,

@@ -63,6 +63,11 @@ REFUSED_SENDS = {
         replies.CHECKSUM_ERROR,
         "The metadata of the message cannot be decoded, so no consumer could read it.",
     ),
+    "count": (
+        replies.NOT_ALLOWED,
+        "The metadata of the message counts more messages than its payload can have, or fewer than"
+        " none.",
+    ),
     "transaction": (
         replies.NOT_ALLOWED,
         "Sending within a transaction is not supported by this broker.",

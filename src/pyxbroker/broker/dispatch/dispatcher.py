@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pyxbroker.delivery import UnackedCount
+from pyxbroker.delivery import ConsumerState, Holders, UnackedCount
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
@@ -44,6 +44,7 @@ class Dispatcher:
         # What consumers may have unacknowledged together, and whether that kept somebody from
         # getting more when it was last asked for.
         self.unacked = UnackedCount()
+        self.holders = Holders()
         self._limited = False
         self._stopped = False
         self.trouble: ReadTrouble | None = None  # since a read went wrong
@@ -285,31 +286,15 @@ class Dispatcher:
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """A consumer has acknowledged entries one by one; the cursor knows it already."""
-        consumer.settle(run)
-        if run.partial:
-            self.settle_batches(run)
+        self.holders.settle(run, consumer, self.acks, self._redelivery_counts)
 
     def settle_batches(self, run: AckRun) -> None:
         """Of the batches of which messages are left, the others are settled; who has the batch is
         sent nothing of it again but those.
         """
-        acks = self.acks
-        for i in range(len(run)):
-            ledger_id, entry_id, left = run.position(i)
-            if left == 0:
-                continue
-            if acks.is_acknowledged(ledger_id, entry_id):
-                # Earlier acknowledgements had what this one left out.
-                self._redelivery_counts.pop((ledger_id, entry_id), None)
-                for each in self.consumers:
-                    each.settle_one(ledger_id, entry_id)
-                continue
-            known = acks.messages_left(ledger_id, entry_id)
-            if known is not None:
-                for each in self.consumers:
-                    each.settle_all_but(ledger_id, entry_id, known)
+        self.holders.settle(run, None, self.acks, self._redelivery_counts)
 
-    def _go_on(self, consumer: Consumer) -> None:
+    def _go_on(self, consumer: ConsumerState) -> None:
         """A consumer has less unacknowledged: sends what waited for that."""
         if not self._limited:
             return

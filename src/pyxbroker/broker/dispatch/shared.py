@@ -140,10 +140,12 @@ class SharingDispatcher(Dispatcher):
         super().add_consumer(consumer)
         consumer.set_unacked_max(self.topic.policies.unacked_per_consumer_max)
         consumer.unacked_total = self.unacked
+        self.holders.add(consumer)
 
     def remove_consumer(self, consumer: Consumer) -> None:
         super().remove_consumer(consumer)
         self.give_back(consumer)
+        self.holders.remove(consumer)
         self._let_others_go_on()
 
     def give_back(self, consumer: Consumer) -> None:
@@ -151,21 +153,9 @@ class SharingDispatcher(Dispatcher):
         raise NotImplementedError
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        strangers: list[tuple[int, int]] = []
-        consumer.settle(run, strangers)
-        for position in strangers:
-            # An entry may be acknowledged by another consumer than the one that has it now.
-            for other in self.consumers:
-                if other.settle_one(*position):
-                    self._go_on(other)
-                    break
-        if self._redelivery_counts:
-            for i in range(len(run)):
-                ledger_id, entry_id, left = run.position(i)
-                if not left:
-                    self._redelivery_counts.pop((ledger_id, entry_id), None)
-        if run.partial:
-            self.settle_batches(run)
+        others = self.holders.settle(run, consumer, self.acks, self._redelivery_counts)
+        for other in others:
+            self._go_on(other)
         # Others have waited longer than who acknowledges just now.
         self._let_others_go_on()
         self._go_on(consumer)

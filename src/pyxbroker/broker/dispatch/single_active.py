@@ -27,10 +27,12 @@ class ExclusiveDispatcher(Dispatcher):
         if self.consumers:
             raise ConsumerBusy("Exclusive consumer is already connected")
         super().add_consumer(consumer)
+        self.holders.sole = consumer
         self.rewind()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         super().remove_consumer(consumer)
+        self.holders.sole = None
         self.rewind()
 
     def next_consumer(self) -> Consumer | None:
@@ -95,7 +97,7 @@ class FailoverDispatcher(Dispatcher):
         if self.active is not None:
             # The next one gets again what this one has not acknowledged.
             self.active.clear_pending()
-        self.active = chosen
+        self.active = self.holders.sole = chosen
         self._switch_later()
         return True
 
