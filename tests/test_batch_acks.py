@@ -19,6 +19,7 @@ BATCH = section(b"ten messages", num_messages_in_batch=10)
 ALL = (1 << 10) - 1
 EXCLUSIVE = pb.CommandSubscribe.Exclusive
 SHARED = pb.CommandSubscribe.Shared
+KEY_SHARED = pb.CommandSubscribe.Key_Shared
 
 
 def run(tmp_path: Path, scenario: Callable[[Broker, Client, Topic], Awaitable[None]]) -> None:
@@ -98,6 +99,41 @@ def test_a_batch_goes_on_to_another_consumer_without_what_is_acknowledged(tmp_pa
         assert consumer.unacked_messages == 6
         await ack(client, (position, []), consumer_id=2)
         assert (consumer.unacked_messages, topic.subscriptions["s"].cursor.backlog) == (0, 0)
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [SHARED, EXCLUSIVE, KEY_SHARED])
+@pytest.mark.parametrize("count", [2**31 - 1, 2**31 - 63, 0, -1, -(2**31)])
+def test_a_batch_with_an_absurd_count_is_not_lost_when_a_part_of_it_is_acknowledged(
+    tmp_path: Path, count: int, kind: int
+) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        absurd = section(b"a few messages", num_messages_in_batch=count)
+        [position] = await append(topic.managed_ledger, absurd)
+        await client.subscribe(1, subType=kind)
+        assert await next_batch(client) == (1, position, [])
+        consumer = client.connection.consumers[1]
+        assert consumer.unacked_messages == max(count, 1)
+        await ack(client, (position, [ALL & ~0b1111]))
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        await client.subscribe(2, subType=kind)
+        assert await next_batch(client) == (2, position, [ALL & ~0b1111])
+        assert client.connection.consumers[2].unacked_messages == 6
+        assert topic.subscriptions["s"].cursor.backlog == 1
+
+    run(tmp_path, scenario)
+
+
+def test_words_behind_the_end_of_a_batch_are_not_sent_along(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        [position] = await append(topic.managed_ledger, BATCH)
+        await client.subscribe(1)
+        await next_batch(client)
+        await ack(client, (position, [0b11, *[0] * 4000, 1]))
+        redeliver(client)
+        assert await next_batch(client) == (1, position, [0b11])
+        assert client.connection.consumers[1].unacked_messages == 2
 
     run(tmp_path, scenario)
 

@@ -68,7 +68,7 @@ def test_what_nobody_has_permits_for_is_dropped_and_counted(tmp_path: Path, kind
         client = await broker.client()
         await client.subscribe(1, permits=3, topic=NAME, subType=kind)
         await publish(sender, *(b"%d" % number for number in range(5)))
-        await publish(sender, b"batch", first=5, num_messages_in_batch=10)
+        await publish(sender, b"batch" * 12, first=5, num_messages_in_batch=10)
         assert [each.data for each in await client.messages(3)] == [b"0", b"1", b"2"]
         client.flow(100)
         assert "message" not in await client.quiet()

@@ -16,6 +16,7 @@ from one_bookie import MIB, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.proto import PulsarApi as pb
 
 PATIENT = {"storageUnavailableTimeoutMs": 60_000}
@@ -221,15 +222,14 @@ def test_non_persistent_topics_need_no_disk(tmp_path: Path) -> None:
     run(tmp_path, scenario, **HASTY)
 
 
-class Idle:
+class Idle(PersistentTopic):
     """In the place of a topic that nobody uses."""
 
-    name = TopicName.get(TOPIC)
-
     def __init__(self, call: Callable[[], None] | None = None) -> None:
+        self.name = TopicName.get(TOPIC)
         self.call = call
 
-    def close_producers(self, only_waiting: bool) -> int:
+    def close_producers(self, only_waiting: bool = False) -> int:
         if self.call is not None:
             self.call()
         return 0

@@ -133,6 +133,46 @@ def test_a_damaged_send_is_refused_alone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_send_that_counts_more_messages_than_its_payload_can_have_is_refused(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        small, sixty = b"x" * 59, b"x" * 60
+        sends: list[tuple[bytes, dict[str, int], bool]] = [
+            (small, {"num_messages_in_batch": 10}, False),
+            (sixty, {"num_messages_in_batch": 10}, True),
+            (sixty, {"num_messages_in_batch": 2**31 - 1}, False),
+            (sixty, {"num_messages_in_batch": -1}, False),
+            (b"", {"num_messages_in_batch": 0}, True),
+            (b"", {"num_messages_in_batch": 1}, True),
+            # Compressed, and encrypted as well or not: what counts is the size before that.
+            (
+                small,
+                {"num_messages_in_batch": 500, "uncompressed_size": 3000, "compression": 1},
+                True,
+            ),
+            (
+                small,
+                {"num_messages_in_batch": 501, "uncompressed_size": 3000, "compression": 1},
+                False,
+            ),
+            (small, {"num_messages_in_batch": 2**31 - 1, "uncompressed_size": 2**32 - 1}, False),
+        ]
+        for number, (data, fields, _) in enumerate(sends):
+            command = pb.CommandSend(producer_id=1, sequence_id=number)
+            client.send(command, section(data, **fields))
+        good = [number for number, (_, _, taken) in enumerate(sends) if taken]
+        for number in [n for n in range(len(sends)) if n not in good]:
+            error = await client.receive("send_error")
+            assert (error.sequence_id, error.error) == (number, pb.NotAllowedError)
+            assert "more messages than its payload" in error.message
+        assert [(await client.receive("send_receipt")).sequence_id for _ in good] == good
+
+    run(tmp_path, scenario)
+
+
 def test_a_topic_that_another_broker_took_sends_its_clients_away(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

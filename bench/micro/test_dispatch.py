@@ -4,25 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bench.micro import material
 from bench.micro.material import Line
 from bench.micro.test_reads import fill
 from pyxbroker import _native
 from pyxbroker.ackset import AckSet
-from pyxbroker.delivery import ConsumerState, peek_entry
+from pyxbroker.delivery import ConsumerState, Holders, peek_entry
 from pyxbroker.entry import AckRun
 from pyxbroker.reads import StorageReader
 
 ENTRIES = 100
 
 
+@pytest.mark.parametrize("shared", [False, True])
 def test_100_entries_of_1_kib_to_a_socket_and_acknowledged(
-    benchmark: Any, line: Line, storage: _native.Storage
+    benchmark: Any, line: Line, storage: _native.Storage, shared: bool
 ) -> None:
     fill(storage, ENTRIES, material.section())
     batch = StorageReader(storage).read_cached(1, 0, ENTRIES - 1, ENTRIES, 1 << 30)
     assert batch is not None
     consumer = ConsumerState(line.connection, 1)
+    holders = Holders()
+    if shared:
+        holders.add(consumer)
+    else:
+        holders.sole = consumer
     acks = AckSet(1, -1)
     answer = AckRun.of([(1, entry) for entry in range(ENTRIES)])
 
@@ -33,7 +41,8 @@ def test_100_entries_of_1_kib_to_a_socket_and_acknowledged(
         assert not left_out
         line.loop.run_soon()
         received = line.read_answers()
-        assert consumer.settle(answer) == ENTRIES
+        holders.settle(answer, consumer, acks, {})
+        assert consumer.unacked_messages == 0
         return received
 
     assert benchmark(deliver) > ENTRIES * 1024

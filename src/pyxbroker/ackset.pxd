@@ -5,6 +5,9 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from pyxbroker.bitmap cimport EntryBitmap
 from pyxbroker.entry cimport AckRun
 
+cdef enum:
+    BATCH_WORDS_MAX = 4096          # of what is left of a batch: 262,144 messages
+
 # The batches of one ledger of which some messages are acknowledged.
 cdef class LedgerBatches:
     cdef dict left                  # entry id -> bytes: 64-bit words, bit 1: not acknowledged
@@ -23,6 +26,9 @@ cdef class AckSet:
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     # The words of the messages of a batch that are left, None: no single one is acknowledged.
     cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id)
+    # The same without words behind the batch's end. messages: how many the batch says that it has,
+    # whatever that is; set to how many of them are left, which may be none.
+    cdef bytes left_of_batch(self, int64_t ledger_id, int64_t entry_id, int32_t *messages)
     cdef int _add(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef EntryBitmap _bitmap(self, int64_t ledger_id)
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1
@@ -32,8 +38,8 @@ cdef class AckSet:
     cdef int _drop_batches(self) except -1
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1
 
-# How many of the first `messages` bits of a batch's words are 1.
-cdef int32_t bits_below(bytes words, int32_t messages) noexcept
+# How many of the first `messages` bits of a batch's words are 1. At most BATCH_WORDS_MAX words.
+cdef int32_t bits_below(bytes words, int64_t messages) noexcept
 
 # Positions in order, without limits on which: what is to be delivered again.
 cdef class PositionSet:

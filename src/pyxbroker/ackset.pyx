@@ -19,17 +19,15 @@ cdef extern from *:
 cdef enum:
     BATCH_BYTES = 200               # memory that a batch takes here besides its words, about
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
-    BATCH_WORDS_MAX = 4096          # 262,144 messages in one batch
-
     TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
     TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
 
 
-cdef int32_t bits_below(bytes words, int32_t messages) noexcept:
+cdef int32_t bits_below(bytes words, int64_t messages) noexcept:
     cdef const uint64_t *word = <const uint64_t *><const char *>words
-    cdef int32_t count = min(<int32_t>(len(words) // 8), (messages + 63) // 64)
+    cdef int64_t count = min(<int64_t>(len(words) // 8), (messages + 63) // 64)
     cdef int32_t found = 0
-    cdef int32_t i
+    cdef int64_t i
     for i in range(count):
         if i * 64 + 64 > messages:
             found += __builtin_popcountll(word[i] & ((<uint64_t>1 << (messages & 63)) - 1))
@@ -216,6 +214,17 @@ cdef class AckSet:
         return changed
 
     # --- single messages of batches -------------------------------------------------------------
+
+    cdef bytes left_of_batch(self, int64_t ledger_id, int64_t entry_id, int32_t *messages):
+        cdef bytes words = self.left_of(ledger_id, entry_id)
+        # A count of none, or of fewer, says nothing: the client's words do.
+        cdef int64_t most = messages[0] if messages[0] > 0 else BATCH_WORDS_MAX * 64
+        messages[0] = max(messages[0], 1)
+        if words is None:
+            return None
+        messages[0] = bits_below(words, most)
+        # Beyond the batch's end a client may have written anything.
+        return words[:(most + 63) // 64 * 8] if len(words) * 8 >= most + 64 else words
 
     cdef bytes left_of(self, int64_t ledger_id, int64_t entry_id):
         cdef LedgerBatches batches

@@ -68,7 +68,8 @@ cdef struct MetadataPeek:
     uint64_t sequence_id
     uint64_t publish_time           # ms since the epoch
     int64_t deliver_at_time         # ms since the epoch, 0: at once
-    int32_t num_messages            # in the batch; 1 for a single message
+    int32_t num_messages            # in the batch; 1 for a single message; not checked
+    uint32_t uncompressed_size      # of the payload, 0: not given
     int32_t marker_type             # -1: not a marker
     bint is_batch
     const uint8_t *partition_key
@@ -82,6 +83,18 @@ cdef struct MetadataPeek:
     uint32_t uuid_size
     int32_t num_chunks              # 0: it is not in chunks
     int32_t chunk_id                # from 0
+
+cdef enum:
+    BATCHED_MESSAGE_BYTES_MIN = 6   # the size of its SingleMessageMetadata, and payload_size in it
+
+# Whether a payload of so many bytes can have the messages that its metadata counts. None of them is
+# smaller than BATCHED_MESSAGE_BYTES_MIN, neither encrypted nor, by what its producer says of the
+# size, uncompressed. 0 is what a client may write for one message.
+cdef inline bint has_room_for_messages(const MetadataPeek *peek, uint32_t payload_bytes) noexcept:
+    cdef uint32_t most = max(payload_bytes, peek.uncompressed_size)
+    if peek.num_messages <= 1:
+        return peek.num_messages >= 0
+    return <int64_t>peek.num_messages * BATCHED_MESSAGE_BYTES_MIN <= <int64_t>most
 
 # The type of a BaseCommand and the bytes of its message when it has the shape every client writes
 # (type first, message second, nothing after); DECODE_MALFORMED otherwise (then protobuf decides).

@@ -242,6 +242,8 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
             elif field.number == 3:
                 out.publish_time = field.value
                 seen |= 4
+            elif field.number == 9:
+                out.uncompressed_size = <uint32_t>field.value
             elif field.number == 11:
                 out.num_messages = <int32_t>field.value
                 out.is_batch = True

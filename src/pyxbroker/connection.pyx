@@ -22,13 +22,13 @@ from pyxbroker.commands cimport (
     decode_base,
     decode_flow,
     decode_send,
+    has_room_for_messages,
     peek_metadata,
 )
 from pyxbroker.entry cimport AckItem, AckRun
 from pyxbroker.frames cimport (
     FRAME_TOO_LARGE,
     PAYLOAD_CHECKSUM,
-    PAYLOAD_MALFORMED,
     PAYLOAD_OK,
     Payload,
     frame_next,
@@ -367,7 +367,7 @@ cdef class Connection:
         cdef MetadataPeek peek
         cdef ProducerState producer
         cdef int code
-        cdef bint is_uuid_long = False
+        cdef str refused = "transaction"
         if decode_send(message, size, &send) != 0:
             return self._malformed("a SEND command could not be decoded")
         producer = self.producers.get(send.producer_id)
@@ -379,17 +379,20 @@ cdef class Connection:
         code = payload_check(frame.payload, frame.payload_size, &payload)
         if code == PAYLOAD_OK:
             if peek_metadata(payload.metadata, payload.metadata_size, &peek) != 0:
-                code = PAYLOAD_MALFORMED
+                refused = "metadata"
             elif peek.uuid_size > CHUNK_UUID_BYTES_MAX:
-                is_uuid_long = True
+                refused = "uuid"
+            elif not has_room_for_messages(&peek, <uint32_t>(
+                    frame.payload + frame.payload_size - payload.metadata - payload.metadata_size)):
+                refused = "count"
             elif not send.has_txn:
                 return self._collect(producer, &send, frame, payload.crc)
+        else:
+            refused = "checksum" if code == PAYLOAD_CHECKSUM else "metadata"
         # The SENDs before it are counted, so that it is not answered before them.
         self._publish_runs()
         self.group.handlers.on_refused_send(
-            self, producer, send.sequence_id, send.highest_sequence_id,
-            "checksum" if code == PAYLOAD_CHECKSUM else "metadata" if code
-            else "uuid" if is_uuid_long else "transaction")
+            self, producer, send.sequence_id, send.highest_sequence_id, refused)
         return 0
 
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,

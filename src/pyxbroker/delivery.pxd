@@ -4,7 +4,7 @@ from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from pyxbroker.ackset cimport AckSet
 from pyxbroker.commands cimport MetadataPeek
 from pyxbroker.connection cimport Connection
-from pyxbroker.entry cimport AckRun, EntryBatch
+from pyxbroker.entry cimport AckItem, AckRun, EntryBatch
 from pyxbroker.keys cimport KeyShared
 
 # Messages that are sent and not acknowledged, of a subscription or of the whole broker. At its
@@ -18,6 +18,30 @@ cdef class UnackedCount:
     cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
     cdef bint stops(self) noexcept          # nothing more may be sent
 
+cdef enum:
+    HELD_PAGE_BITS = 5
+    HELD_PAGE_ENTRIES = 1 << HELD_PAGE_BITS
+
+# The slots of the consumers that have so many entries with consecutive ids; 0: nobody has it.
+cdef class HeldPage:
+    cdef int32_t slots[HELD_PAGE_ENTRIES]
+    cdef int32_t used               # slots that are not 0
+
+# Which consumer of a subscription has an entry: found at the same cost however many there are.
+cdef class Holders:
+    cdef public ConsumerState sole          # has all that is delivered; None: it is noted below
+    cdef list consumers                     # by slot; the first one, and free ones, are None
+    cdef dict ledgers                       # ledger id -> {entry id >> HELD_PAGE_BITS: HeldPage}
+    cdef HeldPage last_page                 # the one that was used last, or None
+    cdef int64_t last_ledger_id
+    cdef int64_t last_number
+    cdef HeldPage _page(self, int64_t ledger_id, int64_t number)
+    cdef int hold(self, int64_t ledger_id, int64_t entry_id, int32_t slot) except -1
+    cdef int release(self, int64_t ledger_id, int64_t entry_id, int32_t slot) except -1
+    cdef ConsumerState find(self, int64_t ledger_id, int64_t entry_id)
+    cdef int _settle_batch(self, AckItem *item, AckSet acks, dict redelivery_counts,
+                           dict others) except -1
+
 # The hot half of a consumer; broker/topics/consumer.py adds the policy.
 cdef class ConsumerState:
     cdef readonly Connection connection
@@ -27,6 +51,8 @@ cdef class ConsumerState:
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
+    cdef Holders holders                    # of its subscription; None: there is no other consumer
+    cdef int32_t holder_slot                # the consumer's number there
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed
     cdef public bint tracks_pending         # False: nothing is ever redelivered

@@ -34,6 +34,38 @@ class UnackedCount:
     def set_limit(self, limit: int) -> None:
         """A policy changed: consumers below the new limit go on at once."""
 
+class Holders:
+    """Who has what is delivered and not settled, of one subscription.
+
+    An entry costs the same however many consumers there are.
+    """
+
+    sole: ConsumerState | None
+    """Has all that is delivered, where only one consumer can; None: it is noted entry by entry."""
+
+    def __init__(self) -> None: ...
+    def __len__(self) -> int:
+        """How many entries are noted."""
+    def add(self, consumer: ConsumerState) -> None:
+        """What is sent to a consumer from now on is noted; it must have nothing yet."""
+    def remove(self, consumer: ConsumerState) -> None:
+        """A consumer is gone; what it had is settled or taken back."""
+    def holder(self, ledger_id: int, entry_id: int) -> ConsumerState | None:
+        """The consumer that may have an entry."""
+    def settle(
+        self,
+        run: AckRun,
+        consumer: ConsumerState | None,
+        acks: AckSet,
+        redelivery_counts: dict[tuple[int, int], int],
+    ) -> list[ConsumerState]:
+        """What an ACK says, which the cursor knows already: who has the entries, has them no
+        longer, or fewer of their messages.
+
+        consumer: who acknowledges entries one by one; None: the ACK is cumulative, and whole
+        entries are settled already. Returns the other consumers that had some, each once.
+        """
+
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
 
@@ -111,11 +143,8 @@ class ConsumerState:
         """
     def settle_all_but(self, ledger_id: int, entry_id: int, left: int) -> int:
         """Of a delivered batch only so many messages are left; how many were settled."""
-    def settle(self, run: AckRun, strangers: list[tuple[int, int]] | None = None) -> int:
-        """Forgets the whole entries of an individual ack; the messages that they had.
-
-        Positions of whole entries that are not pending here are appended to strangers.
-        """
+    def settle(self, run: AckRun) -> int:
+        """Forgets the whole entries of an individual ack; the messages that they had."""
     def settle_one(self, ledger_id: int, entry_id: int) -> int:
         """Forgets one delivered entry; its messages, 0 when it was not pending here."""
     def settle_up_to(self, ledger_id: int, entry_id: int) -> int:

@@ -63,6 +63,145 @@ cdef class UnackedCount:
         return self.stops()
 
 
+cdef class Holders:
+    """Who has what is delivered and not settled, of one subscription; see delivery.pxd."""
+
+    def __init__(self):
+        self.consumers = [None]
+        self.ledgers = {}
+
+    def add(self, ConsumerState consumer not None):
+        """What is sent to a consumer from now on is noted; it must have nothing yet."""
+        if None in self.consumers[1:]:
+            consumer.holder_slot = self.consumers.index(None, 1)
+            self.consumers[consumer.holder_slot] = consumer
+        else:
+            consumer.holder_slot = len(self.consumers)
+            self.consumers.append(consumer)
+        consumer.holders = self
+
+    def remove(self, ConsumerState consumer not None):
+        """A consumer is gone; what it had is settled or taken back."""
+        self.consumers[consumer.holder_slot] = None
+        consumer.holders = None
+
+    def holder(self, int64_t ledger_id, int64_t entry_id):
+        """The consumer that may have an entry, or None."""
+        return self.find(ledger_id, entry_id)
+
+    def __len__(self):
+        """How many entries are noted."""
+        return sum([(<HeldPage>page).used
+                    for pages in self.ledgers.values() for page in pages.values()])
+
+    def settle(self, AckRun run not None, ConsumerState consumer, AckSet acks not None,
+               dict redelivery_counts not None):
+        """What an ACK says, which the cursor knows already: who has the entries, has them no
+        longer, or fewer of their messages.
+
+        consumer: who acknowledges entries one by one; None: the ACK is cumulative, and whole
+        entries are settled already. Returns the other consumers that had some, each once.
+        """
+        cdef dict others = {}
+        cdef ConsumerState other
+        cdef AckItem *item
+        cdef int64_t held
+        cdef int i
+        for i in range(run.count):
+            item = &run.items[i]
+            if item.left:
+                self._settle_batch(item, acks, redelivery_counts, others)
+            elif consumer is not None:
+                held = consumer._settle(item.ledger_id, item.entry_id)
+                if held:
+                    consumer.acked += held & MESSAGES_MASK
+                else:
+                    # It may be acknowledged by another consumer than the one that has it now.
+                    other = self.find(item.ledger_id, item.entry_id)
+                    if other is not None and other._settle(item.ledger_id, item.entry_id):
+                        others[other] = None
+                if redelivery_counts:
+                    redelivery_counts.pop((item.ledger_id, item.entry_id), None)
+        others.pop(consumer, None)
+        return list(others)
+
+    cdef int _settle_batch(self, AckItem *item, AckSet acks, dict redelivery_counts,
+                           dict others) except -1:
+        cdef ConsumerState holder
+        cdef bytes words
+        if 0 < item.batch_size <= item.left:
+            # It acknowledges nothing. What is left may be much longer than these words.
+            return 0
+        holder = self.find(item.ledger_id, item.entry_id)
+        if acks.contains(item.ledger_id, item.entry_id):
+            # Earlier acknowledgements had what this one left out.
+            redelivery_counts.pop((item.ledger_id, item.entry_id), None)
+            if holder is not None and holder._settle(item.ledger_id, item.entry_id):
+                others[holder] = None
+            return 0
+        words = acks.left_of(item.ledger_id, item.entry_id)
+        if holder is not None and words is not None and holder.settle_all_but(
+                item.ledger_id, item.entry_id, bits_below(words, len(words) * 8)):
+            others[holder] = None
+        return 0
+
+    cdef ConsumerState find(self, int64_t ledger_id, int64_t entry_id):
+        cdef HeldPage page
+        if self.sole is not None:
+            return self.sole
+        page = self._page(ledger_id, entry_id >> HELD_PAGE_BITS)
+        if page is None:
+            return None
+        # An id from the wire may be negative: no remainder of a division here.
+        return self.consumers[page.slots[entry_id & (HELD_PAGE_ENTRIES - 1)]]
+
+    cdef HeldPage _page(self, int64_t ledger_id, int64_t number):
+        cdef dict pages
+        cdef HeldPage page
+        if (self.last_page is not None and self.last_number == number
+                and self.last_ledger_id == ledger_id):
+            return self.last_page
+        pages = self.ledgers.get(ledger_id)
+        page = None if pages is None else pages.get(number)
+        if page is not None:
+            self.last_page = page
+            self.last_number = number
+            self.last_ledger_id = ledger_id
+        return page
+
+    cdef int hold(self, int64_t ledger_id, int64_t entry_id, int32_t slot) except -1:
+        cdef int64_t number = entry_id >> HELD_PAGE_BITS
+        cdef HeldPage page = self._page(ledger_id, number)
+        cdef int at = entry_id & (HELD_PAGE_ENTRIES - 1)
+        if page is None:
+            page = HeldPage()
+            self.ledgers.setdefault(ledger_id, {})[number] = page
+        page.used += page.slots[at] == 0
+        page.slots[at] = slot
+        return 0
+
+    cdef int release(self, int64_t ledger_id, int64_t entry_id, int32_t slot) except -1:
+        cdef int64_t number = entry_id >> HELD_PAGE_BITS
+        cdef HeldPage page = self._page(ledger_id, number)
+        cdef int at = entry_id & (HELD_PAGE_ENTRIES - 1)
+        cdef dict pages
+        if page is None or page.slots[at] != slot:
+            return 0
+        page.slots[at] = 0
+        page.used -= 1
+        if page.used == 0:
+            self.last_page = None
+            pages = self.ledgers[ledger_id]
+            del pages[number]
+            if not pages:
+                del self.ledgers[ledger_id]
+        return 0
+
+
+cdef class HeldPage:
+    pass
+
+
 cdef class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
 
@@ -145,13 +284,11 @@ cdef class ConsumerState:
                 continue
             if redelivery_counts:
                 count = redelivery_counts.get((batch.ledger_id, entry_id), 0)
-            messages = max(peek.num_messages, 1)
-            words = acks.left_of(batch.ledger_id, entry_id)
-            if words is not None:
-                messages = bits_below(words, messages)
-                if messages == 0:
-                    left_out.append((batch.ledger_id, entry_id))
-                    continue
+            messages = peek.num_messages
+            words = acks.left_of_batch(batch.ledger_id, entry_id, &messages)
+            if messages == 0:
+                left_out.append((batch.ledger_id, entry_id))
+                continue
             if chunked is not None and peek.num_chunks > 1 and peek.uuid_size:
                 taker = chunked.taker(peek.uuid[:peek.uuid_size], (batch.ledger_id, entry_id),
                                       peek.chunk_id == peek.num_chunks - 1, self)
@@ -197,6 +334,8 @@ cdef class ConsumerState:
         if ledger is None:
             ledger = self.pending[batch.ledger_id] = {}
         ledger[ref.entry_id] = messages | (<int64_t>hash << 32)
+        if self.holders is not None:
+            self.holders.hold(batch.ledger_id, ref.entry_id, self.holder_slot)
         self.unacked_messages += messages
         if self.unacked_max > 0 and self.unacked_messages >= self.unacked_max:
             self.at_limit = True
@@ -217,6 +356,8 @@ cdef class ConsumerState:
             del self.pending[ledger_id]
         if held:
             self._settled(held)
+            if self.holders is not None:
+                self.holders.release(ledger_id, entry_id, self.holder_slot)
         return held
 
     cdef int _settled(self, int64_t held) except -1:
@@ -233,11 +374,8 @@ cdef class ConsumerState:
             self.unacked_total.add(-messages)
         return 0
 
-    def settle(self, AckRun run not None, list strangers=None):
-        """Forgets the whole entries of an individual ack; returns the messages that they had.
-
-        Positions of whole entries that are not pending here are appended to strangers.
-        """
+    def settle(self, AckRun run not None):
+        """Forgets the whole entries of an individual ack; returns the messages that they had."""
         cdef int i
         cdef int64_t held
         cdef int64_t messages = 0
@@ -246,8 +384,6 @@ cdef class ConsumerState:
                 continue
             held = self._settle(run.items[i].ledger_id, run.items[i].entry_id)
             messages += held & MESSAGES_MASK
-            if held == 0 and strangers is not None:
-                strangers.append((run.items[i].ledger_id, run.items[i].entry_id))
         self.acked += messages
         return messages
 
@@ -307,13 +443,15 @@ cdef class ConsumerState:
         """Forgets all deliveries: they will be sent again, to this consumer or to others."""
         pending = self.pending
         self.pending = {}
-        if self.keys is None and self.unacked_total is None:
+        if self.keys is None and self.unacked_total is None and self.holders is None:
             self.unacked_messages = 0
             self.at_limit = False
             return
-        for entries in pending.values():
-            for held in entries.values():
+        for ledger_id, entries in pending.items():
+            for entry_id, held in entries.items():
                 self._settled(held)
+                if self.holders is not None:
+                    self.holders.release(ledger_id, entry_id, self.holder_slot)
 
 
 def choose(list consumers not None, Py_ssize_t turn_of):
@@ -352,12 +490,10 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
                   AckSet acks, dict redelivery_counts) except -1:
     cdef uint32_t count = 0
     cdef bint first = consumer.pinned_in != _rounds
-    cdef int32_t messages = max(peek.num_messages, 1)
-    cdef bytes words = acks.left_of(batch.ledger_id, batch.refs[i].entry_id)
-    if words is not None:
-        messages = bits_below(words, messages)
-        if messages == 0:
-            return 0
+    cdef int32_t messages = peek.num_messages
+    cdef bytes words = acks.left_of_batch(batch.ledger_id, batch.refs[i].entry_id, &messages)
+    if messages == 0:
+        return 0
     if redelivery_counts:
         count = redelivery_counts.get((batch.ledger_id, batch.refs[i].entry_id), 0)
     consumer._send(batch, i, messages, words, hash, count, first)

@@ -97,7 +97,7 @@ class Choices:
                 fields["partition_key"] = self.random.choice("abcdef")
             if self.random.random() < 0.1:
                 fields["deliver_at_time"] = self.random.choice([1, 2**62])
-            payload = cached_section(b"x" * self.random.choice([0, 10, 300]), **fields)
+            payload = cached_section(b"x" * self.random.choice([0, 10, 600]), **fields)
         return message, payload
 
     def spoil(self, message: Any) -> None:

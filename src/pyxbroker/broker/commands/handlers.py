@@ -76,6 +76,10 @@ REFUSED_SENDS = {
     "uuid": NotAllowed(
         f"The uuid of the chunked message is longer than {CHUNK_UUID_BYTES_MAX} bytes."
     ),
+    "count": NotAllowed(
+        "The metadata of the message counts more messages than its payload can have, or fewer than"
+        " none."
+    ),
     "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
 }
 

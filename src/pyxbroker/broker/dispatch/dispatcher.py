@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.broker.dispatch.limits import Limits
+from pyxbroker.delivery import Holders
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, is_lost
 
@@ -41,6 +42,7 @@ class Dispatcher:
         "acks",
         "chooser",
         "consumers",
+        "holders",
         "key_queue",
         "limits",
         "on_acknowledged",
@@ -66,6 +68,7 @@ class Dispatcher:
         self.limits = Limits(self)
         self.chooser = make_chooser(self)
         self.consumers: list[Consumer] = self.chooser.consumers
+        self.holders = Holders()  # who has which entry
         self.redelivery = make_redelivery(self)
         self.replay = self.redelivery.replay  # None: what comes again is read from the mark on
         self.key_queue = self.chooser.key_queue
@@ -401,18 +404,4 @@ class Dispatcher:
         """Of the batches of which messages are left, the others are settled; who has the batch is
         sent nothing of it again but those.
         """
-        acks = self.acks
-        for i in range(len(run)):
-            ledger_id, entry_id, left = run.position(i)
-            if left == 0:
-                continue
-            if acks.is_acknowledged(ledger_id, entry_id):
-                # Earlier acknowledgements had what this one left out.
-                self.redelivery.counts.pop((ledger_id, entry_id), None)
-                for each in self.consumers:
-                    each.settle_one(ledger_id, entry_id)
-                continue
-            known = acks.messages_left(ledger_id, entry_id)
-            if known is not None:
-                for each in self.consumers:
-                    each.settle_all_but(ledger_id, entry_id, known)
+        self.holders.settle(run, None, self.acks, self.redelivery.counts)

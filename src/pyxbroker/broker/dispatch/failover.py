@@ -64,7 +64,7 @@ class Failover(FromMark):
         if self._chosen is not None:
             # The next one gets again what this one has not acknowledged.
             self._chosen.clear_pending()
-        self._chosen = chosen
+        self._chosen = self._holders.sole = chosen
         self._switch_later()
         return True
 

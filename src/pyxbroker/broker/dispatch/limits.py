@@ -12,6 +12,7 @@ from pyxbroker.delivery import UnackedCount
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
     from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.delivery import ConsumerState
 
 
 class Limits:
@@ -68,7 +69,7 @@ class Limits:
         if self._limited:
             self.go_on(consumer)
 
-    def go_on(self, consumer: Consumer) -> None:
+    def go_on(self, consumer: ConsumerState) -> None:
         """A consumer has less unacknowledged: sends what waited for that."""
         if not self._limited:
             return

@@ -18,26 +18,27 @@ class FromMark:
     That of Exclusive, and what the others change.
     """
 
-    __slots__ = ("_dispatcher", "counts", "replay")
+    __slots__ = ("_dispatcher", "_holders", "counts", "replay")
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.replay: Replay | None = None
         self.counts: dict[tuple[int, int], int] = {}  # of redeliveries, by position
         self._dispatcher = dispatcher
+        self._holders = dispatcher.holders
 
     def on_added(self, consumer: Consumer) -> None:
         """A consumer came."""
+        self._holders.sole = consumer
         self._dispatcher.rewind()
 
     def give_back(self, consumer: Consumer) -> None:
         """Takes back what a consumer that is gone has; it goes to others, or waits for one."""
+        self._holders.sole = None
         self._dispatcher.rewind()
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """A consumer has acknowledged entries one by one; the cursor knows it already."""
-        consumer.settle(run)
-        if run.partial:
-            self._dispatcher.settle_batches(run)
+        self._holders.settle(run, consumer, self._dispatcher.acks, self.counts)
 
     def redeliver_all(self, consumer: Consumer) -> None:
         """The client wants everything again that it has not acknowledged."""
@@ -63,6 +64,7 @@ class OneByOne(FromMark):
 
     def on_added(self, consumer: Consumer) -> None:
         self._limits.hold_for(consumer)
+        self._holders.add(consumer)
 
     def give_back(self, consumer: Consumer) -> None:
         self.replay.on_consumer_gone(consumer)
@@ -74,23 +76,12 @@ class OneByOne(FromMark):
         else:
             consumer.clear_pending()
             self._dispatcher.rewind()
+        self._holders.remove(consumer)
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
-        strangers: list[tuple[int, int]] = []
-        consumer.settle(run, strangers)
-        for position in strangers:
+        for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):
             # An entry may be acknowledged by another consumer than the one that has it now.
-            for other in self._consumers:
-                if other.settle_one(*position):
-                    self._limits.go_on(other)
-                    break
-        if self.counts:
-            for i in range(len(run)):
-                ledger_id, entry_id, left = run.position(i)
-                if not left:
-                    self.counts.pop((ledger_id, entry_id), None)
-        if run.partial:
-            self._dispatcher.settle_batches(run)
+            self._limits.go_on(other)
         self._limits.on_acknowledged(consumer)
         if self._keys is not None and self._keys.keys.news:
             self._dispatcher.wake()

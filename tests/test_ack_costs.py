@@ -1,0 +1,157 @@
+"""What an ACK costs: the same for each position, however many consumers there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatching import ENTRIES, Desk, open_entries
+from pyxbroker import _native
+from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.entry import AckRun
+from stored import LEDGER
+
+MANY = 200
+IDS = 20_000
+RATIO_MAX = 5  # of what it takes with many consumers and with one; it was more than a hundred
+
+
+MAKERS = [
+    pytest.param(lambda subscription, kind=kind: kind(subscription, KeySharedPolicy()), id=name)
+    for name, kind in [
+        ("shared", kinds.shared),
+        ("key_shared", kinds.key_shared),
+        ("failover", kinds.failover),
+    ]
+]
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_native.Storage]:
+    with open_entries(Path(tmp_path_factory.mktemp("entries"))) as storage:
+        yield storage
+
+
+def best_time(
+    opened: _native.Storage,
+    make: Callable[[Any], Dispatcher],
+    consumers: int,
+    act: Callable[[Desk, Consumer], None],
+) -> float:
+    """Seconds of CPU that an action of the last consumer takes, the best of a few."""
+    desk = Desk(opened, make)
+    try:
+        joined = [desk.join(f"consumer-{number:03}") for number in range(consumers)]
+        best = float("inf")
+        for _ in range(3):
+            before = time.process_time()
+            act(desk, joined[-1])
+            best = min(best, time.process_time() - before)
+        return best
+    finally:
+        desk.close()
+
+
+def unknown() -> AckRun:
+    return AckRun.of([(LEDGER, 10_000_000 + number) for number in range(IDS)])
+
+
+def parts_of_batches() -> AckRun:
+    run = AckRun()
+    for number in range(IDS):
+        run.add(LEDGER, 10_000_000 + number, [0b1011], 10)
+    return run
+
+
+def remembered(desk: Desk, run: AckRun) -> None:
+    """As a cursor does, which knows the acknowledgements before the dispatcher."""
+    desk.acks.add_run(run, lambda ledger_id: 2**40)
+
+
+def costs_the_same(
+    opened: _native.Storage,
+    make: Callable[[Any], Dispatcher],
+    act: Callable[[Desk, Consumer], None],
+) -> None:
+    alone = best_time(opened, make, 1, act)
+    assert best_time(opened, make, MANY, act) < alone * RATIO_MAX + 0.005
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_positions_that_nobody_has_cost_the_same_however_many_consumers_there_are(
+    opened: _native.Storage, make: Callable[[Any], Dispatcher]
+) -> None:
+    run = unknown()
+    costs_the_same(
+        opened, make, lambda desk, consumer: desk.dispatcher.on_acknowledged(consumer, run)
+    )
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_parts_of_batches_cost_the_same_however_many_consumers_there_are(
+    opened: _native.Storage, make: Callable[[Any], Dispatcher]
+) -> None:
+    run = parts_of_batches()
+
+    def act(desk: Desk, consumer: Consumer) -> None:
+        remembered(desk, run)
+        desk.dispatcher.on_acknowledged(consumer, run)
+        desk.dispatcher.settle_batches(run)
+
+    costs_the_same(opened, make, act)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_redelivery_of_unknown_positions_costs_the_same_however_many_consumers_there_are(
+    opened: _native.Storage, make: Callable[[Any], Dispatcher]
+) -> None:
+    positions = [(LEDGER, 10_000_000 + number) for number in range(IDS)]
+    costs_the_same(
+        opened, make, lambda desk, consumer: desk.dispatcher.redeliver(consumer, positions)
+    )
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
+def test_what_others_have_is_noted_until_it_is_settled(
+    opened: _native.Storage, make: Callable[[Any], Dispatcher]
+) -> None:
+    desk = Desk(opened, make, delayed_delivery=False)
+    try:
+        joined = [desk.join(f"consumer-{number}") for number in range(5)]
+        for consumer in joined:
+            consumer.on_flow(1000)
+        desk.publish(ENTRIES)
+        desk.send()
+        holders = desk.dispatcher.holders
+        out = {each: consumer for consumer in joined for each in consumer.pending_positions()}
+        assert len(out) == len(holders) == ENTRIES
+        assert {each: holders.holder(*each) for each in out} == out
+        # One consumer acknowledges what the others have, as well.
+        desk.acknowledge(joined[0], list(range(0, ENTRIES, 3)))
+        left = [(LEDGER, entry) for entry in range(ENTRIES) if entry % 3]
+        assert sorted(p for each in joined for p in each.pending_positions()) == left
+        assert len(holders) == len(left)
+        # What one leaves behind goes to the others, and the next one gets its number.
+        desk.leave(joined[1])
+        desk.send()
+        joined[1] = desk.join("another")
+        joined[1].on_flow(1000)
+        for consumer in (joined[2], joined[3]):
+            consumer.subscription.dispatcher.redeliver_all(consumer)
+        desk.send()
+        out = {each: consumer for consumer in joined for each in consumer.pending_positions()}
+        assert sorted(out) == left
+        assert {each: holders.holder(*each) for each in out} == out
+        assert holders.holder(LEDGER, 0) is holders.holder(LEDGER, -1) is None
+        desk.acknowledge(joined[0], list(range(ENTRIES)))
+        assert len(holders) == 0
+        assert [each.unacked_messages for each in joined] == [0] * 5
+    finally:
+        desk.close()
