@@ -13,6 +13,8 @@ from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed, RawConnection
 
+from compat_tests.conftest import BrokerFactory
+
 MAX_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
 
 
@@ -216,3 +218,29 @@ def test_connections_that_come_and_go(broker: Broker, topic: str) -> None:
         one.producer(topic, 1, "short-0")
         one.send(b"x", 0)
         one.expect(wire.SEND_RECEIPT)
+
+
+@pytest.mark.pyxbroker
+def test_refused_sends_write_few_and_short_lines_of_log(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    """A name of a megabyte whose characters take ten each when they are escaped, in every line."""
+    broker = own_broker()
+    broker.start()
+    log = broker.directory / "output.log"
+    with RawConnection(broker.port) as one, RawConnection(broker.port) as other:
+        one.producer(topic, 1, "\U000f0000" * 250_000)
+        other.producer(topic, 1, "\x1b]0;other\x07\n")
+        before = log.stat().st_size
+        for sequence_id in range(20):
+            for each in (one, other):
+                each.write(wire.send(1, sequence_id, b"", b"x"))
+                each.expect(wire.SEND_ERROR)
+        written = log.read_bytes()[before:]
+    assert written.count(b"a SEND was refused") == 5
+    assert b"other" in written, "the other connection's lines have room beside the first one's"
+    assert b"\x1b" not in written
+    assert max(map(len, written.splitlines())) < 8192
+    assert len(written) < 20_000
+    broker.stop()
+    assert "repeated=35 " in broker.output()

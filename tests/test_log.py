@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker.base import log
+from pyxbroker.base import log, log_limits
 
 
 @pytest.fixture
@@ -57,3 +57,30 @@ def test_any_text_stays_one_word_of_one_line(text: str) -> None:
     shown = log.format_value(text)
     assert len(shown.splitlines()) == 1
     assert len(shlex.split(f"key={shown}")) == 1
+
+
+def test_what_a_client_sends_forges_no_line_and_reaches_no_terminal(
+    writer: log.Log, stream: io.StringIO
+) -> None:
+    sent = "t\r\n2026-01-31T12:00:00.123Z ERROR x event=forged\x1b]0;title\x07\u2028\x9b2J\u202e"
+    try:
+        raise ValueError(sent)
+    except ValueError as error:
+        writer.exception("failed", error=error, topic=sent)
+    written = stream.getvalue()
+    assert all(each.isprintable() for each in written.split("\n"))
+    first, *rest = written.splitlines()
+    assert " event=failed " in first
+    assert first.count("\\x1b]0;title") == 2
+    assert all(line.startswith("    ") for line in rest)
+
+
+def test_a_line_has_an_end_whatever_its_fields_are(writer: log.Log, stream: io.StringIO) -> None:
+    """A character may take ten when it is escaped, or four bytes."""
+    for text in ("\U000f0000" * 5000, "\U0001f600" * 5000, "\0" * 5000, '"' * 5000):
+        stream.truncate(stream.seek(0))
+        writer.error(text, **{f"field_{n}": text for n in range(10)}, last="kept")
+        (line,) = stream.getvalue().splitlines()
+        assert len(line.encode()) <= log_limits.LINE_BYTES_MAX
+        assert line.endswith(" last=kept left_out=10") or line.count(" field_") >= 2
+        assert len(shlex.split(line)) >= 5

@@ -14,10 +14,20 @@ import time
 from contextlib import nullcontext
 from typing import TextIO
 
-from pyxbroker.base.log_limits import LineLimits, Moment, cut_traceback, text_of
+from pyxbroker.base.log_limits import (
+    CHARACTERS_MAX,
+    LINE_BYTES_MAX,
+    LineLimits,
+    Moment,
+    cut_traceback,
+    escape,
+    size_of,
+    text_of,
+)
 
 ROOT = "pyxbroker"
 _QUOTED = frozenset(" \"'=\\")
+_ESCAPED = frozenset('"\\')
 
 
 def get_logger(name: str) -> Log:
@@ -69,25 +79,41 @@ class Log:
 
 
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record; only a traceback adds lines, indented."""
+    """Makes one line of a record; only a traceback adds lines, indented.
+
+    Fields for which a line has no room are left out, and counted in its field `left_out`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         part = record.name.removeprefix(ROOT + ".")
-        fields = "".join(
-            f" {key}={format_value(value)}" for key, value in getattr(record, "fields", {}).items()
-        )
         line = (
             f"{format_time(record.created)} {record.levelname} {part}"
-            f" event={format_value(record.getMessage())}{fields}"
+            f" event={format_value(record.getMessage())}"
         )
+        counts = _format_fields(getattr(record, "counts", {}))
+        room = LINE_BYTES_MAX - size_of(line) - sum(map(len, counts)) - len(" left_out=99")
+        left_out = 0
+        for field in _format_fields(getattr(record, "fields", {})):
+            size = size_of(field)
+            if size <= room:
+                line += field
+                room -= size
+            else:
+                left_out += 1
+        line += "".join((f" left_out={left_out}" if left_out else "", *counts))
         if record.exc_info:
             trace = self.formatException(record.exc_info)
             line += "".join(f"\n    {each}" for each in cut_traceback(trace.splitlines()))
         return line
 
 
+def _format_fields(fields: dict[str, object]) -> list[str]:
+    return [f" {key}={format_value(value)}" for key, value in fields.items()]
+
+
 def format_value(value: object) -> str:
-    """The value as it stands in a line: quoted when it would not be one word, never two lines."""
+    """The value as it stands in a line: quoted when it would not be one word, never two lines, and
+    of bounded length."""
     if isinstance(value, Moment):
         return format_time(value)
     if isinstance(value, float):
@@ -95,11 +121,16 @@ def format_value(value: object) -> str:
     text = text_of(value)
     if text and text.isprintable() and not _QUOTED.intersection(text):
         return text
-    escaped = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in text.replace("\\", "\\\\").replace('"', '\\"')
-    )
-    return f'"{escaped}"'
+    shown: list[str] = []
+    room = CHARACTERS_MAX
+    for each in text:
+        piece = f"\\{each}" if each in _ESCAPED else escape(each)
+        room -= len(piece)
+        if room < 0:
+            shown.append("...")
+            break
+        shown.append(piece)
+    return f'"{"".join(shown)}"'
 
 
 def format_time(seconds: float) -> str:
@@ -125,6 +156,11 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             return
         for each in lines:
             super().emit(each)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        self._limits.wrote(size_of(text))
+        return text
 
     def write_repeated(self, *, is_end: bool = False) -> None:
         """Writes the counts that are due, at the end all of them."""
