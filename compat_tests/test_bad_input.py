@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import struct
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -244,3 +246,25 @@ def test_refused_sends_write_few_and_short_lines_of_log(
     assert len(written) < 20_000
     broker.stop()
     assert "repeated=35 " in broker.output()
+
+
+def stray_commands(broker: Broker) -> dict[str, int]:
+    """The counters of /metrics, by the command."""
+    with urllib.request.urlopen(f"{broker.web_url}/metrics/", timeout=10) as answer:
+        text = answer.read().decode()
+    pattern = r'^pyxbroker_stray_commands_total\{.*command="(\w+)"\} (\d+)$'
+    return {name: int(count) for name, count in re.findall(pattern, text, re.M)}
+
+
+@pytest.mark.pyxbroker
+def test_commands_for_nobody_change_nothing_and_are_counted(
+    broker: Broker, raw: RawConnection
+) -> None:
+    before = stray_commands(broker)
+    raw.flow(10, 4711)
+    raw.command(wire.ACK, {1: 4711, 2: 0, 3: wire.message_id(1, 1)})
+    raw.command(wire.REDELIVER, {1: 4711})
+    raw.assert_alive()
+    after = stray_commands(broker)
+    grown = {name: count - before.get(name, 0) for name, count in after.items()}
+    assert grown == {"FLOW": 1, "ACK": 1, "REDELIVER_UNACKNOWLEDGED_MESSAGES": 1}

@@ -48,7 +48,7 @@ def test_a_traceback_is_indented(writer: log.Log, stream: io.StringIO) -> None:
     except ValueError as error:
         writer.exception("failed", error=error)
     first, *rest = stream.getvalue().splitlines()
-    assert first.endswith(r'event=failed error="ValueError: two\nlines"')
+    assert re.search(r' event=failed error="ValueError: two\\nlines" reference=\w{8}$', first)
     assert all(line.startswith("    ") for line in rest)
 
 
@@ -84,3 +84,21 @@ def test_a_line_has_an_end_whatever_its_fields_are(writer: log.Log, stream: io.S
         assert len(line.encode()) <= log_limits.LINE_BYTES_MAX
         assert line.endswith(" last=kept left_out=10") or line.count(" field_") >= 2
         assert len(shlex.split(line)) >= 5
+
+
+def test_a_defect_is_counted_by_part_and_its_reference_is_that_of_its_place(
+    writer: log.Log, stream: io.StringIO
+) -> None:
+    def met(number: int) -> str:
+        try:
+            if number < 2:
+                raise ValueError(number)
+            raise ValueError(number)
+        except ValueError as error:
+            return writer.failure("failed", error)
+
+    before = log.defects["broker.service"]
+    first, again, elsewhere = (met(number) for number in range(3))
+    assert log.defects["broker.service"] == before + 3
+    assert first == again != elsewhere
+    assert stream.getvalue().count(f" reference={first}\n") == 2

@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import zlib
+from collections import Counter
 from contextlib import nullcontext
 from typing import TextIO
 
@@ -28,6 +30,9 @@ from pyxbroker.base.log_limits import (
 ROOT = "pyxbroker"
 _QUOTED = frozenset(" \"'=\\")
 _ESCAPED = frozenset('"\\')
+
+defects: Counter[str] = Counter()
+"""The defects of ours that were met since the process began, by the part that met them."""
 
 
 def get_logger(name: str) -> Log:
@@ -58,24 +63,49 @@ class Log:
     def error(self, event: str, **fields: object) -> None:
         self._write(logging.ERROR, event, fields)
 
-    def failure(self, event: str, error: BaseException, **fields: object) -> None:
-        """An error with the traceback of an exception that was met elsewhere."""
-        self._write(logging.ERROR, event, fields, error)
+    def failure(self, event: str, error: BaseException, /, **fields: object) -> str:
+        """A defect of ours: an error that nobody foresaw, with its traceback, is counted.
 
-    def exception(self, event: str, **fields: object) -> None:
-        """An error with the traceback of the exception that is being handled."""
-        self._write(logging.ERROR, event, fields, with_traceback=True)
+        Returns the reference by which who was told of it finds the line: it stands for the place
+        where the error was raised, so it is also that of lines that are left out as repeated.
+        """
+        reference = reference_of(event, error)
+        defects[_part(self._logger.name)] += 1
+        self._write(logging.ERROR, event, {**fields, "reference": reference}, error)
+        return reference
+
+    def exception(self, event: str, /, **fields: object) -> str:
+        """The same for the exception that is being handled."""
+        error = sys.exc_info()[1]
+        assert error is not None, "an exception is being handled"
+        return self.failure(event, error, **fields)
 
     def _write(
         self,
         level: int,
         event: str,
         fields: dict[str, object],
-        with_traceback: bool | BaseException = False,
+        with_traceback: BaseException | None = None,
     ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {"fields": fields}
             self._logger.log(level, event, exc_info=with_traceback, extra=extra)
+
+
+def _part(name: str) -> str:
+    """The part of the program that a logger is of."""
+    return name.removeprefix(ROOT + ".")
+
+
+def reference_of(event: str, error: BaseException) -> str:
+    """The same for each error of a type that is raised on the same way; it tells nothing else."""
+    way = [event, type(error).__qualname__]
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        way.append(f"{code.co_filename}:{code.co_name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{zlib.crc32(' '.join(way).encode(errors='replace')):08x}"
 
 
 class LineFormatter(logging.Formatter):
@@ -85,7 +115,7 @@ class LineFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        part = record.name.removeprefix(ROOT + ".")
+        part = _part(record.name)
         line = (
             f"{format_time(record.created)} {record.levelname} {part}"
             f" event={format_value(record.getMessage())}"

@@ -1,8 +1,9 @@
 """How much the log may say: a cause that repeats is one line with a count, and lines have an end.
 
 A cause is a logger, a level and an event; numbers in an event do not tell causes apart, the type of
-an exception with a traceback does. The first lines of a cause in a window are written. Those beyond
-are left out and counted, and when the window ends one line says how many there were:
+an exception with a traceback does, and where it was raised. The first lines of a cause in a window
+are written. Those beyond are left out and counted, and when the window ends one line says how many
+there were:
 
     ... ERROR broker.topic event="an entry cannot be read" entry=9:312 repeated=22000 since=...
 
@@ -201,8 +202,9 @@ class LineLimits:
 
     def _cause(self, record: logging.LogRecord, now: float) -> _Cause:
         error = record.exc_info[0] if record.exc_info else None
+        reference = getattr(record, "fields", {}).get("reference")
         event = re.sub(_NUMBER, "#", str(record.msg))
-        key: object = (record.name, record.levelno, event, error)
+        key: object = (record.name, record.levelno, event, error, reference)
         if key not in self._causes and len(self._causes) >= CAUSES_MAX:
             key = None
         cause = self._causes.get(key)

@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.copy_settings import CopySettings
 
 ANY_VERSION = None
@@ -35,7 +35,7 @@ SESSION_TIMEOUT_MS = 30_000  # metadataStoreSessionTimeoutMillis
 OPERATION_TIMEOUT_MS = 30_000  # metadataStoreOperationTimeoutSeconds
 CONNECT_TIMEOUT_MS = 30_000
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class MetadataError(Exception):
@@ -314,8 +314,8 @@ def _call(callback: Callable[[Any], None], argument: object) -> None:
     """One subscriber's mistake is logged and does not keep the news from the others."""
     try:
         callback(argument)
-    except Exception:
-        _log.exception("a subscriber failed to handle %s", argument)
+    except Exception as error:
+        _log.failure("a subscriber failed to handle news", error, news=argument)
 
 
 def resolve(future: asyncio.Future[Any], result: object) -> None:

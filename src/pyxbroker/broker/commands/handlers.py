@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,9 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     TooManyRequests,
     UnknownError,
+    with_reference,
 )
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.command import Command, namespace_of, no_resource, topic_of
@@ -92,15 +94,16 @@ class LookupLimit:
             self.admitted_now -= 1
 
 
-def as_pulsar_error(error: Exception) -> PulsarError:
-    """The error that a client is told for anything that went wrong."""
-    if isinstance(error, PulsarError):
-        return error
+def as_pulsar_error(error: Exception, reference: str) -> PulsarError:
+    """The error that a client is told for anything that went wrong but a refusal.
+
+    What nobody foresaw, and files of the broker, are only in the log, under the reference.
+    """
     if isinstance(error, MetadataError):
-        return MetadataStoreError(str(error))
+        return MetadataStoreError(with_reference(MetadataStoreError.sentence, reference))
     if isinstance(error, (LedgerError, ManagedLedgerError, CursorError)):
         return PersistenceError(str(error))
-    return UnknownError(f"The broker failed: {error!r}. Its log says where.")
+    return UnknownError(with_reference(UnknownError.sentence, reference))
 
 
 class Handlers:
@@ -109,7 +112,8 @@ class Handlers:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
-        commands = TopicCommands(broker)
+        self.stray_commands: Counter[str] = Counter()
+        commands = TopicCommands(broker, self.on_stray_command)
         lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
@@ -214,6 +218,12 @@ class Handlers:
         )
         connection.send_frame(replies.send_error(producer.producer_id, sequence_id, code, message))
 
+    def on_stray_command(self, name: str) -> None:
+        """A SEND, ACK or FLOW for what is not open here (any more): it changes nothing, and its
+        client waits for no answer.
+        """
+        self.stray_commands[name] += 1
+
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
         """An ACK for a consumer that is not open here, whose client waits for an answer."""
         reason = f"Consumer {consumer_id} is not open on this connection."
@@ -297,16 +307,17 @@ class Handlers:
     @staticmethod
     def _told(connection: Connection, message: Any, error: Exception) -> PulsarError:
         """What the client of a command that failed is told; the log has what it is not."""
-        told = as_pulsar_error(error)
-        if told is error:
-            return told
+        if isinstance(error, PulsarError):
+            return error
         about = {"peer": connection.peer, "command": type(message).__name__}
-        if isinstance(told, UnknownError):
-            log.failure("a command failed", error, **about)
-        else:
+        if isinstance(error, (MetadataError, LedgerError, ManagedLedgerError, CursorError)):
             # The storage or the metadata cannot do it now; where that comes from they say.
-            log.warning("a command is refused", **about, error=error)
-        return told
+            event = "a command is refused"
+            reference = reference_of(event, error)
+            log.warning(event, **about, error=error, reference=reference)
+        else:
+            reference = log.failure("a command failed", error, **about)
+        return as_pulsar_error(error, reference)
 
     def _refuse(self, connection: Connection, command: Any) -> None:
         """What is not built, or not for a broker, answers its request with a sentence."""

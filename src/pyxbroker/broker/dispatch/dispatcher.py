@@ -39,6 +39,7 @@ class Dispatcher:
         self._round = 0  # grows when a read that is under way has become useless
         self._redelivery_counts: dict[tuple[int, int], int] = {}
         self._goes_on = False  # a later turn does
+        self._abandoned = False
         self.delayed_index: DelayedIndex | None = None  # entries that are not due yet
         self.chunked: ChunkedMessages | None = None  # who gets their chunks, if that is a question
         # What consumers may have unacknowledged together, and whether that kept somebody from
@@ -84,6 +85,25 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
+        if self._abandoned:
+            return
+        try:
+            self._do_what_is_possible()
+        except Exception as error:
+            self._on_defect(error)
+
+    def _on_defect(self, error: Exception) -> None:
+        """What is out and what is next cannot be relied on any more."""
+        if not self._abandoned:
+            self._abandoned = True
+            self.subscription.on_defect(error)
+
+    def abandon(self) -> None:
+        """Another dispatcher takes its place: this one does nothing any more."""
+        self._abandoned = True
+        self.source.unwatch(self.wake)
+
+    def _do_what_is_possible(self) -> None:
         for _ in range(self._steps_max()):
             if self._reading or not self._step():
                 return
@@ -147,6 +167,14 @@ class Dispatcher:
         started_in = self._round
 
         def on_read(result: EntryBatch | LedgerError) -> None:
+            if self._abandoned:
+                return
+            try:
+                take(result)
+            except Exception as error:
+                self._on_defect(error)
+
+        def take(result: EntryBatch | LedgerError) -> None:
             trouble = self.trouble
             if isinstance(result, EntryBatch):
                 self._reading = False

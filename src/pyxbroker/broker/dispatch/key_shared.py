@@ -133,9 +133,9 @@ class KeySharedDispatcher(SharingDispatcher):
 
     # --- the loop -----------------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def _do_what_is_possible(self) -> None:
         self.keys.news = False
-        super().wake()
+        super()._do_what_is_possible()
 
     def _step(self) -> bool:
         # What waits may be on its way from the disk now; nothing else is read meanwhile.

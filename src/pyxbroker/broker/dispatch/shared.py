@@ -55,14 +55,19 @@ class SharingDispatcher(Dispatcher):
             self._delay()
         super().on_policies()
 
+    def abandon(self) -> None:
+        super().abandon()
+        if self._delayed is not None:
+            self._delayed.stop()
+
     # --- the loop -----------------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def _do_what_is_possible(self) -> None:
         if self._delayed is None:
-            super().wake()
+            super()._do_what_is_possible()
             return
         self._delayed.look_at_clock()
-        super().wake()
+        super()._do_what_is_possible()
         if self.consumers:
             self._delayed.set_timer()
         else:
