@@ -95,6 +95,9 @@ class Topics:
     def refused_sends(self) -> int:
         return 0
 
+    def stray_commands(self) -> dict[str, int]:
+        return {}
+
     def unknown_ledgers(self) -> list[int]:
         return []
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import re
 import socket
 import struct
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
 from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed, RawConnection
+
+from compat_tests.conftest import BrokerFactory
 
 MAX_FRAME_BYTES = 5 * 1024 * 1024 + 10 * 1024
 
@@ -216,3 +220,51 @@ def test_connections_that_come_and_go(broker: Broker, topic: str) -> None:
         one.producer(topic, 1, "short-0")
         one.send(b"x", 0)
         one.expect(wire.SEND_RECEIPT)
+
+
+@pytest.mark.pyxbroker
+def test_refused_sends_write_few_and_short_lines_of_log(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    """A name of a megabyte whose characters take ten each when they are escaped, in every line."""
+    broker = own_broker()
+    broker.start()
+    log = broker.directory / "output.log"
+    with RawConnection(broker.port) as one, RawConnection(broker.port) as other:
+        one.producer(topic, 1, "\U000f0000" * 250_000)
+        other.producer(topic, 1, "\x1b]0;other\x07\n")
+        before = log.stat().st_size
+        for sequence_id in range(20):
+            for each in (one, other):
+                each.write(wire.send(1, sequence_id, b"", b"x"))
+                each.expect(wire.SEND_ERROR)
+        written = log.read_bytes()[before:]
+    assert written.count(b"a SEND was refused") == 5
+    assert b"other" in written, "the other connection's lines have room beside the first one's"
+    assert b"\x1b" not in written
+    assert max(map(len, written.splitlines())) < 8192
+    assert len(written) < 20_000
+    broker.stop()
+    assert "repeated=35 " in broker.output()
+
+
+def stray_commands(broker: Broker) -> dict[str, int]:
+    """The counters of /metrics, by the command."""
+    with urllib.request.urlopen(f"{broker.web_url}/metrics/", timeout=10) as answer:
+        text = answer.read().decode()
+    pattern = r'^pyxbroker_stray_commands_total\{.*command="(\w+)"\} (\d+)$'
+    return {name: int(count) for name, count in re.findall(pattern, text, re.M)}
+
+
+@pytest.mark.pyxbroker
+def test_commands_for_nobody_change_nothing_and_are_counted(
+    broker: Broker, raw: RawConnection
+) -> None:
+    before = stray_commands(broker)
+    raw.flow(10, 4711)
+    raw.command(wire.ACK, {1: 4711, 2: 0, 3: wire.message_id(1, 1)})
+    raw.command(wire.REDELIVER, {1: 4711})
+    raw.assert_alive()
+    after = stray_commands(broker)
+    grown = {name: count - before.get(name, 0) for name, count in after.items()}
+    assert grown == {"FLOW": 1, "ACK": 1, "REDELIVER_UNACKNOWLEDGED_MESSAGES": 1}

@@ -118,6 +118,9 @@ class FakeService:
     def refused_sends(self) -> int:
         return 3
 
+    def stray_commands(self) -> Mapping[str, int]:
+        return {"FLOW": 2}
+
     def unknown_ledgers(self) -> list[int]:
         return [7, 8]
 

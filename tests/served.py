@@ -19,6 +19,7 @@ class Notes:
 
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
+        self.stray: list[str] = []  # commands that were dropped
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         self.told.append(("command", kind, data, payload))
@@ -28,6 +29,9 @@ class Notes:
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         self.told.append(("internal error", repr(error)))
+
+    def on_stray_command(self, name: str) -> None:
+        self.stray.append(name)
 
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
         self.told.append(("stray ack", consumer_id, request_id))

@@ -209,12 +209,18 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
     assert (answer.status, answer.body) == (expected, b'{"reason":"Why."}')
 
 
-def test_what_fails_below_is_503_and_a_fault_of_ours_is_not_told() -> None:
+def test_what_fails_below_is_503_and_a_fault_of_ours_is_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for error, reason in (
-        (BadVersion("a {} b"), "The metadata store cannot answer: a {} b"),
+        (BadVersion("/a/file"), "The metadata store cannot answer; the broker's log says why."),
         (asyncio.TimeoutError(), "The broker did not answer in time."),
     ):
+        caplog.clear()
         answer = refusal_of(error)
         assert answer is not None and isinstance(answer.body, bytes)
-        assert (answer.status, json.loads(answer.body)) == (503, {"reason": reason})
+        [fields] = [vars(each)["fields"] for each in caplog.records]
+        assert fields["error"] is error
+        told = {"reason": f"{reason} (reference {fields['reference']})"}
+        assert (answer.status, json.loads(answer.body)) == (503, told)
     assert refusal_of(ValueError("a secret")) is None

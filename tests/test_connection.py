@@ -148,6 +148,7 @@ def test_acks_and_permits_for_nobody_are_dropped() -> None:
         await side.write(ack(pb.MessageIdData(ledgerId=1, entryId=1), consumer_id=99))
         await side.write(flow(1, consumer_id=99))
         assert side.told == []
+        assert side.notes.stray == ["ACK", "FLOW"]
         assert not side.connection.closed
 
     served(scenario)
@@ -208,6 +209,7 @@ def test_sends_for_a_producer_closed_just_now_are_dropped() -> None:
         side.connection.forget_producer(1)
         await side.write(send(1, section(b"late")) + ping())
         assert [each[0] for each in side.told] == ["command"]
+        assert side.notes.stray == ["SEND"]
         assert not side.connection.closed
 
     served(scenario)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyxbroker.base import log
+from pyxbroker.base import log, log_limits
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_traceback_is_indented(writer: log.Log, stream: io.StringIO) -> None:
     except ValueError as error:
         writer.exception("failed", error=error)
     first, *rest = stream.getvalue().splitlines()
-    assert first.endswith(r'event=failed error="ValueError: two\nlines"')
+    assert re.search(r' event=failed error="ValueError: two\\nlines" reference=\w{8}$', first)
     assert all(line.startswith("    ") for line in rest)
 
 
@@ -57,3 +57,48 @@ def test_any_text_stays_one_word_of_one_line(text: str) -> None:
     shown = log.format_value(text)
     assert len(shown.splitlines()) == 1
     assert len(shlex.split(f"key={shown}")) == 1
+
+
+def test_what_a_client_sends_forges_no_line_and_reaches_no_terminal(
+    writer: log.Log, stream: io.StringIO
+) -> None:
+    sent = "t\r\n2026-01-31T12:00:00.123Z ERROR x event=forged\x1b]0;title\x07\u2028\x9b2J\u202e"
+    try:
+        raise ValueError(sent)
+    except ValueError as error:
+        writer.exception("failed", error=error, topic=sent)
+    written = stream.getvalue()
+    assert all(each.isprintable() for each in written.split("\n"))
+    first, *rest = written.splitlines()
+    assert " event=failed " in first
+    assert first.count("\\x1b]0;title") == 2
+    assert all(line.startswith("    ") for line in rest)
+
+
+def test_a_line_has_an_end_whatever_its_fields_are(writer: log.Log, stream: io.StringIO) -> None:
+    """A character may take ten when it is escaped, or four bytes."""
+    for text in ("\U000f0000" * 5000, "\U0001f600" * 5000, "\0" * 5000, '"' * 5000):
+        stream.truncate(stream.seek(0))
+        writer.error(text, **{f"field_{n}": text for n in range(10)}, last="kept")
+        (line,) = stream.getvalue().splitlines()
+        assert len(line.encode()) <= log_limits.LINE_BYTES_MAX
+        assert line.endswith(" last=kept left_out=10") or line.count(" field_") >= 2
+        assert len(shlex.split(line)) >= 5
+
+
+def test_a_defect_is_counted_by_part_and_its_reference_is_that_of_its_place(
+    writer: log.Log, stream: io.StringIO
+) -> None:
+    def met(number: int) -> str:
+        try:
+            if number < 2:
+                raise ValueError(number)
+            raise ValueError(number)
+        except ValueError as error:
+            return writer.failure("failed", error)
+
+    before = log.defects["broker.service"]
+    first, again, elsewhere = (met(number) for number in range(3))
+    assert log.defects["broker.service"] == before + 3
+    assert first == again != elsewhere
+    assert stream.getvalue().count(f" reference={first}\n") == 2

@@ -117,6 +117,53 @@ def test_event_level_and_part_tell_causes_apart_and_numbers_do_not(lines: Lines)
     assert len(lines.take()) == 5 * 5
 
 
+def test_one_connection_leaves_room_for_lines_of_others(lines: Lines) -> None:
+    for _ in range(1000):
+        lines.say("a SEND was refused", peer="1.2.3.4:5", level=logging.WARNING)
+    lines.say("a SEND was refused", peer="1.2.3.4:6", level=logging.WARNING)
+    assert [line.partition("peer=")[2] for line in lines.take()] == [
+        *["1.2.3.4:5"] * log_limits.PEER_LINES_MAX,
+        "1.2.3.4:6",
+    ]
+    lines.now += WINDOW_S
+    lines.look()
+    (line,) = lines.take()
+    assert " repeated=997 " in line
+
+
+def test_all_lines_together_have_a_size_in_a_second_and_nothing_goes_uncounted() -> None:
+    stream = io.StringIO()
+    writer = _writer(stream)
+    try:
+        raise ValueError("\U0001f600" * 1000)
+    except ValueError as error:
+        for number in range(60):
+            # Letters, since numbers tell no causes apart.
+            event = "a defect " + "g" * number
+            writer.failure(event, error, text="\U0001f600" * 1000, more="\U0001f600" * 1000)
+    written = len(stream.getvalue().encode())
+    most = log_limits.BYTES_PER_SECOND_MAX
+    assert most / 2 < written < most + log_limits.LINE_BYTES_MAX + log_limits.TRACEBACK_BYTES_MAX
+    handler = logging.getLogger("pyxbroker.limited").handlers[0]
+    assert isinstance(handler, log.LimitedHandler)
+    handler.write_repeated(is_end=True)
+    told = stream.getvalue().count("event=")
+    assert told == 60
+
+
+def test_a_traceback_has_an_end_in_bytes() -> None:
+    stream = io.StringIO()
+    writer = _writer(stream)
+    try:
+        raise ValueError("\n".join(["\U0001f600" * 1000] * 60))
+    except ValueError as error:
+        writer.failure("a defect", error)
+    size = len(stream.getvalue().encode())
+    most = log_limits.TRACEBACK_BYTES_MAX
+    assert most - 5000 < size < most + 1000
+    assert "lines ..." in stream.getvalue()
+
+
 def test_information_has_more_lines_and_debug_has_all(lines: Lines) -> None:
     for number in range(200):
         lines.say("deleted", logging.INFO, topic=number)

@@ -22,6 +22,7 @@ from one_broker import Broker, run
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
 from pyxbroker.admin.server import WebServer
+from pyxbroker.base import log
 from pyxbroker.base.listening import listen
 from pyxbroker.base.rates import RATE_WINDOW_S
 from pyxbroker.broker.topics.shards import Shards
@@ -166,6 +167,16 @@ def test_namespaces_can_stand_for_their_topics(service: FakeService) -> None:
 def test_without_storage_there_are_no_bookie_series(service: FakeService) -> None:
     service.storage = {}
     assert not [name for name, _ in series(service) if "bookie" in name]
+
+
+def test_defects_and_stray_commands_are_counted(
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(log.defects, "some.part", 3)
+    text = text_of(service)
+    label = 'cluster="standalone",'
+    assert f'pyxbroker_defects_total{{{label}kind="some.part"}} 3\n' in text
+    assert f'pyxbroker_stray_commands_total{{{label}command="FLOW"}} 2\n' in text
 
 
 def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:

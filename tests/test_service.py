@@ -9,12 +9,16 @@ from typing import Any
 import pytest
 
 from one_bookie import until
-from one_broker import Broker, run
+from one_broker import TOPIC, Broker, run
+from pyxbroker.base import log
 from pyxbroker.bookie.space import Usage
 from pyxbroker.broker.broker import ProducerNames
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.metadata.embedded_tree import Tree
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import MetadataError, Unavailable
+from pyxbroker.metadata.zookeeper import ZooKeeperStore
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.roles.start import start_standalone
 from pyxbroker.settings.config import Config
 
@@ -190,3 +194,169 @@ def test_a_defect_of_one_topic_leaves_the_others_looked_after(
         assert "the age of a topic could not be looked at" in caplog.text
 
     run(tmp_path, scenario)
+
+
+def test_a_defect_of_work_in_the_background_costs_one_look_and_not_the_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = []
+
+    def broken() -> None:
+        looks.append("space")
+        raise ZeroDivisionError("broken")
+
+    async def main() -> None:
+        config = Config(
+            bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None, diskCheckInterval=5
+        )
+        service = await start_standalone(config, tmp_path)
+        before = log.defects["broker"]
+        monkeypatch.setattr(service.storage_state, "check", broken)
+        await until(lambda: len(looks) >= 3)
+        assert not service.broker.failed.done()
+        assert log.defects["broker"] >= before + 2
+        assert "work in the background failed" in caplog.text
+        monkeypatch.undo()
+        await service.stop()
+
+    asyncio.run(main())
+
+
+def test_a_defect_of_a_callback_is_counted_and_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("broken")
+
+    async def main() -> None:
+        config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None)
+        service = await start_standalone(config, tmp_path)
+        before = log.defects["standalone"]
+        service.loop.call_soon(broken)
+        await until(lambda: log.defects["standalone"] == before + 1)
+        assert "a callback failed" in caplog.text
+        assert "ZeroDivisionError: broken" in caplog.text
+        assert not service.broker.failed.done()
+        await service.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
+def test_a_defect_of_one_dispatcher_sends_away_its_consumers_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    class Broken:
+        def __init__(self, whole: Any) -> None:
+            self._whole = whole
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._whole, name)
+
+        def normalize(self, position: tuple[int, int]) -> None:
+            raise ZeroDivisionError("broken")
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        kinds = {"subType": getattr(pb.CommandSubscribe, kind)}
+        await client.subscribe(1, subscription="one", **kinds)
+        await client.subscribe(2, subscription="two", **kinds)
+        await broker.publish(b"a")
+        assert len(await client.messages(2)) == 2
+        topic = await broker.topic()
+        dispatcher = topic.subscriptions["one"].dispatcher
+        dispatcher.source = Broken(dispatcher.source)
+        await broker.publish(b"b")
+        assert (await client.receive("close_consumer")).consumer_id == 1
+        assert [each.consumer_id for each in await client.messages(1)] == [2]
+        assert "a subscription cannot go on" in caplog.text
+        # It comes back, and gets again what it has not acknowledged.
+        await client.subscribe(1, subscription="one", **kinds)
+        assert [(each.consumer_id, each.data) for each in await client.messages(2)] == [
+            (1, b"a"),
+            (1, b"b"),
+        ]
+        assert not client.connection.closed
+        assert topic.subscriptions["one"].dispatcher.limits.unacked.messages in (0, 2)
+
+    run(tmp_path, scenario, activeConsumerFailoverDelayTimeMillis=0)
+
+
+def test_a_defect_in_answering_what_is_stored_costs_that_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1)
+        await client.produce(2, topic=TOPIC + "-other")
+        topic = await broker.topic()
+        producer = next(iter(topic.producers.values()))
+        monkeypatch.setattr(type(producer), "on_run_added", broken_for(producer))
+        client.publish(0, b"lost in thought", 1)
+        client.publish(0, b"b", 2)
+        assert (await client.receive("send_receipt")).producer_id == 2
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert "what is stored was not taken in" in caplog.text
+        monkeypatch.undo()
+        await client.produce(1)
+        client.publish(1, b"again", 1)
+        assert (await client.receive("send_receipt")).producer_id == 1
+        assert (await broker.topic()) is not topic
+        assert (await broker.topic()).managed_ledger.entries == 2
+
+    def broken_for(producer: object) -> Any:
+        usual = Producer.on_run_added
+
+        def on_run_added(self: Producer, run: Any) -> None:
+            if self is producer:
+                raise ZeroDivisionError("broken")
+            usual(self, run)
+
+        return on_run_added
+
+    run(tmp_path, scenario)
+
+
+def test_a_defect_in_writing_a_cursor_costs_that_topic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(urgent: bool) -> None:
+        raise ZeroDivisionError("broken")
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        (position,) = await broker.publish(b"a")
+        await client.messages(1)
+        topic = await broker.topic()
+        monkeypatch.setattr(topic.subscriptions["s"].cursor, "_write_once", broken)
+        answer = await client.ack(position)
+        assert answer.error == pb.PersistenceError
+        assert "ZeroDivisionError" not in answer.message
+        assert (await client.receive("close_consumer")).consumer_id == 1
+        assert "ZeroDivisionError: broken" in caplog.text
+        await client.subscribe(1)
+        assert [each.data for each in await client.messages(1)] == [b"a"]
+        assert not (await client.ack(position)).HasField("error")
+
+    run(tmp_path, scenario)
+
+
+def test_news_of_zookeeper_that_meet_a_defect_keep_no_other_news_back() -> None:
+    made = []
+
+    def broken() -> None:
+        raise ZeroDivisionError("broken")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: made.append(str(context["exception"])))
+        store = ZooKeeperStore(
+            "127.0.0.1:1", session_timeout_ms=1000, operation_timeout_ms=1000, connect_timeout_ms=1
+        )
+        store._loop = loop
+        store._hand_over(broken)
+        store._hand_over(made.append, "the next")
+        await until(lambda: made == ["broken", "the next"])
+
+    asyncio.run(main())

@@ -530,6 +530,8 @@ def test_a_lookup_that_meets_a_defect_is_in_the_log(
         [record] = [each for each in caplog.records if each.message == "a command failed"]
         assert record.exc_info is not None
         assert record.exc_info[0] is ZeroDivisionError
+        reference = vars(record)["fields"]["reference"]
+        assert answer.message == f"The broker failed; its log says why. (reference {reference})"
         # What is refused as it should be is nothing for the log.
         caplog.clear()
         lookup = pb.CommandLookupTopic(topic="a/b", request_id=0)
@@ -569,5 +571,28 @@ def test_closing_a_topic_sends_its_clients_away_and_keeps_everything(tmp_path: P
         [again] = await client.messages(1)
         assert (again.position, again.data) == (message.position, b"x")
         assert (await broker.topic()) is not topic
+
+    run(tmp_path, scenario)
+
+
+def test_files_of_the_metadata_are_in_the_log_and_not_in_answers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        async def broken(*_: Any) -> int:
+            raise Unavailable("the metadata in /srv/secret cannot be read: [Errno 5]")
+
+        broker.topics.partitioned.metadata = broken  # type: ignore[method-assign]
+        client = await broker.client()
+        answer = await client.request(
+            pb.CommandPartitionedTopicMetadata(topic=TOPIC, request_id=0),
+            "partitionMetadataResponse",
+        )
+        assert answer.error == pb.MetadataError
+        [record] = [each for each in caplog.records if each.message == "a command is refused"]
+        fields = vars(record)["fields"]
+        assert "/srv/secret" in str(fields["error"])
+        assert "/srv" not in answer.message and "Errno" not in answer.message
+        assert answer.message.endswith(f" (reference {fields['reference']})")
 
     run(tmp_path, scenario)

@@ -373,6 +373,7 @@ cdef class Connection:
         producer = self.producers.get(send.producer_id)
         if producer is None:
             if send.producer_id in self.closed_producers:
+                self.group.handlers.on_stray_command("SEND")
                 return 0
             return self._malformed("SEND for producer %d, which is not open on this connection"
                                    % send.producer_id)
@@ -469,6 +470,8 @@ cdef class Connection:
                             ack.request_id if ack.has_request_id else None, bool(ack.has_txn))
         elif ack.has_request_id:
             self.group.handlers.on_stray_ack(self, ack.consumer_id, ack.request_id)
+        else:
+            self.group.handlers.on_stray_command("ACK")
         return 0
 
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1:
@@ -480,6 +483,8 @@ cdef class Connection:
             if not 0 < flow.permits <= PERMITS_MAX:
                 return self._malformed("a FLOW command gives no permits")
             consumer.on_flow(flow.permits)
+        else:
+            self.group.handlers.on_stray_command("FLOW")
         return 0
 
     # --- pausing -----------------------------------------------------------------------------

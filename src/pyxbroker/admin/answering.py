@@ -8,6 +8,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
 from pyxbroker.auth.authorization import authorize
+from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
@@ -26,7 +27,8 @@ async def answer(request: Request) -> Response:
     except Exception as error:
         answer = refusal_of(error)
         if answer is None:
-            log.exception("request failed", method=request.method, path=request.path)
+            about = {"method": request.method, "path": request.path}
+            reference = log.failure("request failed", error, **about)
             reason = "The broker failed to answer this request; its log says why."
-            answer = refusal(500, reason)
+            answer = refusal(500, with_reference(reason, reference))
         return answer

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from pyxbroker.admin.response import Headers, Response
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.errors import PulsarError, with_reference
+from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.metadata.store import MetadataError
 
-# Errors that are no answer by themselves: a status, and a sentence that may have the error in it.
+_log = get_logger(__name__)
+
+# Errors that are no answer by themselves: a status, and a sentence. What they say is for the log,
+# since it may name files of the broker.
 OTHERS: tuple[tuple[type[Exception], int, str], ...] = (
-    (MetadataError, 503, "The metadata store cannot answer: {}"),
+    (MetadataError, 503, "The metadata store cannot answer; the broker's log says why."),
     (asyncio.TimeoutError, 503, "The broker did not answer in time."),
 )
 
@@ -38,5 +42,8 @@ def refusal_of(error: Exception) -> Response | None:
         return refusal(error.http_status, str(error))
     for kind, status, sentence in OTHERS:
         if isinstance(error, kind):
-            return refusal(status, sentence.format(error))
+            event = "a request is refused"
+            reference = reference_of(event, error)
+            _log.warning(event, error=error, reference=reference)
+            return refusal(status, with_reference(sentence, reference))
     return None

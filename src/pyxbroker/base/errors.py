@@ -31,7 +31,7 @@ class UnknownError(PulsarError):
     """Something failed that no other code describes."""
 
     code = 0
-    sentence = "The broker failed. Its log says where."
+    sentence = "The broker failed; its log says why."
 
 
 class MetadataStoreError(PulsarError):
@@ -46,6 +46,11 @@ class PersistenceError(PulsarError):
 
     code = 2
     sentence = "The storage failed; the broker's log says why."
+
+
+def with_reference(sentence: str, reference: str) -> str:
+    """A sentence that leaves out what only the log shall tell, and where to find it there."""
+    return f"{sentence} (reference {reference})"
 
 
 class AuthenticationError(PulsarError):

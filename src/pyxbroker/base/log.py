@@ -11,13 +11,28 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import zlib
+from collections import Counter
 from contextlib import nullcontext
 from typing import TextIO
 
-from pyxbroker.base.log_limits import LineLimits, Moment, cut_traceback, text_of
+from pyxbroker.base.log_limits import (
+    CHARACTERS_MAX,
+    LINE_BYTES_MAX,
+    LineLimits,
+    Moment,
+    cut_traceback,
+    escape,
+    size_of,
+    text_of,
+)
 
 ROOT = "pyxbroker"
 _QUOTED = frozenset(" \"'=\\")
+_ESCAPED = frozenset('"\\')
+
+defects: Counter[str] = Counter()
+"""The defects of ours that were met since the process began, by the part that met them."""
 
 
 def get_logger(name: str) -> Log:
@@ -48,46 +63,87 @@ class Log:
     def error(self, event: str, **fields: object) -> None:
         self._write(logging.ERROR, event, fields)
 
-    def failure(self, event: str, error: BaseException, **fields: object) -> None:
-        """An error with the traceback of an exception that was met elsewhere."""
-        self._write(logging.ERROR, event, fields, error)
+    def failure(self, event: str, error: BaseException, /, **fields: object) -> str:
+        """A defect of ours: an error that nobody foresaw, with its traceback, is counted.
 
-    def exception(self, event: str, **fields: object) -> None:
-        """An error with the traceback of the exception that is being handled."""
-        self._write(logging.ERROR, event, fields, with_traceback=True)
+        Returns the reference by which who was told of it finds the line: it stands for the place
+        where the error was raised, so it is also that of lines that are left out as repeated.
+        """
+        reference = reference_of(event, error)
+        defects[_part(self._logger.name)] += 1
+        self._write(logging.ERROR, event, {**fields, "reference": reference}, error)
+        return reference
+
+    def exception(self, event: str, /, **fields: object) -> str:
+        """The same for the exception that is being handled."""
+        error = sys.exc_info()[1]
+        assert error is not None, "an exception is being handled"
+        return self.failure(event, error, **fields)
 
     def _write(
         self,
         level: int,
         event: str,
         fields: dict[str, object],
-        with_traceback: bool | BaseException = False,
+        with_traceback: BaseException | None = None,
     ) -> None:
         if self._logger.isEnabledFor(level):
             extra = {"fields": fields}
             self._logger.log(level, event, exc_info=with_traceback, extra=extra)
 
 
+def _part(name: str) -> str:
+    """The part of the program that a logger is of."""
+    return name.removeprefix(ROOT + ".")
+
+
+def reference_of(event: str, error: BaseException) -> str:
+    """The same for each error of a type that is raised on the same way; it tells nothing else."""
+    way = [event, type(error).__qualname__]
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        way.append(f"{code.co_filename}:{code.co_name}:{trace.tb_lineno}")
+        trace = trace.tb_next
+    return f"{zlib.crc32(' '.join(way).encode(errors='replace')):08x}"
+
+
 class LineFormatter(logging.Formatter):
-    """Makes one line of a record; only a traceback adds lines, indented."""
+    """Makes one line of a record; only a traceback adds lines, indented.
+
+    Fields for which a line has no room are left out, and counted in its field `left_out`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        part = record.name.removeprefix(ROOT + ".")
-        fields = "".join(
-            f" {key}={format_value(value)}" for key, value in getattr(record, "fields", {}).items()
-        )
+        part = _part(record.name)
         line = (
             f"{format_time(record.created)} {record.levelname} {part}"
-            f" event={format_value(record.getMessage())}{fields}"
+            f" event={format_value(record.getMessage())}"
         )
+        counts = _format_fields(getattr(record, "counts", {}))
+        room = LINE_BYTES_MAX - size_of(line) - sum(map(len, counts)) - len(" left_out=99")
+        left_out = 0
+        for field in _format_fields(getattr(record, "fields", {})):
+            size = size_of(field)
+            if size <= room:
+                line += field
+                room -= size
+            else:
+                left_out += 1
+        line += "".join((f" left_out={left_out}" if left_out else "", *counts))
         if record.exc_info:
             trace = self.formatException(record.exc_info)
             line += "".join(f"\n    {each}" for each in cut_traceback(trace.splitlines()))
         return line
 
 
+def _format_fields(fields: dict[str, object]) -> list[str]:
+    return [f" {key}={format_value(value)}" for key, value in fields.items()]
+
+
 def format_value(value: object) -> str:
-    """The value as it stands in a line: quoted when it would not be one word, never two lines."""
+    """The value as it stands in a line: quoted when it would not be one word, never two lines, and
+    of bounded length."""
     if isinstance(value, Moment):
         return format_time(value)
     if isinstance(value, float):
@@ -95,11 +151,16 @@ def format_value(value: object) -> str:
     text = text_of(value)
     if text and text.isprintable() and not _QUOTED.intersection(text):
         return text
-    escaped = "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode()
-        for each in text.replace("\\", "\\\\").replace('"', '\\"')
-    )
-    return f'"{escaped}"'
+    shown: list[str] = []
+    room = CHARACTERS_MAX
+    for each in text:
+        piece = f"\\{each}" if each in _ESCAPED else escape(each)
+        room -= len(piece)
+        if room < 0:
+            shown.append("...")
+            break
+        shown.append(piece)
+    return f'"{"".join(shown)}"'
 
 
 def format_time(seconds: float) -> str:
@@ -125,6 +186,11 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
             return
         for each in lines:
             super().emit(each)
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        self._limits.wrote(size_of(text))
+        return text
 
     def write_repeated(self, *, is_end: bool = False) -> None:
         """Writes the counts that are due, at the end all of them."""

@@ -296,9 +296,9 @@ class EmbeddedBookie:
         adds = self._adds
         while adds and adds[0][0] <= durable:
             _, adder, index, first, last = adds.popleft()
-            adder.on_adds_acked(index, first, last)
+            self._answer(adder.on_adds_acked, index, first, last)
         while self._syncs and self._syncs[0][0] <= durable:
-            self._syncs.popleft()[1](0)
+            self._answer(self._syncs.popleft()[1], 0)
         code = self._writer.failure()
         if code and not self.failure:
             self._fail(code)
@@ -306,7 +306,7 @@ class EmbeddedBookie:
             self._change_trouble()
         if self._reads:
             for tag, result in self._reader.completions():
-                self._answer_read(self._reads.pop(tag), result)
+                self._answer(self._reads.pop(tag), result)
         if (self._stalled or self._urgent) and not self.failure:
             self._retry_stalled()
         for _ in range(len(self._waiting_fences)):
@@ -318,12 +318,13 @@ class EmbeddedBookie:
         if self._on_trouble is not None:
             self._on_trouble()
 
-    def _answer_read(self, callback: ReadCallback, result: EntryBatch | int) -> None:
-        """One reader's mistake must not keep the answers from the others."""
+    @staticmethod
+    def _answer(callback: Callable[..., None], *results: object) -> None:
+        """One ledger's or reader's mistake must not keep the answers from the others."""
         try:
-            callback(result)
+            callback(*results)
         except Exception as error:
-            log.failure("a reader failed to take its entries", error)
+            log.failure("an answer of the storage was not taken in", error)
 
     def _fail(self, code: int) -> None:
         """The journal failed: nothing that is not durable now will ever be."""
@@ -333,11 +334,11 @@ class EmbeddedBookie:
         urgent, self._urgent = self._urgent, deque()
         syncs, self._syncs = self._syncs, deque()
         for _, adder, index, first, _last in adds:
-            adder.on_adds_failed(index, first, code)
+            self._answer(adder.on_adds_failed, index, first, code)
         for adder, index, run, _lac, _length, done, _flags in (*urgent, *stalled):
-            adder.on_adds_failed(index, run.first_entry_id + done, code)
+            self._answer(adder.on_adds_failed, index, run.first_entry_id + done, code)
         for _, callback in syncs:
-            callback(code)
+            self._answer(callback, code)
         if stalled:
             self._on_full(False)
         if self._on_trouble is not None:

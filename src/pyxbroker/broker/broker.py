@@ -10,8 +10,7 @@ import asyncio
 import socket
 import time
 from collections import Counter
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
 
 from pyxbroker import __version__
 from pyxbroker.base.log import get_logger
@@ -27,7 +26,7 @@ from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.broker")
@@ -107,9 +106,15 @@ class Broker:
         """From now on clients are served."""
         self._ledgers.prefetch()
         self.is_ready = True
-        self.spawn(self._check_alive())
-        self.spawn(self._check_ages())
-        self.spawn(self._delete_inactive_topics())
+        config = self.config
+        if config.keepAliveIntervalSeconds > 0:
+            self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
+        self.repeat("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
+        self.repeat(
+            "inactive topics",
+            config.brokerDeleteInactiveTopicsFrequencySeconds,
+            self.topics.delete_inactive,
+        )
 
     # --- what REST and handlers ask -----------------------------------------------------------
 
@@ -159,40 +164,36 @@ class Broker:
 
     # --- in the background --------------------------------------------------------------------
 
-    def spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Runs something until the broker stops; if it fails, so has the broker."""
-        task = self.connections.loop.create_task(coroutine)
-        task.add_done_callback(self._on_background_done)
-        self._background.append(task)
+    def repeat(self, what: str, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        """Looks after something again and again until the broker stops.
 
-    def _on_background_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.failure("a background task failed", error)
-            self.fail(f"{error!r}")
+        A defect that a look meets costs the rest of that look: the next one comes all the same.
+        """
+        repeating = self._repeat(what, interval_s, look)
+        self._background.append(self.connections.loop.create_task(repeating))
+
+    @staticmethod
+    async def _repeat(what: str, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await look()
+            except MetadataError as error:
+                log.warning("work in the background is put off", what=what, error=error)
+            except Exception as error:
+                log.failure("work in the background failed", error, what=what)
 
     def fail(self, reason: str) -> None:
-        """The broker cannot go on."""
+        """The broker cannot go on: what it was given to keep is not safe with it any more."""
         if not self.failed.done():
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        interval = self.config.keepAliveIntervalSeconds
-        if interval <= 0:
-            return
-        while True:
-            await asyncio.sleep(interval)
-            self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+        self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
 
     async def _check_ages(self) -> None:
-        while True:
-            await asyncio.sleep(AGE_CHECK_INTERVAL_S)
-            await self.topics.check_ages()
-            await self._ledgers.delete_again()
-
-    async def _delete_inactive_topics(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.brokerDeleteInactiveTopicsFrequencySeconds)
-            await self.topics.delete_inactive()
+        await self.topics.check_ages()
+        await self._ledgers.delete_again()
 
     # --- stopping -----------------------------------------------------------------------------
 

@@ -314,8 +314,8 @@ def _call(callback: Callable[[Any], None], argument: object) -> None:
     """One subscriber's mistake is logged and does not keep the news from the others."""
     try:
         callback(argument)
-    except Exception:
-        log.exception("a subscriber failed to handle what it was told", news=argument)
+    except Exception as error:
+        log.failure("a subscriber failed to handle news", error, news=argument)
 
 
 def resolve(future: asyncio.Future[Any], result: object) -> None:

@@ -407,7 +407,13 @@ class ZooKeeperStore(MetadataStore):
     def _on_arrived(self) -> None:
         self._is_wake_up_due = False
         while self._arrived:
-            self._arrived.popleft()()
+            # What one call fails at must not keep the others from being made.
+            try:
+                self._arrived.popleft()()
+            except Exception as error:
+                asyncio.get_running_loop().call_exception_handler(
+                    {"message": "news of ZooKeeper was not taken in", "exception": error}
+                )
 
     def _on_state(self, client: GatedClient, state: str) -> None:
         loop = self._loop

@@ -31,6 +31,7 @@ from pyxbroker.metadata.store import (
 )
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor_ledger import CursorLedger, recover_position
+from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
     from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -217,6 +218,10 @@ class Cursor:
             # of them met it first.
             self.managed_ledger.fail_writes(error)
             self.fail_writes(error)
+        elif not isinstance(error, (CursorError, LedgerError, MetadataError, ManagedLedgerError)):
+            # Who comes back finds the position that was written last.
+            failed = self.managed_ledger.on_defect("a cursor cannot be written", error)
+            self.failure = self._write_error(failed)
         elif not isinstance(error, Unavailable):
             self._log_failure(error)
             self.failure = self._write_error(error)
@@ -234,7 +239,9 @@ class Cursor:
                 waiter.set_exception(self.failure or self._write_error(error))
 
     def _write_error(self, error: BaseException) -> CursorError:
-        return CursorError(f"the position of {self.name} could not be written: {error}")
+        # What the metadata store says may name files, which is for the log only.
+        why = "the metadata store cannot take it" if isinstance(error, MetadataError) else error
+        return CursorError(f"the position of {self.name} could not be written: {why}")
 
     def _log_failure(self, error: BaseException) -> None:
         log.error(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from pyxbroker.base.log import get_logger
+
 if TYPE_CHECKING:
     from pyxbroker.mledger.errors import ManagedLedgerError
     from pyxbroker.turn import Turn
+
+
+log = get_logger(__name__)
 
 
 class Listener(Protocol):
@@ -42,4 +47,8 @@ class Watchers:
     def _call(self) -> None:
         self._is_due = False
         for call in tuple(self._calls):
-            call()
+            # One that fails must not keep the news from the others.
+            try:
+                call()
+            except Exception as error:
+                log.failure("news of entries was not taken in", error)

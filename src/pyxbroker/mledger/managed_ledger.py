@@ -244,9 +244,12 @@ class ManagedLedger:
         self.last_confirmed = Position(run.ledger_id, run.last_entry_id)
         self.entries_added += run.count
         self.size += run.bytes
-        run.owner.on_run_added(run)
-        if self.on_confirmed is not None:
-            self.on_confirmed(run)
+        try:
+            run.owner.on_run_added(run)
+            if self.on_confirmed is not None:
+                self.on_confirmed(run)
+        except Exception as error:
+            self.on_defect("what is stored was not taken in", error)
         self._watchers.call_at_end()
 
     def take_back(self) -> None:
@@ -359,7 +362,11 @@ class ManagedLedger:
             await patience.ask(partial(self._close_ledger, old))
             await patience.ask(self.begin_ledger)
         except (LedgerError, MetadataError) as error:
-            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {error}"))
+            log.error("there is no next ledger", managed_ledger=self.name, error=error)
+            # What the metadata store says may name files, which is for the log only.
+            is_metadata = isinstance(error, MetadataError)
+            why = "the metadata store cannot make it" if is_metadata else error
+            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {why}"))
             return
         except ManagedLedgerError:
             return
@@ -550,8 +557,15 @@ class ManagedLedger:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.failure("a task failed", error, managed_ledger=self.name)
-            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} failed: {error!r}"))
+            self.on_defect("a task failed", error)
+
+    def on_defect(self, event: str, error: BaseException) -> ManagedLedgerError:
+        """Nobody knows what of this managed ledger still holds: it ends, and is opened anew."""
+        reference = log.failure(event, error, managed_ledger=self.name)
+        told = f"{self.name} failed; the broker's log says why (reference {reference})"
+        failure = ManagedLedgerError(told)
+        self.fail(State.FAILED, failure)
+        return failure
 
     async def close(self) -> None:
         """Confirms what was appended, folds cursors into metadata, closes the current ledger.

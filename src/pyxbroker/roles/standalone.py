@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from typing import cast
+from typing import Any, cast
 
 from pyxbroker import _native
 from pyxbroker.admin.app import Application
@@ -32,6 +32,16 @@ log = get_logger("pyxbroker.standalone")
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
+def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """A callback or a task met a defect that nobody else has caught: it costs what it was for."""
+    what = {key: context[key] for key in ("handle", "future", "task") if key in context}
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        log.failure("a callback failed", error, message=context["message"], **what)
+    else:
+        log.error("the event loop complains", message=context["message"], **what, error=error)
+
+
 class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
@@ -51,12 +61,14 @@ class Standalone:
         self._web: WebServer | None = None
         self._bookie: EmbeddedBookie
         self._garbage: GarbageCollector
+        self._next_garbage = 0.0  # by the loop's clock, while space is short
 
     # --- starting -----------------------------------------------------------------------------
 
     async def start(self, storage: _native.Storage, bookie_id: str) -> None:
         """Makes the other parts, and serves the ports."""
         config = self.config
+        self.loop.set_exception_handler(_on_loop_error)
         connections = Connections(
             self.loop,
             None,
@@ -88,8 +100,8 @@ class Standalone:
             application = Application(self.broker, self)
             self._web = WebServer(application.answer, config.maxHttpServerConnections)
             await self._web.start(self._web_socket)
-        self.broker.spawn(self._collect_garbage())
-        self.broker.spawn(self._watch_space())
+        self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)
+        self.broker.repeat("space", config.diskCheckInterval / 1000, self._look_at_space)
 
     def _on_full(self, full: bool) -> None:
         self.broker.publish_gate.set_full(full)
@@ -132,6 +144,10 @@ class Standalone:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""
         return self._garbage.unknown_ledgers
 
+    def stray_commands(self) -> dict[str, int]:
+        """Commands that came for what is not open on their connection, by their names."""
+        return self.broker.handlers.stray_commands
+
     def disk_usage(self) -> dict[str, tuple[int, int]]:
         """(free, total) bytes of each file system, by the first directory that is on it."""
         return {
@@ -142,30 +158,22 @@ class Standalone:
     # --- in the background --------------------------------------------------------------------
 
     async def _collect_garbage(self) -> None:
-        while True:
-            await asyncio.sleep(max(self.config.gcWaitTime / 1000, 1.0))
-            await self._collect_garbage_now()
-
-    async def _collect_garbage_now(self) -> None:
         try:
             await self._garbage.collect()
         except MetadataError as error:
             log.warning("garbage collection is put off", error=error)
 
-    async def _watch_space(self) -> None:
+    async def _look_at_space(self) -> None:
         """Looks at the disks; while one is short, frees what nobody needs any more."""
         state = self.storage_state
-        next_garbage = 0.0
-        while True:
-            await asyncio.sleep(self.config.diskCheckInterval / 1000)
-            state.check()
-            if state.is_short:
-                await self.broker.topics.free_space()
-                if self.loop.time() >= next_garbage:
-                    next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
-                    await self._collect_garbage_now()
-            if reserves := state.missing_reserves():
-                await self.loop.run_in_executor(None, make_reserves, reserves)
+        state.check()
+        if state.is_short:
+            await self.broker.topics.free_space()
+            if self.loop.time() >= self._next_garbage:
+                self._next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
+                await self._collect_garbage()
+        if reserves := state.missing_reserves():
+            await self.loop.run_in_executor(None, make_reserves, reserves)
 
     # --- stopping -----------------------------------------------------------------------------
 

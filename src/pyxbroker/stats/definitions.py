@@ -260,3 +260,19 @@ PROCESS = (
     Stat("open_files", "Open file descriptors.", "process_open_fds"),
     Stat("open_files_max", "File descriptors that may be open.", "process_max_fds"),
 )
+
+# Of defects in this broker, by the part that met them, whose name the log's lines have as well.
+DEFECTS = Stat(
+    "",
+    "Errors that nobody foresaw; each costs what it was met for, and is in the log.",
+    "pyxbroker_defects_total",
+    kind=COUNTER,
+)
+
+# Of commands that change nothing, by their names.
+STRAY_COMMANDS = Stat(
+    "",
+    "Commands for a producer or consumer that is not open on their connection, and dropped.",
+    "pyxbroker_stray_commands_total",
+    kind=COUNTER,
+)

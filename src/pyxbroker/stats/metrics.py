@@ -12,6 +12,7 @@ from operator import add
 from typing import NamedTuple, Protocol
 
 from pyxbroker import __version__
+from pyxbroker.base.log import defects
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.definitions import GAUGE, Stat
@@ -97,6 +98,9 @@ class MetricsSource(Protocol):
 
     def unknown_ledgers(self) -> Sequence[int]: ...
 
+    def stray_commands(self) -> Mapping[str, int]:
+        """How many commands came for what is not open on their connection, by their names."""
+
 
 class Storage(NamedTuple):
     """What is stored, and where; the fields of definitions.STORAGE besides."""
@@ -131,6 +135,8 @@ class Collector:
                 source.storage_stats(),
             )
         )
+        sample.write_counted(definitions.DEFECTS, "kind", defects)
+        sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         return sample
 
 
@@ -156,6 +162,7 @@ class Sample:
         self._whole: list[Number] = [0] * (1 + len(definitions.TOPIC))  # of all namespaces
         self._process = ""
         self._storage = ""
+        self._counted = ""
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -262,6 +269,7 @@ class Sample:
         for stat, value in zip((definitions.TOPICS, *definitions.TOPIC), self._whole, strict=True):
             yield self._single(stat._replace(series=stat.broker_series), value)
         yield self._storage
+        yield self._counted
 
     def _forget(self) -> Iterator[None]:
         for table in self._tables():
@@ -269,6 +277,14 @@ class Sample:
 
     def _single(self, stat: Stat, value: Number) -> str:
         return family(stat.series, stat.help, stat.kind, [(braced(self._cluster), value)])
+
+    def write_counted(self, stat: Stat, label: str, counts: Mapping[str, int]) -> None:
+        """Takes a number for each value of a label; there is no series before the first."""
+        rows = [
+            (braced(f'{self._cluster},{label}="{escaped(value)}"'), count)
+            for value, count in counts.items()
+        ]
+        self._counted += family(stat.series, stat.help, stat.kind, rows)
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""

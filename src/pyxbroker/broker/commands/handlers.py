@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,10 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     TooManyRequests,
     UnknownError,
+    with_reference,
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text
@@ -106,15 +108,16 @@ class LookupLimit:
             self.admitted_now -= 1
 
 
-def as_pulsar_error(error: Exception) -> PulsarError:
-    """The error that a client is told for anything that went wrong."""
-    if isinstance(error, PulsarError):
-        return error
+def as_pulsar_error(error: Exception, reference: str) -> PulsarError:
+    """The error that a client is told for anything that went wrong but a refusal.
+
+    What nobody foresaw, and files of the broker, are only in the log, under the reference.
+    """
     if isinstance(error, MetadataError):
-        return MetadataStoreError(str(error))
+        return MetadataStoreError(with_reference(MetadataStoreError.sentence, reference))
     if isinstance(error, (LedgerError, ManagedLedgerError, CursorError)):
         return PersistenceError(str(error))
-    return UnknownError(f"The broker failed: {error!r}. Its log says where.")
+    return UnknownError(with_reference(UnknownError.sentence, reference))
 
 
 class Handlers:
@@ -123,7 +126,8 @@ class Handlers:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
-        commands = TopicCommands(broker)
+        self.stray_commands: Counter[str] = Counter()
+        commands = TopicCommands(broker, self.on_stray_command)
         lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
@@ -242,6 +246,12 @@ class Handlers:
         )
         producer.refuse(sequence_id, highest_sequence_id, error)
 
+    def on_stray_command(self, name: str) -> None:
+        """A SEND, ACK or FLOW for what is not open here (any more): it changes nothing, and its
+        client waits for no answer.
+        """
+        self.stray_commands[name] += 1
+
     def on_stray_ack(self, connection: Connection, consumer_id: int, request_id: int) -> None:
         """An ACK for a consumer that is not open here, whose client waits for an answer."""
         reason = f"Consumer {consumer_id} is not open on this connection."
@@ -332,16 +342,17 @@ class Handlers:
     @staticmethod
     def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
         """The error that the client of a failed command gets; the log gets what caused it."""
-        refusal = as_pulsar_error(error)
-        if refusal is error:
-            return refusal
+        if isinstance(error, PulsarError):
+            return error
         about = {"peer": connection.peer, "command": type(message).__name__}
-        if isinstance(refusal, UnknownError):
-            log.failure("a command failed", error, **about)
+        if isinstance(error, (MetadataError, LedgerError, ManagedLedgerError, CursorError)):
+            # The storage or the metadata cannot do it now; where that comes from they say.
+            event = "a command is refused"
+            reference = reference_of(event, error)
+            log.warning(event, **about, error=error, reference=reference)
         else:
-            # The storage or the metadata store cannot do it now; its own lines say why.
-            log.warning("a command is refused", **about, error=error)
-        return refusal
+            reference = log.failure("a command failed", error, **about)
+        return as_pulsar_error(error, reference)
 
     def _refuse(self, connection: Connection, command: Any) -> None:
         """What is not built, or not for a broker, answers its request with a sentence."""

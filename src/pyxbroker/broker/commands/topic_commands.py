@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, on_stray_command: Callable[[str], None]) -> None:
         self._broker = broker
+        self._on_stray_command = on_stray_command
         self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
@@ -247,6 +249,7 @@ class TopicCommands:
     def handle_redeliver(self, connection: Connection, message: Any) -> None:
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None:
+            self._on_stray_command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
             return
         subscription: Subscription = consumer.subscription
         if message.message_ids and subscription.kind in INDIVIDUAL:

@@ -36,6 +36,7 @@ class Dispatcher:
     """What goes to the consumers of a subscription, and when."""
 
     __slots__ = (
+        "_abandoned",
         "_goes_on",
         "_reading",
         "_round",
@@ -78,6 +79,7 @@ class Dispatcher:
         self._reading = False
         self._round = 0  # grows when a read that is under way has become useless
         self._goes_on = False  # a later turn does
+        self._abandoned = False
         self.trouble: ReadTrouble | None = None  # since a read went wrong
 
     def _after_mark(self) -> Position:
@@ -126,6 +128,26 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
+        if self._abandoned:
+            return
+        try:
+            self._do_what_is_possible()
+        except Exception as error:
+            self._on_defect(error)
+
+    def _on_defect(self, error: Exception) -> None:
+        """What is out and what is next cannot be relied on any more."""
+        if not self._abandoned:
+            self._abandoned = True
+            self.subscription.on_defect(error)
+
+    def abandon(self) -> None:
+        """Another dispatcher takes its place: this one does nothing any more."""
+        self._abandoned = True
+        self.source.unwatch(self.wake)
+        self.redelivery.stop()
+
+    def _do_what_is_possible(self) -> None:
         replay, steps_max = self.replay, STEPS_MAX
         delayed = None if replay is None else replay.delayed
         if replay is not None and delayed is not None:
@@ -304,6 +326,14 @@ class Dispatcher:
         started_in = self._round
 
         def on_read(result: EntryBatch | LedgerError) -> None:
+            if self._abandoned:
+                return
+            try:
+                take(result)
+            except Exception as error:
+                self._on_defect(error)
+
+        def take(result: EntryBatch | LedgerError) -> None:
             trouble = self.trouble
             if isinstance(result, EntryBatch):
                 self._reading = False

@@ -72,9 +72,7 @@ class Failover(FromMark):
         self._chooser.active = None
         self._dispatcher.rewind()
         if self._chosen is None:
-            if self._switching is not None:
-                self._switching.cancel()
-                self._switching = None
+            self.stop()
             return
         delay_s = self._topic.policies.failover_delay_s
         if delay_s <= 0:
@@ -82,6 +80,11 @@ class Failover(FromMark):
         elif self._switching is None:
             turn = self._topic.turn
             self._switching = self._topic.loop.call_later(delay_s, turn.run, self._switch)
+
+    def stop(self) -> None:
+        if self._switching is not None:
+            self._switching.cancel()
+            self._switching = None
 
     def _switch(self) -> None:
         self._switching = None

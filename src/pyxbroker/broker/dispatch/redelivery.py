@@ -36,6 +36,9 @@ class FromMark:
         self._holders.sole = None
         self._dispatcher.rewind()
 
+    def stop(self) -> None:
+        """Nothing comes again by itself any more."""
+
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """A consumer has acknowledged entries one by one; the cursor knows it already."""
         self._holders.settle(run, consumer, self._dispatcher.acks, self.counts)
@@ -77,6 +80,10 @@ class OneByOne(FromMark):
             consumer.clear_pending()
             self._dispatcher.rewind()
         self._holders.remove(consumer)
+
+    def stop(self) -> None:
+        if self.replay.delayed is not None:
+            self.replay.delayed.stop()
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):

@@ -13,6 +13,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     SubscriptionBusy,
 )
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
+log = get_logger("pyxbroker.subscription")
 
 # What marks a cursor whose position other clusters shall know, with the value 1.
 REPLICATED_SUBSCRIPTION = "pulsar.replicated.subscription"
@@ -231,6 +233,35 @@ class Subscription:
             if each is not but:
                 connection.send_frame(replies.close_consumer(each.consumer_id))
             self.remove_consumer(each)
+
+    def on_defect(self, error: Exception) -> None:
+        """The dispatcher has met an error that nobody foresaw: its consumers are sent away, and
+        get another one when they come back. Other subscriptions notice nothing.
+        """
+        log.failure(
+            "a subscription cannot go on; its consumers are sent away",
+            error,
+            topic=self.topic.name,
+            subscription=self.name,
+        )
+        # What meets it is in the middle of something with these consumers.
+        self.topic.turn.at_end(self._begin_anew)
+
+    def _begin_anew(self) -> None:
+        former = self.dispatcher
+        going = list(former.consumers)
+        former.abandon()
+        self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
+        self.kind = SubscriptionType.EXCLUSIVE
+        for each in going:
+            each.closed = True
+            self._past_msg_out += each.msg_out
+            self._past_bytes_out += each.bytes_out
+            each.clear_pending()
+            each.connection.consumers.pop(each.consumer_id, None)
+            each.connection.send_frame(replies.close_consumer(each.consumer_id))
+        self.topic.on_used()
+        self.topic.drop_unused_reader(self)
 
     def tell_end(self) -> None:
         """Tells consumers, once each, when nothing will ever come for the subscription."""

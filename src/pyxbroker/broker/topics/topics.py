@@ -221,7 +221,8 @@ class Topics:
                 raise PersistenceError(f"Topic {name} cannot be opened: {error}.") from error
             # Nothing of it is kept: the next request begins anew.
             log.error("a topic cannot be opened now", topic=name, error=error)
-            raise ServiceNotReady(f"Topic {name} cannot be opened now: {error}.") from error
+            why = "the metadata store cannot answer" if isinstance(error, Unavailable) else error
+            raise ServiceNotReady(f"Topic {name} cannot be opened now: {why}.") from error
 
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
