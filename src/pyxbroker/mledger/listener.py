@@ -26,6 +26,8 @@ class Listener(Protocol):
 class Watchers:
     """Who waits for more entries: called once in each turn that brought some, at its end."""
 
+    __slots__ = ("_calls", "_is_due", "_turn")  # there is one for each of many topics
+
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
         self._calls: dict[Callable[[], None], None] = {}  # in their order

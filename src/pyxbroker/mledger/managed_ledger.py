@@ -91,7 +91,6 @@ class ManagedLedger:
         self._current_since = 0.0
         self._waiting: deque[EntryRun] = deque()
         self._watchers = Watchers(ledgers.turn)
-        self.watch, self.unwatch = self._watchers.add, self._watchers.remove
         self._readers: dict[int, ReadHandle] = {}
         self._failure: ManagedLedgerError | None = None
         self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
@@ -99,6 +98,14 @@ class ManagedLedger:
         self._trimming = False
         self._closing = False
         self._info_lock = asyncio.Lock()
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Calls wake once in each turn that brought entries, at its end, until unwatch(wake)."""
+        self._watchers.add(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Nothing happens when it does not watch."""
+        self._watchers.remove(wake)
 
     # --- the list -----------------------------------------------------------------------------
 

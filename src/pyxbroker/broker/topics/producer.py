@@ -43,7 +43,8 @@ class Producer(ProducerState):
         self.metadata = metadata
         self.rates: Rates | None = None  # once somebody asked for them
         self._waiting_idle: list[asyncio.Future[None]] = []
-        self._publications: deque[Publication] = deque()  # that wait for their turn, in order
+        # Those that wait for their turn, in order. Few producers ever have one.
+        self._publications: deque[Publication] | tuple[()] = ()
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
@@ -65,12 +66,12 @@ class Producer(ProducerState):
         refused = Publication(self.run_of_refused(sequence_id, highest_sequence_id))
         refused.refuse(0, error)
         refused.sends_before = self._sends_behind - 1
-        self._publications.append(refused)
+        self._wait_for_turn(refused)
 
     def publish_rest(self, publication: Publication, append: Append) -> None:
         """Appends what the topic's steps have left of a run, and answers the rest in its turn."""
         publication.sends_before = self._sends_behind - publication.run.count
-        self._publications.append(publication)
+        self._wait_for_turn(publication)
         try:
             publication.append_rest(append)
         except ManagedLedgerError as error:
@@ -145,13 +146,13 @@ class Producer(ProducerState):
         refused = Publication.of_refused(run, error)
         if behind := self._sends_behind:
             refused.sends_before = behind - run.count
-            self._publications.append(refused)
+            self._wait_for_turn(refused)
         else:
             # What is behind it was not appended whole.
             at = max(at for at, each in enumerate(self._publications) if each.sends_before)
             refused.sends_before = self._publications[at].sends_before - run.count
             self._publications[at].sends_before = 0
-            self._publications.insert(at, refused)
+            self._wait_for_turn(refused, at)
         self._answer_what_is_due()
 
     @property
@@ -159,6 +160,11 @@ class Producer(ProducerState):
         """How many came after the last publication and are not answered."""
         counted = sum(each.sends_before + each.run.count for each in self._publications)
         return self.pending_sends - counted
+
+    def _wait_for_turn(self, publication: Publication, at: int | None = None) -> None:
+        if not isinstance(self._publications, deque):
+            self._publications = deque()
+        self._publications.insert(len(self._publications) if at is None else at, publication)
 
     def _answer_what_is_due(self) -> None:
         waiting = self._publications
