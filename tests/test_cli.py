@@ -17,12 +17,12 @@ import pytest
 from harness import wire
 from harness.raw import RawConnection
 
-from command_line import ANY_PORTS, TIMEOUT_S, error_line, read_banner, run, standalone
+from command_line import ANY_PORTS, COMMAND, TIMEOUT_S, error_line, read_banner, run, standalone
 from pyxbroker import __version__
 from pyxbroker.cli.data_directory import DataDirectory, DataDirectoryError
 
 # What must not be imported before the broker's port is served.
-HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar")
+HEAVY = ("kazoo", "prometheus_client", "rich", "pulsar", "click", "shutil")
 
 
 def test_version_is_quick_and_light() -> None:
@@ -30,7 +30,7 @@ def test_version_is_quick_and_light() -> None:
     assert finished.returncode == 0
     assert finished.stdout.startswith(f"pyxbroker {__version__} (Python 3.")
     assert run("--version").stdout == f"pyxbroker {__version__}\n"
-    code = "import sys, pyxbroker.cli as c; c.main(['version'], standalone_mode=False)"
+    code = "import sys, pyxbroker.cli as c; c.main(['version'])"
     listing = subprocess.run(
         [sys.executable, "-c", f"{code}; print(*sys.modules)"],
         capture_output=True,
@@ -78,6 +78,7 @@ def test_wrong_usage_is_two(arguments: list[str]) -> None:
         (["standalone", "--Brokerport=1"], "did you mean --broker-port or --web-port?"),
         (["metadata", "check", "--jso"], "No such option '--jso'; did you mean --json?"),
         (["config", "--xyzzy"], "No such option '--xyzzy'."),
+        (["version", "-x"], "No such option '-x'."),
         (
             ["standalone", "--set", "maxmesagesize=1"],
             "; did you mean maxMessageSize?",
@@ -91,6 +92,54 @@ def test_a_name_that_is_nearly_right_is_answered_with_the_nearest(
     finished = run(*arguments)
     assert (finished.returncode, finished.stdout) == (2, "")
     assert finished.stderr.rstrip().endswith(answer)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (
+            ["standalone", "--web-port", "-1"],
+            "--web-port: '-1' is not a port; expected 0 to 65535.",
+        ),
+        (["standalone", "--log-level", "loud"], "'DEBUG', 'INFO', 'WARNING', 'ERROR'"),
+        (["standalone", "--data"], "--data: expected one argument"),
+        (["standalone", "extra"], "Unexpected argument 'extra'."),
+        (["standalone", "--set", "a"], "expected KEY=VALUE with a key of `pyxbroker config"),
+        (["metadata", "--data", "x", "check"], "No such option '--data'."),
+        (["metadata", "backup", "a", "b"], "Unexpected argument 'b'."),
+    ],
+)
+def test_a_value_that_cannot_be_is_answered_with_what_can(
+    arguments: list[str], answer: str
+) -> None:
+    finished = run(*arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert answer in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [[], ["metadata"]])
+def test_a_command_that_is_left_out_is_answered_with_the_help(arguments: list[str]) -> None:
+    finished = run(*arguments)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert finished.stderr == run(*arguments, "--help").stdout
+
+
+def test_of_settings_that_are_given_again_the_last_wins_and_all_count(tmp_path: Path) -> None:
+    pairs = ["bindAddress=127.0.0.1", "bindAddress=192.0.2.1", "journalSyncData=true"]
+    options = [word for pair in pairs for word in ("--set", pair)]
+    finished = run("standalone", "--data", tmp_path, *ANY_PORTS, *options, "--log-level", "debug")
+    assert finished.returncode == 1
+    assert "no address 192.0.2.1 (bindAddress)." in error_line(finished)
+
+
+@pytest.mark.parametrize("arguments", [["config"], ["version"]])
+def test_a_reader_that_has_gone_ends_a_command_without_words(arguments: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert process.communicate(timeout=TIMEOUT_S)[1] == b""
+    assert process.returncode == 1
 
 
 def test_banner_rest_and_a_clean_stop(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
-from click.testing import CliRunner, Result
 
-from command_line import run, standalone
+from command_line import COMMAND, TIMEOUT_S, run, standalone
 from pyxbroker.bookie.cookie import FILE, cookie_text
+from pyxbroker.cli import main
 from pyxbroker.cli.data_directory import DataDirectory
-from pyxbroker.cli.metadata import command
 from pyxbroker.metadata import maintenance
 from pyxbroker.metadata.findings import Finding, Severity
 from pyxbroker.metadata.maintenance import CopyInfo, RestoreSummary
@@ -58,12 +61,24 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return answers
 
 
-def call(data: Path, *arguments: str, answer: str = "") -> Result:
+class Result(NamedTuple):
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def call(data: Path, *arguments: str, answer: str | None = "") -> Result:
+    """Runs a command in this process, with the answer on its stdin, or with none."""
     name, *options = arguments
-    result = CliRunner().invoke(
-        command, [name, "--data", str(data), *options], input=answer, catch_exceptions=False
-    )
-    return result
+    out, err = io.StringIO(), io.StringIO()
+    code: Any = 0
+    stdin = None if answer is None else io.StringIO(answer)
+    with redirect_stdout(out), redirect_stderr(err), patch("sys.stdin", stdin):
+        try:
+            main(["metadata", name, "--data", str(data), *options])
+        except SystemExit as end:
+            code = end.code
+    return Result(code, out.getvalue(), err.getvalue())
 
 
 def finding(severity: Severity, data: Path) -> Finding:
@@ -133,11 +148,12 @@ def test_backup_goes_where_it_is_told_and_names_the_file(
 def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, Any]) -> None:
     aside = data / "metadata" / "metadata.db.before"
     asked["restore"] = RestoreSummary(data / "c", 12, 3, 1, aside, [])
-    for answer in ("n\n", ""):
+    for answer in ("n\n", "", None):
         refused = call(data, "restore", answer=answer)
         assert refused.exit_code == 1
         assert "restore of" not in asked
         assert "is set aside and made anew from the newest intact copy" in refused.stderr
+        assert refused.stderr.endswith("pyxbroker: Nothing was changed.\n")
     result = call(data, "restore", answer="y\n")
     assert result.exit_code == 0
     assert asked["restore of"] == (data / "metadata", None, True)
@@ -145,6 +161,24 @@ def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, An
     assert f"What was there before is {aside} now." in result.stdout
     call(data, "restore", "--yes", "--copy", "/backup/monday", "--without-changes", "--json")
     assert asked["restore of"] == (data / "metadata", Path("/backup/monday"), False)
+
+
+def test_ctrl_c_at_the_question_changes_nothing(data: Path) -> None:
+    before = {*data.rglob("*")}
+    process = subprocess.Popen(
+        [*COMMAND, "metadata", "restore", "--data", str(data)],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stderr is not None
+    asked = b""
+    while not asked.endswith(b"[y/N]: "):
+        asked += (byte := process.stderr.read(1))
+        assert byte, asked
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=TIMEOUT_S)
+    assert (process.returncode, err) == (1, b"\npyxbroker: Interrupted.\n")
+    assert {*data.rglob("*")} == {*before, data / "pyxbroker.lock"}
 
 
 def test_ledgers_that_nobody_knows_are_named_and_given_up_only_when_asked(
@@ -272,7 +306,7 @@ def test_repair_writes_a_cookie_again(served: Path, asked: dict[str, Any]) -> No
         damage()
         checked = call(served, "check")
         repaired = call(served, "repair")
-        assert repaired.exit_code == 0, repaired.output
+        assert repaired.exit_code == 0, repaired
         assert f"repaired: {file}: the cookie " in repaired.stdout
         assert file.read_text() == text
         if damage in damages[:2]:

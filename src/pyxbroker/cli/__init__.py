@@ -1,29 +1,39 @@
 """The command line: `pyxbroker <command>`, one file per command.
 
-A command's file is imported when the command is run (or when the help lists it), so that
-`pyxbroker version` does not pay for the broker, nor the broker for the other commands.
+A command's file is imported when the command is run, so that `pyxbroker version` does not pay for
+the broker, nor the broker for the other commands. Its function `command` takes the arguments that
+follow the command's name.
 
 Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stderr; 2 wrong usage.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
-from collections.abc import Iterable
-
-import click
+import os
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
 
 from pyxbroker import __version__
 
-# The command's name, and the module whose attribute `command` it is.
+# Each command, and what the help says about it; its module has its name.
 COMMANDS = {
-    "standalone": "pyxbroker.cli.standalone",
-    "metadata": "pyxbroker.cli.metadata",
-    "config": "pyxbroker.cli.config",
-    "version": "pyxbroker.cli.version",
+    "standalone": "Serve a whole Pulsar in one process: broker, storage, metadata and REST.",
+    "metadata": "Check, back up, restore and repair the embedded metadata.",
+    "config": "Print every setting with its default and its meaning.",
+    "version": "Print the version of pyxbroker and of the Python that runs it.",
 }
 
-EPILOG = """\b
+ABOUT = """\
+A message broker that speaks Apache Pulsar's protocols.
+
+Start one with `pyxbroker standalone`; any Pulsar client can then use
+pulsar://localhost:6650.
+"""
+
+EXAMPLES = """\
 Examples:
   pyxbroker standalone                      a broker on 6650 and 8080, data in ./data/standalone
   pyxbroker standalone --data /srv/pulsar   the same, its data there
@@ -33,63 +43,116 @@ Examples:
 """
 
 
-class Command(click.Command):
-    """A command that answers an option that it has not with the nearest ones."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs one command. Raises SystemExit unless it is done."""
+    try:
         try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            names = [name for each in self.get_params(ctx) for name in each.opts]
-            raise no_such("option", error.option_name, names, ctx) from None
+            _run(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            if sys.stdout is not None:  # as it is when the process was started without one
+                sys.stdout.flush()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        fail("Interrupted.")
+    except BrokenPipeError:
+        # Who read has seen enough, as `head` does. Python writes what is left when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
-class Group(Command, click.Group):
-    """A group of such commands that answers a command that it has not in the same way."""
-
-    command_class = Command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if self.get_command(ctx, name) is None and not name.startswith("-"):
-            raise no_such("command", name, self.list_commands(ctx), ctx)
-        return super().resolve_command(ctx, args)
+def _run(arguments: Sequence[str]) -> None:
+    group = Group("", ABOUT, COMMANDS, EXAMPLES)
+    group.options.add_argument(
+        "--version",
+        action="version",
+        version=f"pyxbroker {__version__}",
+        help="Show the version and exit.",
+    )
+    name, rest = group.choose(arguments)
+    importlib.import_module(f"pyxbroker.cli.{name}").command(rest)
 
 
-def no_such(
-    what: str, name: str, names: Iterable[str], ctx: click.Context | None = None
-) -> click.UsageError:
+def fail(sentence: str) -> NoReturn:
+    """Ends the process with an error that is not one of usage."""
+    print(f"pyxbroker: {sentence.rstrip('.')}.", file=sys.stderr)
+    sys.exit(1)
+
+
+def no_such(what: str, name: str, names: Iterable[str]) -> str:
     """The answer to the name of something that there is not; `names` are those that there are."""
     from pyxbroker.base.near_names import did_you_mean
 
     meant = did_you_mean(name, names)
-    return click.UsageError(f"No such {what} {name!r}" + (f"; {meant}" if meant else "."), ctx)
+    return f"No such {what} {name!r}" + (f"; {meant}" if meant else ".")
 
 
-class CommandGroup(Group):
-    """A group that knows its commands by name and imports one when it is needed."""
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Writes usage as it writes the titles of our groups."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
-            return None
-        command: click.Command = importlib.import_module(module).command
-        return command
 
+class Parser(argparse.ArgumentParser):
+    """The options of one command; a wrong one is answered in one sentence, with the nearest names.
 
-@click.group(
-    cls=CommandGroup,
-    epilog=EPILOG,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
-@click.version_option(__version__, prog_name="pyxbroker", message="%(prog)s %(version)s")
-def main() -> None:
-    """A message broker that speaks Apache Pulsar's protocols.
-
-    Start one with `pyxbroker standalone`; any Pulsar client can then use pulsar://localhost:6650.
+    Options are added to `options`: a group does not make a formatter for each, which would import
+    shutil for the width of the terminal.
     """
+
+    def __init__(self, name: str, about: str, arguments: str = "[OPTIONS]") -> None:
+        prog = f"pyxbroker {name}".rstrip()
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {arguments}",
+            description=about,
+            formatter_class=HelpFormatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.options = self.add_argument_group("Options")
+        self.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The values of the options. Ends the process for wrong usage, or after the help."""
+        values, unknown = self.parse_known_args(arguments)
+        for each in unknown:
+            name = each.partition("=")[0]
+            if each.startswith("-") and name.strip("-"):
+                self.error(no_such("option", name, self._option_string_actions))
+            if each != "--":
+                self.error(f"Unexpected argument {each!r}.")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        help_command = f"Try '{self.prog} --help' for help."
+        self.exit(2, f"{self.format_usage()}{help_command}\n\nError: {message}\n")
+
+
+class Group(Parser):
+    """The options of a command that has commands of its own."""
+
+    def __init__(self, name: str, about: str, commands: Mapping[str, str], examples: str) -> None:
+        super().__init__(name, about, "[OPTIONS] COMMAND [ARGS]...")
+        self.epilog = examples
+        self.commands = commands
+        width = max(map(len, commands))
+        lines = (f"{each:{width}}  {summary}" for each, summary in commands.items())
+        self.add_argument_group("Commands", "\n".join(lines))
+
+    def choose(self, arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """The command, and its arguments; no option of a group takes a value."""
+        words = (at for at, each in enumerate(arguments) if not each.startswith("-"))
+        at = next(words, len(arguments))
+        self.parse(arguments[:at])
+        if at == len(arguments):
+            self.exit(2, self.format_help())
+        if arguments[at] not in self.commands:
+            self.error(no_such("command", arguments[at], self.commands))
+        return arguments[at], arguments[at + 1 :]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+from collections.abc import Sequence
 
-import click
-
-from pyxbroker.cli import Command
+from pyxbroker.cli import Parser
 from pyxbroker.settings.config import SECTIONS
 from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
 from pyxbroker.settings.schema import Setting, Value
@@ -26,6 +26,14 @@ used stops the start with its place, its key and what was expected.
 
 *Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads
 anew at each use. There is no way to change them yet but a restart.
+"""
+
+ABOUT = """\
+Print every setting with its default and its meaning.
+
+Example:
+  pyxbroker config > my.conf      # then change what you need
+  pyxbroker standalone --config my.conf
 """
 
 
@@ -75,15 +83,14 @@ def _row(key: str, row: Setting) -> str:
     return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{not_yet}{dynamic} |"
 
 
-@click.command(cls=Command)
-@click.option("--sample", "form", flag_value="sample", default="sample", help="A sample file.")
-@click.option("--markdown", "form", flag_value="markdown", help="The reference page.")
-def command(form: str) -> None:
-    """Print every setting with its default and its meaning.
-
-    \b
-    Example:
-      pyxbroker config > my.conf      # then change what you need
-      pyxbroker standalone --config my.conf
-    """
-    click.echo(markdown() if form == "markdown" else sample(), nl=False)
+def command(arguments: Sequence[str]) -> None:
+    parser = Parser("config", ABOUT)
+    for form, about in (
+        ("sample", "A sample file, as without an option."),
+        ("markdown", "The reference page."),
+    ):
+        parser.options.add_argument(
+            f"--{form}", dest="form", action="store_const", const=form, help=about
+        )
+    form = parser.parse(arguments).form
+    sys.stdout.write(markdown() if form == "markdown" else sample())

@@ -13,16 +13,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import click
 
 from pyxbroker import __version__
 from pyxbroker.base.log import configure, get_logger, write_repeated
 from pyxbroker.base.properties import ConfigError
-from pyxbroker.cli import Command, no_such
+from pyxbroker.cli import Parser, fail, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
 
@@ -31,9 +30,26 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.standalone")
 
-PORT = click.IntRange(0, PORT_MAX)
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+BOLD = "\x1b[1m{}\x1b[0m"
 JOURNAL_CHECK_INTERVAL_S = 0.5
 LOG_INTERVAL_S = 5.0
+
+ABOUT = """\
+Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
+
+A message that was acknowledged is on disk: it survives kill -9 and a power
+cut. Settings come from FILE, from PULSAR_PREFIX_<key> in the environment,
+and from the options here.
+
+Examples:
+  pyxbroker standalone
+  pyxbroker standalone --data /srv/pulsar --config standalone.conf
+  pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
+  pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
+  pyxbroker standalone --set maxMessageSize=10485760
+  pyxbroker standalone --accept-loss                         # a lost file has no backup
+"""
 
 BANNER = """\
 {title} is ready in {ready_ms} ms
@@ -61,106 +77,99 @@ class StartError(Exception):
     """The process cannot start or go on; the message is the sentence to show."""
 
 
-@click.command(cls=Command)
-@click.option(
-    "--data",
-    metavar="DIR",
-    default=DEFAULT_DATA,
-    show_default=True,
-    help="Where messages and metadata are kept; made when missing.",
-)
-@click.option(
-    "--config", "file", metavar="FILE", help="A standalone.conf or broker.conf of Pulsar."
-)
-@click.option(
-    "--broker-port", type=PORT, metavar="N", help="Port of the binary protocol [6650]; 0: any free."
-)
-@click.option(
-    "--web-port", type=PORT, metavar="N", help="Port of REST and /metrics [8080]; 0: any free."
-)
-@click.option(
-    "--metadata",
-    metavar="URL",
-    help="Metadata store: zk:host:port[,host:port][/chroot]; otherwise embedded in DIR.",
-)
-@click.option(
-    "--set",
-    "pairs",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Any other setting; may be given several times.",
-)
-@click.option(
-    "--accept-loss",
-    is_flag=True,
-    help="Start without the files that are missing; the log names what is lost with each.",
-)
-@click.option(
-    "--log-level",
-    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
-    default="INFO",
-    show_default=True,
-    help="What the log on stderr tells.",
-)
-def command(
-    data: str,
-    file: str | None,
-    broker_port: int | None,
-    web_port: int | None,
-    metadata: str | None,
-    pairs: tuple[str, ...],
-    accept_loss: bool,
-    log_level: str,
-) -> None:
-    """Serve a whole Pulsar in one process: broker, storage, metadata and admin REST.
-
-    A message that was acknowledged is on disk: it survives kill -9 and a power cut. Settings come
-    from FILE, from PULSAR_PREFIX_<key> in the environment, and from the options here.
-
-    \b
-    Examples:
-      pyxbroker standalone
-      pyxbroker standalone --data /srv/pulsar --config standalone.conf
-      pyxbroker standalone --broker-port 0 --web-port 0          # any free ports; the banner tells
-      pyxbroker standalone --metadata zk:127.0.0.1:2181/pulsar
-      pyxbroker standalone --set maxMessageSize=10485760
-      pyxbroker standalone --accept-loss                         # a lost file has no backup
-    """
-    configure(log_level.upper())
-    options = {
-        "brokerServicePort": broker_port,
-        "webServicePort": web_port,
-        "metadataStoreUrl": metadata,
+def command(arguments: Sequence[str]) -> None:
+    options = _parser().parse(arguments)
+    configure(options.log_level)
+    named = {
+        "brokerServicePort": options.broker_port,
+        "webServicePort": options.web_port,
+        "metadataStoreUrl": options.metadata,
     }
-    overrides = {key: str(value) for key, value in options.items() if value is not None}
-    overrides.update(_parse_pairs(pairs))
+    overrides = {key: str(value) for key, value in named.items() if value is not None}
+    overrides.update(options.set)
     try:
-        config = Config.load(Path(file) if file else None, os.environ, overrides)
+        config = Config.load(
+            Path(options.config) if options.config else None, os.environ, overrides
+        )
         if config.unknown:
             log.warning("settings that are not implemented", keys=config.explain_unknown())
-        directory = DataDirectory(Path(data))
+        directory = DataDirectory(Path(options.data))
         try:
-            run(config, directory.path, accept_loss)
+            run(config, directory.path, options.accept_loss)
         finally:
             directory.close()
     except (ConfigError, DataDirectoryError, StartError) as error:
         write_repeated(is_end=True)
-        click.echo(f"pyxbroker: {str(error).rstrip('.')}.", err=True)
-        sys.exit(1)
+        fail(str(error))
 
 
-def _parse_pairs(pairs: tuple[str, ...]) -> dict[str, str]:
-    values = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        if not equals:
-            raise click.UsageError(
-                f"--set {pair}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
-            )
-        if key.strip() not in SCHEMA:
-            raise no_such("setting of `pyxbroker config`", key.strip(), SCHEMA)
-        values[key.strip()] = text
-    return values
+def _parser() -> Parser:
+    parser = Parser("standalone", ABOUT)
+    add = parser.options.add_argument
+    add(
+        "--data",
+        metavar="DIR",
+        default=DEFAULT_DATA,
+        help="Where messages and metadata are kept; made when missing [%(default)s].",
+    )
+    add("--config", metavar="FILE", help="A standalone.conf or broker.conf of Pulsar.")
+    add(
+        "--broker-port",
+        type=_port,
+        metavar="N",
+        help="Port of the binary protocol [6650]; 0: any free.",
+    )
+    add(
+        "--web-port",
+        type=_port,
+        metavar="N",
+        help="Port of REST and /metrics [8080]; 0: any free.",
+    )
+    add(
+        "--metadata",
+        metavar="URL",
+        help="Metadata store: zk:host:port[,host:port][/chroot]; otherwise embedded in DIR.",
+    )
+    add(
+        "--set",
+        type=_setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Any other setting; may be given several times.",
+    )
+    add(
+        "--accept-loss",
+        action="store_true",
+        help="Start without the files that are missing; the log names what is lost with each.",
+    )
+    add(
+        "--log-level",
+        type=str.upper,
+        choices=LOG_LEVELS,
+        default="INFO",
+        metavar="LEVEL",
+        help="What the log on stderr tells: %(choices)s [%(default)s].",
+    )
+    return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isdecimal() and int(text) <= PORT_MAX):
+        raise ArgumentTypeError(f"{text!r} is not a port; expected 0 to {PORT_MAX}.")
+    return int(text)
+
+
+def _setting(pair: str) -> tuple[str, str]:
+    name, equals, text = pair.partition("=")
+    key = name.strip()
+    if not equals:
+        raise ArgumentTypeError(
+            f"{pair!r}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
+        )
+    if key not in SCHEMA:
+        raise ArgumentTypeError(no_such("setting of `pyxbroker config`", key, SCHEMA))
+    return key, text
 
 
 def run(config: Config, data_directory: Path, accept_loss: bool = False) -> None:
@@ -312,14 +321,15 @@ def _print_banner(config: Config, data_directory: Path, service: Standalone) -> 
         "broker_port": service.broker_port,
         "web_port": service.web_port,
     }
+    title = f"pyxbroker {__version__}"
     text = BANNER.format(
-        title=click.style(f"pyxbroker {__version__}", bold=True),
+        title=BOLD.format(title) if sys.stdout is not None and sys.stdout.isatty() else title,
         ready_ms=milliseconds_since_start(),
         data=data_directory,
         web=WEB_LINES.format(**addresses) if service.web_port else "",
         **addresses,
     )
-    click.echo(text)
+    print(text, flush=True)
 
 
 def milliseconds_since_start(clock: Callable[[int], float] = time.clock_gettime) -> int:

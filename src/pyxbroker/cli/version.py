@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import platform
-
-import click
+from collections.abc import Sequence
 
 from pyxbroker import __version__
-from pyxbroker.cli import Command
+from pyxbroker.cli import COMMANDS, Parser
 
 
-@click.command(cls=Command)
-def command() -> None:
-    """Print the version of pyxbroker and of the Python that runs it."""
-    click.echo(f"pyxbroker {__version__} (Python {platform.python_version()})")
+def command(arguments: Sequence[str]) -> None:
+    Parser("version", COMMANDS["version"]).parse(arguments)
+    print(f"pyxbroker {__version__} (Python {platform.python_version()})")
