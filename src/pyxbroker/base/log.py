@@ -14,7 +14,7 @@ import time
 import zlib
 from collections import Counter
 from contextlib import nullcontext
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from pyxbroker.base.log_limits import (
     CHARACTERS_MAX,
@@ -169,7 +169,13 @@ def format_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{int(part * 1000):03d}Z"
 
 
-class LimitedHandler(logging.StreamHandler[TextIO]):
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler  # Python 3.10 has no parameters for it
+
+
+class LimitedHandler(_StreamHandler):
     """Writes lines, those of one cause at a bounded rate."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -70,6 +70,8 @@ log = get_logger(__name__)
 class EmbeddedStore(MetadataStore):
     """The tree in `directory`, which is made when it does not exist. One process at a time."""
 
+    is_shared = False
+
     def __init__(self, directory: Path, copies: CopySettings | None = None) -> None:
         super().__init__()
         self.directory: Path = directory

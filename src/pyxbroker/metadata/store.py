@@ -152,6 +152,8 @@ class MetadataStore(ABC):
 
     directory: Path | None = None
     """Where the files of an embedded store are; such a store is of one bookie alone."""
+    is_shared = True
+    """Whether another process may change it."""
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""

@@ -14,6 +14,7 @@ from pyxbroker.base import limits
 from pyxbroker.base.errors import InvalidTopicName, MetadataStoreError, NotAllowed, PulsarError
 
 _PROPERTIES = "KeyValue"
+SURELY_SHORT = min(limits.TENANT_BYTES_MAX, limits.SUBSCRIPTION_BYTES_MAX) // 4
 
 
 class _Text(NamedTuple):
@@ -22,6 +23,14 @@ class _Text(NamedTuple):
     what: str
     bytes_max: int
     error: type[PulsarError] = NotAllowed
+
+    def check(self, value: str | bytes) -> None:
+        """Raises the error of a text that cannot be."""
+        if not isinstance(value, str):
+            raise self.error(f"The {self.what} is not UTF-8 text.")
+        trouble = limits.too_long(self.what, value, self.bytes_max)
+        if trouble is not None:
+            raise self.error(trouble)
 
 
 # By the name of the field, which means the same in every command.
@@ -54,11 +63,9 @@ def check_text(message: Any) -> None:
     plan = _plan(message.DESCRIPTOR)
     for name, text in plan.texts:
         value = getattr(message, name)
-        if not isinstance(value, str):
-            raise text.error(f"The {text.what} is not UTF-8 text.")
-        trouble = limits.too_long(text.what, value, text.bytes_max)
-        if trouble is not None:
-            raise text.error(trouble)
+        # Nearly all are so short that they cannot be too long, whatever letters they have.
+        if type(value) is not str or len(value) > SURELY_SHORT:
+            text.check(value)
     for name in plan.properties:
         _check_properties(name, getattr(message, name))
     for name in plan.messages:

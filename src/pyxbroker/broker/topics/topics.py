@@ -175,7 +175,9 @@ class Topics:
             managed_ledger = await self._open_managed_ledger(name, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
-        if create and managed_ledger.version == 0 and not name.is_partitioned:
+        made = create and managed_ledger.version == 0
+        # Within one broker, a lock of the name keeps both from being made.
+        if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
         return self._add(PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked))
 
