@@ -23,6 +23,8 @@ CLIENT_VERSION_BYTES_MAX = 1_024
 CHUNK_UUID_BYTES_MAX = 1_088  # a client makes it of its producer's name and a number
 TEXT_BYTES_MAX = 64 << 10  # what has no limit of its own
 
+SURELY_SHORT = 64  # characters, whichever they are: within each of these limits
+
 # The whole of what a client may call a topic, or a namespace: domain://tenant/namespace/topic.
 NAMESPACE_NAME_BYTES_MAX = TENANT_BYTES_MAX + 1 + NAMESPACE_BYTES_MAX
 PARTITION_SUFFIX_BYTES_MAX = 21

@@ -208,6 +208,8 @@ class TopicName:
         Names that metadata has are read whatever their length, so that they can be listed, and
         deleted.
         """
+        if len(self._full_name) <= limits.SURELY_SHORT:
+            return
         self.namespace_name.check_length()
         _check_length("topic's name", self._base_local_name(), limits.TOPIC_BYTES_MAX)
 

@@ -11,6 +11,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
 
 from pyxbroker import __version__
 from pyxbroker.base.log import get_logger
@@ -20,7 +21,6 @@ from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.topics.stats import Detail, TopicStats, read_stats
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -28,6 +28,9 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.coordination import next_counter_value
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.stats import TopicStats
 
 log = get_logger("pyxbroker.broker")
 
@@ -135,6 +138,9 @@ class Broker:
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics; None is a place to stop within one that takes long."""
+        # With the first scrape: a start does not wait for it.
+        from pyxbroker.broker.topics.stats import Detail, read_stats
+
         config = self.config
         each = config.exposeTopicLevelMetricsInPrometheus
         detail = Detail(

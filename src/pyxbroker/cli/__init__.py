@@ -10,6 +10,7 @@ Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stde
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -69,7 +70,12 @@ def _run(arguments: Sequence[str]) -> None:
         help="Show the version and exit.",
     )
     name, rest = group.choose(arguments)
-    importlib.import_module(f"pyxbroker.cli.{name}").command(rest)
+    # What is imported stays: to look for garbage in it is a tenth of a start.
+    gc.disable()
+    module = importlib.import_module(f"pyxbroker.cli.{name}")
+    gc.freeze()
+    gc.enable()
+    module.command(rest)
 
 
 def fail(sentence: str) -> NoReturn:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pyxbroker import _native
 from pyxbroker.admin.app import Application
@@ -20,12 +20,14 @@ from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.broker_port import BrokerPort
-from pyxbroker.broker.topics.stats import TopicStats
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.stats import TopicStats
 
 log = get_logger("pyxbroker.standalone")
 

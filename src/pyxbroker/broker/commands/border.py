@@ -14,7 +14,6 @@ from pyxbroker.base import limits
 from pyxbroker.base.errors import InvalidTopicName, MetadataStoreError, NotAllowed, PulsarError
 
 _PROPERTIES = "KeyValue"
-SURELY_SHORT = min(limits.TENANT_BYTES_MAX, limits.SUBSCRIPTION_BYTES_MAX) // 4
 
 
 class _Text(NamedTuple):
@@ -64,7 +63,7 @@ def check_text(message: Any) -> None:
     for name, text in plan.texts:
         value = getattr(message, name)
         # Nearly all are so short that they cannot be too long, whatever letters they have.
-        if type(value) is not str or len(value) > SURELY_SHORT:
+        if type(value) is not str or len(value) > limits.SURELY_SHORT:
             text.check(value)
     for name in plan.properties:
         _check_properties(name, getattr(message, name))
