@@ -475,9 +475,13 @@ class ManagedLedger:
 
     def normalize(self, position: tuple[int, int]) -> Position | None:
         """The first confirmed entry at or after a position; None when there is none yet."""
-        ledger_id, entry_id = position
-        if (ledger_id, entry_id) > self.last_confirmed:
+        if position > self.last_confirmed:
             return None
+        ledger_id, entry_id = position
+        current = self.current
+        if current is not None and ledger_id == current.ledger_id and entry_id >= 0:
+            # Where consumers are that keep up.
+            return Position(ledger_id, entry_id)
         at = bisect_right(self._ids, ledger_id) - 1
         if at < 0 or self._ids[at] != ledger_id:
             at += 1
