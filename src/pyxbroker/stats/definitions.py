@@ -269,6 +269,27 @@ DEFECTS = Stat(
     kind=COUNTER,
 )
 
+# Of what clients make the broker remember.
+CLIENT_STATE = (
+    Stat(
+        "used",
+        "Bytes remembered for connections: producers, consumers, watchers, commands under way.",
+        "pyxbroker_client_state_bytes",
+    ),
+    Stat(
+        "refused",
+        "Commands refused, since too much is remembered for their connection or for all.",
+        "pyxbroker_client_state_refused_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "closed",
+        "Connections closed, since most was remembered for them and too much for all.",
+        "pyxbroker_client_state_closed_total",
+        kind=COUNTER,
+    ),
+)
+
 # Of commands that change nothing, by their names.
 STRAY_COMMANDS = Stat(
     "",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Session:
         "answered",
         "client_version",
         "ended",
+        "memory",
         "moves",
         "opening",
         "ping_sent",
@@ -30,9 +32,10 @@ class Session:
         "watchers",
     )
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", budget: ClientMemory | None = None) -> None:
         self.address = address  # of the client, without its port
         self.client_version = ""
+        self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.principal = ANONYMOUS
         self.ping_sent = False
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
