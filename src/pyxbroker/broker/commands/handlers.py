@@ -456,14 +456,27 @@ class Handlers:
     @staticmethod
     def _check_alive(connection: Connection) -> None:
         session = connection.session
+        if connection.writing and not connection.taken:
+            # Neither its silence nor what it sends says that it is there for what it asked for.
+            log.warning("closed: it takes nothing of what waits for it", peer=connection.peer,
+                        waiting=connection.pending_bytes)  # fmt: skip
+            connection.close()
+            return
+        connection.taken = False
+        if not connection.established:
+            if session.looked_at:
+                log.info("closed: no CONNECT for too long", peer=connection.peer)
+                connection.close()
+            session.looked_at = True
+            return
         if connection.heard or connection.is_paused:
             connection.heard = False
             session.ping_sent = False
-        elif not connection.established or session.ping_sent:
+        elif session.ping_sent:
             log.info("closed: silent for too long", peer=connection.peer)
             connection.close()
             return
-        if connection.established and not session.ping_sent:
+        if not session.ping_sent:
             session.ping_sent = True
             connection.send_frame(replies.ping())
 

@@ -23,6 +23,7 @@ class Session:
         "answered",
         "client_version",
         "ended",
+        "looked_at",
         "memory",
         "moves",
         "opening",
@@ -38,6 +39,7 @@ class Session:
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.principal = ANONYMOUS
         self.ping_sent = False
+        self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
