@@ -184,6 +184,7 @@ def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:
     assert value(sample, "pyxbroker_client_state_bytes") == 4096
     assert value(sample, "pyxbroker_client_state_refused_total") == 5
     assert value(sample, "pyxbroker_client_state_closed_total") == 1
+    assert value(sample, "pyxbroker_batch_ack_state_refused_total") >= 0
 
 
 def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyxbroker import __version__
+from pyxbroker import __version__, ackset
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
@@ -92,6 +92,7 @@ class Broker:
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
         self._connections_of: Counter[str] = Counter()
+        ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
         self.client_memory = ClientMemory(
             config.maxClientStateSizeInMB << 20,
             config.maxClientStateSizeInMBPerConnection << 20,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
+from pyxbroker import ackset
 from pyxbroker.base.errors import NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.commands import replies
@@ -54,6 +55,18 @@ class ClientMemory:
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
         self._live = live
+
+    @property
+    def batch_ack_bytes(self) -> int:
+        """What subscriptions remember of batches that are acknowledged in part; it outlives
+        connections, so nobody's is closed for it.
+        """
+        return ackset.batches_bytes()
+
+    @property
+    def batch_acks_refused(self) -> int:
+        """Acknowledgements that were too much to be remembered."""
+        return ackset.batches_refused()
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Closes who has most. Raises TooManyRequests when that is who asks."""

@@ -288,6 +288,17 @@ CLIENT_STATE = (
         "pyxbroker_client_state_closed_total",
         kind=COUNTER,
     ),
+    Stat(
+        "batch_ack_bytes",
+        "Bytes remembered of acknowledgements of single messages of batches.",
+        "pyxbroker_batch_ack_state_bytes",
+    ),
+    Stat(
+        "batch_acks_refused",
+        "Acknowledgements of single messages of batches that were too much to be remembered.",
+        "pyxbroker_batch_ack_state_refused_total",
+        kind=COUNTER,
+    ),
 )
 
 # Of commands that change nothing, by their names.
