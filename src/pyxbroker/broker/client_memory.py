@@ -23,7 +23,7 @@ log = get_logger("pyxbroker.connection")
 
 # What one of them takes besides its text.
 PRODUCER_BYTES = 2 << 10
-CONSUMER_BYTES = 4 << 10
+CONSUMER_BYTES = 2 << 10
 WATCHER_BYTES = 1 << 10
 WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
 COMMAND_BYTES = 4 << 10  # a task
