@@ -33,6 +33,7 @@ from harness.brokers import Broker
 from harness.raw import RawConnection
 
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.stats import read_stats
@@ -94,6 +95,9 @@ class Topics:
 
     def refused_sends(self) -> int:
         return 0
+
+    def client_state(self) -> ClientMemory:
+        return ClientMemory()
 
     def stray_commands(self) -> dict[str, int]:
         return {}

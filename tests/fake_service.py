@@ -10,6 +10,7 @@ from typing import Any
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.broker_port import Addresses
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 
@@ -117,6 +118,11 @@ class FakeService:
 
     def refused_sends(self) -> int:
         return 3
+
+    def client_state(self) -> ClientMemory:
+        state = ClientMemory()
+        state.used, state.refused, state.closed = 4096, 5, 1
+        return state
 
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}

@@ -121,7 +121,9 @@ class Client:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        self.connection = broker.node.connections.accept(near, "peer", Session())
+        self.connection = broker.node.connections.accept(
+            near, "peer", Session("", broker.service.client_memory)
+        )
         self._inbox: list[tuple[str, Any, bytes]] = []
         self.rest = b""
         self._requests = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis.stateful import (
 )
 
 from oracles.ackset import SlowAckSet, longs_of
+from pyxbroker import ackset
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.entry import AckRun
 from pyxbroker.proto import MLDataFormats
@@ -401,3 +403,28 @@ TestPositionSet = PositionSetMachine.TestCase
 def test_an_empty_set_has_no_first_positions() -> None:
     with pytest.raises(IndexError):
         PositionSet().first_range(10)
+
+
+def test_batches_have_a_limit_over_all_sets_and_who_has_little_goes_on() -> None:
+    before, refused = ackset.batches_bytes(), ackset.batches_refused()
+    words = [-1] * 1_000  # 8,200 bytes of a batch
+    greedy, modest = AckSet(0, -1), AckSet(0, -1)
+    ackset.set_batches_bytes_max(before + (4 << 20))
+    try:
+        kept = sum(greedy.acknowledge_batch(0, entry, words) for entry in range(1_000))
+        assert kept == (4 << 20) // 8_200 + 1
+        assert ackset.batches_refused() - refused == 1_000 - kept
+        # What is remembered changes on, and others begin.
+        assert greedy.acknowledge_batch(0, 0, words[1:])
+        assert all(modest.acknowledge_batch(0, entry, words) for entry in range(100))
+        assert not greedy.acknowledge_batch(0, 999, words)
+        for entry in range(kept):
+            greedy.add(0, entry)
+        assert greedy.acknowledge_batch(0, 999, words)
+    finally:
+        ackset.set_batches_bytes_max(0)
+    modest.clear()
+    assert ackset.batches_bytes() - before == 8_200
+    del greedy
+    gc.collect()
+    assert ackset.batches_bytes() == before

@@ -180,3 +180,31 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     replay = PositionSet()
     known.release(replay)
     assert len(replay) > 0, "what waited for a message that is forgotten waits no longer"
+
+
+def test_what_is_kept_of_chunks_is_bounded_over_all_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunks, "PLACES_MAX", 40)
+    monkeypatch.setattr(chunks, "PLACES_LEFT", 30)
+    known = ChunkedMessages(AckSet(0, -1))
+    one: Any = Someone()
+    for number in range(20):
+        for chunk in range(20):
+            assert known.taker(b"%d" % number, (number, chunk), False, one) is one
+        assert len(known) <= 3
+    # The newest one is known all the while: its chunks go to who has the others.
+    assert known.taker(b"19", (19, 20), False, Someone()) is one  # type: ignore[arg-type]
+
+
+def test_a_long_uuid_is_kept_as_its_hash() -> None:
+    known = ChunkedMessages(AckSet(0, -1))
+    one: Any = Someone()
+    other: Any = Someone()
+    for uuid in (b"a" * 1_000, b"a" * 999 + b"b"):
+        taker = one if uuid.endswith(b"a") else other
+        assert known.taker(uuid, (0, 0), False, taker) is taker
+        assert known.taker(uuid, (0, 1), False, Someone()) is taker  # type: ignore[arg-type]
+    assert max(map(len, known._messages)) == 32
+    known.taker(b"a" * 1_000, (0, 2), True, one)
+    assert len(known) == 1

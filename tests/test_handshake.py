@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from pathlib import Path
 
 import pytest
 
+from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
 from pyxbroker.proto import PulsarApi as pb
@@ -68,6 +70,55 @@ def test_silent_peers_are_pinged_and_then_closed(tmp_path: Path) -> None:
         await lively.receive("ping")
         lively.send(pb.CommandPing())
         assert (await lively.receive("pong")) is not None
+
+    run(tmp_path, scenario)
+
+
+def look(broker: Broker) -> None:
+    """What happens once in a keep-alive interval."""
+    broker.node.turn.run(broker.handlers.check_alive, list(broker.node.connections.live))
+
+
+def test_who_sends_bytes_and_never_a_connect_is_closed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        half_open, other = Client(broker), await broker.client()
+        for _ in range(2):
+            half_open.far.send(b"\0")
+            await asyncio.sleep(0.05)
+            assert not half_open.connection.closed
+            look(broker)
+            await other.receive("ping")
+            other.send(pb.CommandPong())
+        await half_open.closed()
+        assert not other.connection.closed
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_lively", [False, True])
+def test_who_takes_nothing_of_what_waits_for_it_is_closed(tmp_path: Path, is_lively: bool) -> None:
+    """Whether reading from it is paused for that, and whatever it sends."""
+
+    async def scenario(broker: Broker) -> None:
+        client, slow = await broker.client(), await broker.client()
+        for each in (client, slow):
+            for _ in range(100 if is_lively else 300):
+                each.connection.send_frame(bytes(50_000))
+        await until(lambda: client.connection.writing and slow.connection.writing)
+        assert client.connection.is_paused is not is_lively
+        for _ in range(2):
+            assert not client.connection.closed
+            if is_lively:
+                client.send(pb.CommandPing())
+            look(broker)
+            # The other one is slow, and goes on.
+            slow.send(pb.CommandPing())
+            for _ in range(20):
+                await broker.loop.sock_recv(slow.far, 65_536)
+            await asyncio.sleep(0.05)
+        assert client.connection.closed
+        look(broker)
+        assert not slow.connection.closed
 
     run(tmp_path, scenario)
 

@@ -179,6 +179,14 @@ def test_defects_and_stray_commands_are_counted(
     assert f'pyxbroker_stray_commands_total{{{label}command="FLOW"}} 2\n' in text
 
 
+def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:
+    sample = series(service)
+    assert value(sample, "pyxbroker_client_state_bytes") == 4096
+    assert value(sample, "pyxbroker_client_state_refused_total") == 5
+    assert value(sample, "pyxbroker_client_state_closed_total") == 1
+    assert value(sample, "pyxbroker_batch_ack_state_refused_total") >= 0
+
+
 def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:
     sample = series(service)
     assert value(sample, "bookie_disk_free_bytes", directory="/data/bookie-1") == 75

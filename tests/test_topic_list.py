@@ -371,7 +371,7 @@ def test_what_changes_while_the_answer_to_a_watch_is_made_is_in_it(
             if calls == 1:
                 await broker.topic(PREFIX + "a2")
                 (watcher,) = client.connection.session.watchers.values()
-                await until(lambda: PREFIX + "a2" in watcher.names)
+                await until(lambda: PREFIX + "a2" in watcher.topics.names)
             return await hash_of_parts(*arguments)
 
         client = await broker.client()

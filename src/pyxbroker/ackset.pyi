@@ -4,6 +4,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pyxbroker.entry import AckRun, Position
 
+def set_batches_bytes_max(bytes_max: int) -> None:
+    """How many bytes all sets together may have of batches; 0 is no limit."""
+
+def batches_bytes() -> int:
+    """Bytes that all sets have of batches, about."""
+
+def batches_refused() -> int:
+    """Batches of which nothing was remembered, since there was too much."""
+
 class AckSet:
     """Mark-delete position plus the entries, and messages of batches, acknowledged after it."""
 

@@ -19,8 +19,51 @@ cdef extern from *:
 cdef enum:
     BATCH_BYTES = 200               # memory that a batch takes here besides its words, about
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
+    BATCHES_BYTES_SMALL = 1 << 20   # sets with less than this are not refused for what others have
     TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
     TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
+
+# Memory is the process's: these are sums over all sets, whoever they belong to.
+cdef int64_t _total_bytes = 0
+cdef int64_t _total_bytes_max = 0   # 0: no limit
+cdef int64_t _refused = 0
+
+
+def set_batches_bytes_max(int64_t bytes_max):
+    """How many bytes all sets together may have of batches; 0 is no limit."""
+    global _total_bytes_max
+    _total_bytes_max = bytes_max
+
+
+def batches_bytes():
+    """Bytes that all sets have of batches, about."""
+    return _total_bytes
+
+
+def batches_refused():
+    """Batches of which nothing was remembered, since there was too much."""
+    return _refused
+
+
+cdef int _count(AckSet acks, int64_t batches, int64_t words) noexcept:
+    """A set has that many batches, and words of them, more."""
+    global _total_bytes
+    acks.partial += batches
+    acks.partial_words += words
+    _total_bytes += batches * BATCH_BYTES + words * 8
+    return 0
+
+
+cdef bint _has_room(AckSet acks) noexcept:
+    """Whether one more batch may be remembered: who has little always may."""
+    global _refused
+    cdef int64_t held = acks.partial * BATCH_BYTES + acks.partial_words * 8
+    if held <= BATCHES_BYTES_MAX and (
+            held < BATCHES_BYTES_SMALL or _total_bytes_max == 0
+            or _total_bytes < _total_bytes_max):
+        return True
+    _refused += 1
+    return False
 
 
 cdef int32_t bits_below(bytes words, int64_t messages) noexcept:
@@ -66,6 +109,9 @@ cdef class AckSet:
         self.tracked = tracked
         self.ledgers = {}
         self.batches = {}
+
+    def __dealloc__(self):
+        _count(self, -self.partial, -self.partial_words)
 
     @property
     def mark_delete(self):
@@ -158,7 +204,7 @@ cdef class AckSet:
         self.ledgers = {}
         self.holes = 0
         self.batches = {}
-        self.partial = self.partial_words = 0
+        _count(self, -self.partial, -self.partial_words)
 
     cdef int _drop(self, object ledger_id, EntryBitmap bitmap, int64_t below) except -1:
         """Forgets entries below an id of one ledger, or (-1) all of it."""
@@ -281,9 +327,7 @@ cdef class AckSet:
         if count == 0:
             return self._add(ledger_id, entry_id)
         after = (<const char *>both)[:count * 8]
-        if after == before or (
-                before is None
-                and self.partial * BATCH_BYTES + self.partial_words * 8 > BATCHES_BYTES_MAX):
+        if after == before or (before is None and not _has_room(self)):
             return 0
         batches = self.batches.get(ledger_id)
         if batches is None:
@@ -292,10 +336,10 @@ cdef class AckSet:
         batches.ids.add(entry_id)
         if batches.changed is not None:
             batches.changed.add(entry_id)
-        self.partial += before is None
-        self.partial_words += count
-        if before is not None:
-            self.partial_words -= len(before) // 8
+        if before is None:
+            _count(self, 1, count)
+        else:
+            _count(self, 0, <int64_t>count - <int64_t>(len(before) // 8))
         return 1
 
     cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1:
@@ -309,8 +353,7 @@ cdef class AckSet:
         batches.ids.remove_range(entry_id, entry_id)
         if batches.changed is not None:
             batches.changed.remove_range(entry_id, entry_id)
-        self.partial -= 1
-        self.partial_words -= len(words) // 8
+        _count(self, -1, -<int64_t>(len(words) // 8))
         if batches.ids.count == 0:
             del self.batches[ledger_id]
         return 0

@@ -85,7 +85,8 @@ cdef class Connection:
     cdef bytes stash
     cdef int paused
     cdef bint reading
-    cdef bint writing                       # waits for the socket to take more
+    cdef readonly bint writing              # waits for the socket to take more
+    cdef public bint taken                  # it took some since the last keep-alive check
     cdef bint is_dirty
     cdef uint64_t[2] watches                # how many were made for reading, for writing
     cdef int _receive(self) except -1

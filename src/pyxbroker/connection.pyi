@@ -98,6 +98,8 @@ class Connection:
     """What the handlers keep of this connection."""
     heard: bool
     """Something came since the last keep-alive check."""
+    taken: bool
+    """The peer took something of what waits for it since then, or that has begun to wait since."""
 
     @property
     def group(self) -> Connections:
@@ -123,6 +125,9 @@ class Connection:
     @property
     def pending_sends(self) -> int:
         """SENDs of all its producers that are not answered yet."""
+    @property
+    def writing(self) -> bool:
+        """Something waits until the peer reads."""
     @property
     def pending_bytes(self) -> int:
         """Bytes queued for the peer and not sent yet."""

@@ -517,6 +517,7 @@ cdef class Connection:
     def _set_writing(self, bint on):
         self.writing = on
         if on:
+            self.taken = True
             self.group.loop.add_writer(self.fd, Watch(self, True))
         else:
             self.group.loop.remove_writer(self.fd)
@@ -577,6 +578,7 @@ cdef class Connection:
             if code < 0:
                 self.close()
                 return
+            self.taken = True
             if code == 0:
                 self._set_writing(False)
             if self.paused & PAUSED_OUTPUT and self.out.pending * 2 < OUT_PENDING_PAUSE:

@@ -144,7 +144,7 @@ class ConsumerNotFound(PulsarError):
 
 
 class TooManyRequests(PulsarError):
-    """More lookups are under way than maxConcurrentLookupRequest."""
+    """More lookups are under way, or more is remembered for clients, than the settings allow."""
 
     code = 14
     http_status = 429

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
-from pyxbroker import __version__
+from pyxbroker import __version__, ackset
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
+from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
@@ -91,6 +92,12 @@ class Broker:
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
         self._connections_of: Counter[str] = Counter()
+        ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
+        self.client_memory = ClientMemory(
+            config.maxClientStateSizeInMB << 20,
+            config.maxClientStateSizeInMBPerConnection << 20,
+            lambda: connections.live,
+        )
         self.topics = Topics(config, metadata, ledgers, connections.turn)
         self.publish_gate = PublishGate(
             storage_state,
@@ -155,7 +162,7 @@ class Broker:
 
     def accept(self, sock: socket.socket, peer: str, address: str) -> None:
         """Serves one more client: a connected, non-blocking socket from an address."""
-        self.connections.accept(sock, peer, Session(address))
+        self.connections.accept(sock, peer, Session(address, self.client_memory))
         self._connections_of[address] += 1
 
     def on_disconnected(self, address: str) -> None:

@@ -27,6 +27,7 @@ from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.topics.stats import TopicStats
 
 log = get_logger("pyxbroker.standalone")
@@ -145,6 +146,10 @@ class Standalone:
     def unknown_ledgers(self) -> list[int]:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""
         return self._garbage.unknown_ledgers
+
+    def client_state(self) -> ClientMemory:
+        """What is remembered for clients."""
+        return self.broker.client_memory
 
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""

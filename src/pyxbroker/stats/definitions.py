@@ -269,6 +269,38 @@ DEFECTS = Stat(
     kind=COUNTER,
 )
 
+# Of what clients make the broker remember.
+CLIENT_STATE = (
+    Stat(
+        "used",
+        "Bytes remembered for connections: producers, consumers, watchers, commands under way.",
+        "pyxbroker_client_state_bytes",
+    ),
+    Stat(
+        "refused",
+        "Commands refused, since too much is remembered for their connection or for all.",
+        "pyxbroker_client_state_refused_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "closed",
+        "Connections closed, since most was remembered for them and too much for all.",
+        "pyxbroker_client_state_closed_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "batch_ack_bytes",
+        "Bytes remembered of acknowledgements of single messages of batches.",
+        "pyxbroker_batch_ack_state_bytes",
+    ),
+    Stat(
+        "batch_acks_refused",
+        "Acknowledgements of single messages of batches that were too much to be remembered.",
+        "pyxbroker_batch_ack_state_refused_total",
+        kind=COUNTER,
+    ),
+)
+
 # Of commands that change nothing, by their names.
 STRAY_COMMANDS = Stat(
     "",

@@ -77,6 +77,10 @@ class TopicStats(Protocol):
         """Empty where nobody asks for them."""
 
 
+class ClientState(Protocol):
+    """What is remembered for clients: the fields of definitions.CLIENT_STATE."""
+
+
 class MetricsSource(Protocol):
     """What is asked for numbers."""
 
@@ -97,6 +101,9 @@ class MetricsSource(Protocol):
     def refused_sends(self) -> int: ...
 
     def unknown_ledgers(self) -> Sequence[int]: ...
+
+    def client_state(self) -> ClientState:
+        """What is remembered for clients."""
 
     def stray_commands(self) -> Mapping[str, int]:
         """How many commands came for what is not open on their connection, by their names."""
@@ -135,6 +142,7 @@ class Collector:
                 source.storage_stats(),
             )
         )
+        sample.write_client_state(source.client_state())
         sample.write_counted(definitions.DEFECTS, "kind", defects)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         return sample
@@ -285,6 +293,11 @@ class Sample:
             for value, count in counts.items()
         ]
         self._counted += family(stat.series, stat.help, stat.kind, rows)
+
+    def write_client_state(self, state: ClientState) -> None:
+        """Takes what is remembered for clients."""
+        for each in definitions.CLIENT_STATE:
+            self._counted += self._single(each, getattr(state, each.field))
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""

@@ -37,6 +37,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX
 from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text
 from pyxbroker.broker.commands.command import (
@@ -213,7 +214,7 @@ class Handlers:
         except PulsarError as error:
             self._refuse_text(connection, found, message, error)
             return
-        self._call(connection, found, message)
+        self._call(connection, found, message, len(data))
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         """The peer does not speak the protocol: it is told, and the connection is closed."""
@@ -265,6 +266,7 @@ class Handlers:
         # half.
         session = connection.session
         session.end()
+        session.memory.end()
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         leaving: list[Callable[[], None]] = [
@@ -288,11 +290,15 @@ class Handlers:
 
     # --- running handlers ---------------------------------------------------------------------
 
-    def _call(self, connection: Connection, command: Command, message: Any) -> None:
+    def _call(self, connection: Connection, command: Command, message: Any, size: int) -> None:
+        memory = connection.session.memory
+        cost = 0
         try:
             if command.resource is no_resource:
                 waiting = command.handler(connection, message)
             else:
+                cost = COMMAND_BYTES + COMMAND_FACTOR * size
+                memory.charge(cost)
                 waiting = self._authorized(connection, command, message)
         except Exception as error:
             self._answer_error(connection, command, message, error)
@@ -306,6 +312,7 @@ class Handlers:
 
             def on_done(done: asyncio.Future[None]) -> None:
                 tasks.discard(done)
+                memory.release(cost)
                 if len(tasks) == COMMANDS_MAX // 2 and not connection.closed:
                     connection.pause_commands(False)
 
@@ -449,14 +456,27 @@ class Handlers:
     @staticmethod
     def _check_alive(connection: Connection) -> None:
         session = connection.session
+        if connection.writing and not connection.taken:
+            # Neither its silence nor what it sends says that it is there for what it asked for.
+            log.warning("closed: it takes nothing of what waits for it", peer=connection.peer,
+                        waiting=connection.pending_bytes)  # fmt: skip
+            connection.close()
+            return
+        connection.taken = False
+        if not connection.established:
+            if session.looked_at:
+                log.info("closed: no CONNECT for too long", peer=connection.peer)
+                connection.close()
+            session.looked_at = True
+            return
         if connection.heard or connection.is_paused:
             connection.heard = False
             session.ping_sent = False
-        elif not connection.established or session.ping_sent:
+        elif session.ping_sent:
             log.info("closed: silent for too long", peer=connection.peer)
             connection.close()
             return
-        if connection.established and not session.ping_sent:
+        if not session.ping_sent:
             session.ping_sent = True
             connection.send_frame(replies.ping())
 

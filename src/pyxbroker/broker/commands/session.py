@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Session:
         "answered",
         "client_version",
         "ended",
+        "looked_at",
+        "memory",
         "moves",
         "opening",
         "ping_sent",
@@ -30,11 +33,13 @@ class Session:
         "watchers",
     )
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", budget: ClientMemory | None = None) -> None:
         self.address = address  # of the client, without its port
         self.client_version = ""
+        self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.principal = ANONYMOUS
         self.ping_sent = False
+        self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None

@@ -73,7 +73,12 @@ class TopicCommands:
         await self._make_room(connection, topic.holder(producer))
         if connection.closed:
             return
-        topic.add_producer(producer)
+        connection.session.memory.charge(producer.cost)
+        try:
+            topic.add_producer(producer)
+        except BaseException:
+            producer.release()
+            raise
         connection.producers[producer_id] = producer
         self._answer_producer(connection, message.request_id, producer)
 
@@ -183,7 +188,12 @@ class TopicCommands:
         )
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
-        subscription.add_consumer(consumer, kind)
+        connection.session.memory.charge(consumer.cost)
+        try:
+            subscription.add_consumer(consumer, kind)
+        except BaseException:
+            consumer.release()
+            raise
         connection.consumers[message.consumer_id] = consumer
         connection.send_frame(replies.success(message.request_id))
 

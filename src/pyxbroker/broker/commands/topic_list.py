@@ -14,10 +14,15 @@ from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pyxbroker.broker.client_memory import (
+    WATCHED_NAME_BYTES,
+    WATCHER_BYTES,
+    ConnectionMemory,
+)
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.session import Opening, opened
 from pyxbroker.broker.commands.topics_pattern import (
@@ -50,54 +55,90 @@ REST_FACTOR = 10  # times as long as it took to read and tell a change, before t
 _NOTHING: Mapping[str, TopicName] = MappingProxyType({})
 
 
-class TopicListWatcher:
-    """One WATCH_TOPIC_LIST of a client: the names that it knows of."""
+class MatchingTopics:
+    """The names that a pattern matches in a namespace: one set for all who watch it."""
 
-    def __init__(
-        self, connection: Connection, watcher_id: int, pattern: TopicsPattern, names: set[str]
-    ) -> None:
-        self._connection = connection
-        self._watcher_id = watcher_id
+    def __init__(self, pattern: TopicsPattern) -> None:
         self.pattern = pattern
-        self.names = names
+        self.names: set[str] = set()
         self.changes = 0  # of the names, so far
-        self.forget: Callable[[], None] = lambda: None
+        self.watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
+        self.users = 0  # watchers, and those that are being made
+        self.filled: asyncio.Future[None] | None = None
+        self._hash = (-1, "")  # of the names, and how many changes they had then
+        self._payer: ConnectionMemory | None = None  # who pays for the names: one of the watchers
+        self._paid = 0
 
-    def update(
-        self, added: Iterable[TopicName], deleted: Iterable[TopicName]
-    ) -> tuple[list[str], list[str]]:
-        """Notes a change; returns what of it is new and gone for this watcher."""
-        return self._note([each for each in added if matches(self.pattern, each)], deleted)
-
-    def _note(
+    def note(
         self, matching: Iterable[TopicName], deleted: Iterable[TopicName]
     ) -> tuple[list[str], list[str]]:
+        """Notes a change; returns what of it is new and gone."""
         new = [str(each) for each in matching]
-        # When telling a change has failed, those that were told of it are asked again.
+        # When telling a change has failed, it is noted already.
         new = [name for name in new if name not in self.names]
         gone = [str(each) for each in deleted if str(each) in self.names]
         self.names.update(new)
         self.names.difference_update(gone)
         self.changes += 1
+        if self._payer is not None:
+            self._payer.take_over(self._cost - self._paid)
+            self._paid = self._cost
         return new, gone
 
-    async def on_change(
-        self, matching: list[TopicName], deleted: list[TopicName], pause: Pause
-    ) -> bytes | None:
-        """The frame that tells the client what of a change concerns it; matching: what is new by
-        its pattern.
-        """
-        new, gone = self._note(matching, deleted)
+    async def hash(self, pause: Pause) -> str:
+        """The hash of the names, which do not change meanwhile."""
+        if self._hash[0] != self.changes:
+            self._hash = (self.changes, await topics_hash(list(self.names), pause))
+        return self._hash[1]
+
+    # --- who pays -----------------------------------------------------------------------------
+
+    @property
+    def _cost(self) -> int:
+        return WATCHED_NAME_BYTES * len(self.names)
+
+    def join(self, watcher: TopicListWatcher) -> None:
+        """Raises NotAllowed or TooManyRequests when the names are too much for its connection."""
+        if self._payer is None:
+            watcher.memory.charge(self._cost)
+            self._payer, self._paid = watcher.memory, self._cost
+        self.watchers[watcher] = None
+
+    def leave(self, watcher: TopicListWatcher) -> None:
+        del self.watchers[watcher]
+        if self._payer is watcher.memory:
+            self._payer.release(self._paid)
+            heir = next(iter(self.watchers), None)
+            self._payer = None if heir is None else heir.memory
+            if self._payer is not None:
+                self._payer.take_over(self._paid)
+
+
+class TopicListWatcher:
+    """One WATCH_TOPIC_LIST of a client."""
+
+    def __init__(self, connection: Connection, watcher_id: int, topics: MatchingTopics) -> None:
+        self._connection = connection
+        self._watcher_id = watcher_id
+        self._owed: tuple[list[str], list[str]] = ([], [])  # news that could not be told yet
+        self.topics = topics
+        self.memory: ConnectionMemory = connection.session.memory
+        self.forget: Callable[[], None] = lambda: None
+
+    async def on_change(self, new: list[str], gone: list[str], pause: Pause) -> bytes | None:
+        """The frame that tells the client what of a change concerns it."""
+        names = self.topics.names
+        owed_new, owed_gone = self._owed
+        if owed_new or owed_gone:
+            # The last thing that happened to a name is what counts.
+            new = [name for name in dict.fromkeys(owed_new + new) if name in names]
+            gone = [name for name in dict.fromkeys(owed_gone + gone) if name not in names]
+        self._owed = (new, gone)
         if not new and not gone:
             return None
-        try:
-            found = await topics_hash(list(self.names), pause)
-            return replies.topic_update(self._watcher_id, new, gone, found)
-        except Exception:
-            self.names.difference_update(new)
-            self.names.update(gone)
-            self.changes += 1
-            raise
+        frame = replies.topic_update(self._watcher_id, new, gone, await self.topics.hash(pause))
+        self._owed = ([], [])
+        return frame
 
     def tell(self, frame: bytes) -> None:
         self._connection.send_frame(frame)
@@ -111,7 +152,7 @@ class WatchedNamespace:
         self._namespace = namespace
         self._turn = turn
         self._path = paths.managed_ledgers(namespace, PERSISTENT)
-        self._watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
+        self._matching: dict[str, MatchingTopics] = {}  # by the text of their pattern
         self._changed = asyncio.Event()
         self._unsubscribe = store.watch(self._on_notification, prefix=self._path)
         self._task: asyncio.Task[None] | None = None
@@ -129,11 +170,38 @@ class WatchedNamespace:
             self._announced = self.topics
             self._task = asyncio.ensure_future(self._follow())
 
-    def add(self, watcher: TopicListWatcher) -> None:
-        self._watchers[watcher] = None
+    async def matching(self, text: str, pattern: TopicsPattern) -> MatchingTopics:
+        """The topics that a pattern names, for one more user."""
+        found = self._matching.get(text)
+        if found is None:
+            found = self._matching[text] = MatchingTopics(pattern)
+        found.users += 1
+        try:
+            if found.filled is None:
+                found.filled = asyncio.ensure_future(self._fill(found))
+            await asyncio.shield(found.filled)
+        except BaseException:
+            self.release(text, found)
+            raise
+        return found
 
-    def remove(self, watcher: TopicListWatcher) -> None:
-        del self._watchers[watcher]
+    async def _fill(self, topics: MatchingTopics) -> None:
+        known = self.topics
+        names = {str(each) for each in await _matching(topics.pattern, known.values())}
+        # Nobody has heard of anything yet, so what changed meanwhile just counts.
+        while known is not self.topics:
+            before, known = known, self.topics
+            added, deleted = await _difference(before, known, Slices(SLICE_S).pause)
+            names.update(str(each) for each in added if matches(topics.pattern, each))
+            names.difference_update(str(each) for each in deleted)
+        topics.names = names
+        topics.changes += 1
+
+    def release(self, text: str, topics: MatchingTopics) -> None:
+        """One user less."""
+        topics.users -= 1
+        if topics.users == 0 and self._matching.get(text) is topics:
+            del self._matching[text]
 
     def close(self) -> None:
         self._unsubscribe()
@@ -181,16 +249,19 @@ class WatchedNamespace:
         slices = Slices(SLICE_S)
         added, deleted = await _difference(self._announced, self.topics, slices.pause)
         failure: Exception | None = None
-        for watcher in list(self._watchers):
-            matching = await _matching(watcher.pattern, added)
-            if watcher in self._watchers:
-                try:
-                    frame = await watcher.on_change(matching, deleted, slices.pause)
-                    if frame is not None and watcher in self._watchers:
-                        self._turn.run(watcher.tell, frame)
-                except Exception as error:
-                    failure = error
-            await slices.pause()
+        for topics in list(self._matching.values()):
+            matching = await _matching(topics.pattern, added)
+            new, gone = topics.note(matching, deleted)
+            # Who comes from now on gets the names as they are now.
+            for watcher in list(topics.watchers):
+                if watcher in topics.watchers:
+                    try:
+                        frame = await watcher.on_change(new, gone, slices.pause)
+                        if frame is not None and watcher in topics.watchers:
+                            self._turn.run(watcher.tell, frame)
+                    except Exception as error:
+                        failure = error
+                await slices.pause()
         if failure is not None:
             raise failure
         self._announced = self.topics
@@ -262,10 +333,11 @@ class TopicLists:
             watchers[watcher_id] = watcher
             pause = Slices(SLICE_S).pause
             seen = -1
-            while seen != watcher.changes:
+            topics = watcher.topics
+            while seen != topics.changes:
                 # The client passes over news that come before the answer: it has to have them.
-                seen = watcher.changes
-                parts = await sorted_parts(list(watcher.names), pause)
+                seen = topics.changes
+                parts = await sorted_parts(list(topics.names), pause)
                 found = await hash_of_parts(parts, pause)
             is_known = message.HasField("topics_hash") and message.topics_hash == found
             names = [] if is_known else list(chain.from_iterable(parts))
@@ -281,6 +353,9 @@ class TopicLists:
         # The one that is asked for is among those that are being opened.
         if len(session.watchers) + opening > WATCHERS_MAX:
             raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
+        text = message.topics_pattern
+        cost = WATCHER_BYTES + len(text)
+        session.memory.charge(cost)
         watched = self._watched.get(namespace)
         if watched is None:
             turn = self._broker.connections.turn
@@ -289,20 +364,22 @@ class TopicLists:
         watched.users += 1
         try:
             await watched.load()
-            known = watched.topics
-            names = {str(each) for each in await _matching(pattern, known.values())}
-            watcher = TopicListWatcher(connection, message.watcher_id, pattern, names)
-            # The client has heard of nothing yet, so what changed meanwhile just counts.
-            while known is not watched.topics:
-                before, known = known, watched.topics
-                watcher.update(*await _difference(before, known, Slices(SLICE_S).pause))
+            topics = await watched.matching(text, pattern)
+            watcher = TopicListWatcher(connection, message.watcher_id, topics)
+            try:
+                topics.join(watcher)
+            except PulsarError:
+                watched.release(text, topics)
+                raise
         except BaseException:
+            session.memory.release(cost)
             self._release(namespace, watched)
             raise
-        watched.add(watcher)
 
         def forget() -> None:
-            watched.remove(watcher)
+            topics.leave(watcher)
+            watched.release(text, topics)
+            session.memory.release(cost)
             self._release(namespace, watched)
 
         watcher.forget = forget

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX = 1_000  # whose last chunk has not come; of a subscription
 POSITIONS_MAX = 1_000  # chunks of one message
+PLACES_MAX = 20_000  # chunks of all messages of a subscription, of some 150 bytes each
+PLACES_LEFT = 15_000  # when they are more, the oldest messages are forgotten down to this
+UUID_BYTES_MAX = 32  # of a longer one its hash is kept
 
 Place = tuple[int, int]  # ledger id, entry id
 
@@ -36,6 +39,7 @@ class ChunkedMessages:
         self._acks = acks
         self._messages: dict[bytes, _Message] = {}  # by uuid, the oldest one first
         self._held: set[bytes] = set()  # those with chunks that wait
+        self._noted = 0  # places, at least as many as there are
         self._freed: set[Place] = set()  # waited for a message that is forgotten
 
     def __len__(self) -> int:
@@ -45,6 +49,11 @@ class ChunkedMessages:
         self, uuid: bytes, place: Place, is_last: bool, candidate: Consumer
     ) -> Consumer | None:
         """Who gets a chunk now, if not the candidate, whose turn it is; None: it waits here."""
+        if len(uuid) > UUID_BYTES_MAX:
+            uuid = _hash_of(uuid)
+        self._noted += 1
+        if self._noted > PLACES_MAX:
+            self._forget_oldest()
         message = self._messages.get(uuid)
         if message is None:
             message = self._begin(uuid, candidate)
@@ -72,6 +81,14 @@ class ChunkedMessages:
             self._end(next(iter(self._messages)))
         message = self._messages[uuid] = _Message(consumer)
         return message
+
+    def _forget_oldest(self) -> None:
+        """Messages that never come whole must not cost without end."""
+        self._noted = sum(len(each.sent) + len(each.waiting) for each in self._messages.values())
+        while self._noted > PLACES_LEFT:
+            oldest = self._messages[next(iter(self._messages))]
+            self._noted -= len(oldest.sent) + len(oldest.waiting)
+            self._end(next(iter(self._messages)))
 
     def _end(self, uuid: bytes) -> None:
         """Forgets a message; what waited is sent to anybody."""
@@ -134,3 +151,10 @@ class ChunkedMessages:
         self._messages.clear()
         self._held.clear()
         self._freed.clear()
+
+
+def _hash_of(uuid: bytes) -> bytes:
+    # Clients of most subscriptions have no chunks, and those that have use short uuids.
+    from hashlib import blake2b
+
+    return blake2b(uuid, digest_size=UUID_BYTES_MAX).digest()

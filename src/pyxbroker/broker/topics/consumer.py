@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerNotFound
 from pyxbroker.base.rates import Rates
+from pyxbroker.broker.client_memory import CONSUMER_BYTES, HASH_RANGE_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.connection import Connection
@@ -51,6 +52,12 @@ class Consumer(ConsumerState):
         self.metadata = metadata
         self.key_shared = key_shared
         self.tracks_pending = subscription.topic.name.is_persistent
+        self.cost = (  # client_memory.py
+            CONSUMER_BYTES
+            + len(name)
+            + texts_bytes(metadata)
+            + HASH_RANGE_BYTES * len(key_shared.ranges)
+        )
         self.end_sent = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
         now = subscription.topic.loop.time()
@@ -62,6 +69,11 @@ class Consumer(ConsumerState):
             f"Consumer{{subscription={self.subscription.name}, consumerId={self.consumer_id},"
             f" consumerName={self.name}, address=/{self.connection.peer}}}"
         )
+
+    def release(self) -> None:
+        """It is gone: its connection does not pay for it any more."""
+        cost, self.cost = self.cost, 0
+        self.connection.session.memory.release(cost)
 
     def rates(self) -> ConsumerRates:
         """What it got and did, per second, lately."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PersistenceError, PulsarError, TopicTerminated
 from pyxbroker.base.rates import Rates
+from pyxbroker.broker.client_memory import PRODUCER_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
@@ -42,9 +43,15 @@ class Producer(ProducerState):
         self.user_provided_name = user_provided_name
         self.metadata = metadata
         self.rates: Rates | None = None  # once somebody asked for them
+        self.cost = PRODUCER_BYTES + len(name) + texts_bytes(metadata)  # client_memory.py
         self._waiting_idle: list[asyncio.Future[None]] = []
         # Those that wait for their turn, in order. Few producers ever have one.
         self._publications: deque[Publication] | tuple[()] = ()
+
+    def release(self) -> None:
+        """It is gone: its connection does not pay for it any more."""
+        cost, self.cost = self.cost, 0
+        self.connection.session.memory.release(cost)
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""

@@ -214,6 +214,7 @@ class Subscription:
         """Detaches a consumer; what it has not acknowledged goes to others, or waits."""
         if consumer in self.consumers:
             consumer.closed = True
+            consumer.release()
             self._past_msg_out += consumer.msg_out
             self._past_bytes_out += consumer.bytes_out
             self.dispatcher.remove_consumer(consumer)
@@ -258,6 +259,7 @@ class Subscription:
             self._past_msg_out += each.msg_out
             self._past_bytes_out += each.bytes_out
             each.clear_pending()
+            each.release()
             each.connection.consumers.pop(each.consumer_id, None)
             each.connection.send_frame(replies.close_consumer(each.consumer_id))
         self.topic.on_used()

@@ -122,6 +122,7 @@ class Topic:
             )
         if old is not None:
             old.closed = True
+            old.release()
             old.connection.forget_producer(old.producer_id)
             self._count_past(old)
         self.producers[producer.name] = producer
@@ -142,6 +143,7 @@ class Topic:
 
     def remove_producer(self, producer: Producer) -> None:
         producer.closed = True
+        producer.release()
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
             self._count_past(producer)

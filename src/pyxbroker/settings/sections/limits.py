@@ -20,6 +20,25 @@ class Limits(Section, title="Limits"):
         " from that connection.",
         minimum=1,
     )
+    maxClientStateSizeInMB: int = setting(
+        1024,
+        "Memory for what clients have open or ask for: producers, consumers, watchers of topics and"
+        " commands under way, of all connections. Beyond it the connection with most is closed, or"
+        " refused what it asks for; 0 is no limit. Apache Pulsar has no such limit.",
+        unit="MiB",
+    )
+    maxClientStateSizeInMBPerConnection: int = setting(
+        256,
+        "The same of one connection: what it asks for beyond it is refused; 0 is no limit.",
+        unit="MiB",
+    )
+    maxBatchAckStateSizeInMB: int = setting(
+        1024,
+        "Memory for acknowledgements of single messages of batches, of all subscriptions. Beyond it"
+        " those with more than 1 MiB of it remember no further batch until it is acknowledged as a"
+        " whole; 0 is no limit. One subscription has at most 256 MiB in any case.",
+        unit="MiB",
+    )
     maxConcurrentLookupRequest: int = setting(
         50_000, "Lookups in progress; further ones are refused with TooManyRequests.", minimum=1
     )

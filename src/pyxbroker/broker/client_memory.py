@@ -1,0 +1,146 @@
+"""What clients make the broker remember, in bytes: one budget for all connections, and for each.
+
+Producers, consumers, watchers and commands under way are charged when they come and given back when
+they go; no message is. Sizes are estimates, rather too large than too small. A connection over its
+own limit is refused. When it is all of them together, who has most pays: it is closed, or refused
+when it is the one that asks, so that nobody with little is kept out by somebody with much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+from pyxbroker import ackset
+from pyxbroker.base.errors import NotAllowed, TooManyRequests
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.commands import replies
+
+if TYPE_CHECKING:
+    from pyxbroker.connection import Connection
+
+log = get_logger("pyxbroker.connection")
+
+# What one of them takes besides its text.
+PRODUCER_BYTES = 2 << 10
+CONSUMER_BYTES = 2 << 10
+WATCHER_BYTES = 1 << 10
+WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
+COMMAND_BYTES = 4 << 10  # a task
+COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
+HASH_RANGE_BYTES = 200
+TEXT_BYTES = 100  # an object for a text, and its place
+
+TOTAL_SETTING = "maxClientStateSizeInMB"
+CONNECTION_SETTING = "maxClientStateSizeInMBPerConnection"
+
+
+def texts_bytes(texts: dict[str, str]) -> int:
+    """About what a dict of texts takes."""
+    return sum(len(key) + len(value) + 2 * TEXT_BYTES for key, value in texts.items())
+
+
+class ClientMemory:
+    """The budget of all connections. A limit of 0 is none."""
+
+    def __init__(
+        self,
+        total_max: int = 0,
+        connection_max: int = 0,
+        live: Callable[[], Collection[Connection]] = lambda: (),
+    ) -> None:
+        self.total_max = total_max
+        self.connection_max = connection_max
+        self.used = 0
+        self.refused = 0  # commands that were
+        self.closed = 0  # connections that were
+        self._live = live
+
+    @property
+    def batch_ack_bytes(self) -> int:
+        """What subscriptions remember of batches that are acknowledged in part; it outlives
+        connections, so nobody's is closed for it.
+        """
+        return ackset.batches_bytes()
+
+    @property
+    def batch_acks_refused(self) -> int:
+        """Acknowledgements that were too much to be remembered."""
+        return ackset.batches_refused()
+
+    def make_room(self, asker: ConnectionMemory, size: int) -> None:
+        """Closes who has most. Raises TooManyRequests when that is who asks."""
+        while self.used + size > self.total_max:
+            live = self._live()
+            costliest = max(live, key=lambda each: each.session.memory.used, default=None)
+            if costliest is None or costliest.session.memory.used <= asker.used + size:
+                self.note_refused(asker, size, TOTAL_SETTING)
+                raise TooManyRequests(
+                    f"The broker remembers {self.used} bytes for its clients, {asker.used} of them"
+                    f" for this connection, which is its limit ({TOTAL_SETTING}); close some of"
+                    " what is open."
+                )
+            self.close(costliest, TOTAL_SETTING)
+
+    def note_refused(self, asker: ConnectionMemory, size: int, setting: str) -> None:
+        """A command is refused."""
+        self.refused += 1
+        log.warning("refused: too much is remembered for a connection", address=asker.address,
+                    bytes=asker.used, asked=size, setting=setting)  # fmt: skip
+
+    def close(self, connection: Connection, setting: str) -> None:
+        """A connection has cost too much: it ends, and what was remembered for it is free."""
+        used = connection.session.memory.used
+        log.warning("closed: too much is remembered for it", peer=connection.peer, bytes=used,
+                    setting=setting)  # fmt: skip
+        self.closed += 1
+        told = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
+        connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, told))
+        connection.group.turn.run(connection.close)
+
+
+class ConnectionMemory:
+    """One connection's part of it."""
+
+    __slots__ = ("_budget", "_ended", "address", "used")
+
+    def __init__(self, budget: ClientMemory, address: str) -> None:
+        self._budget = budget
+        self.address = address  # of the client, for the log
+        self._ended = False
+        self.used = 0
+
+    def charge(self, size: int) -> None:
+        """Raises NotAllowed or TooManyRequests where that is too much; nothing is charged then."""
+        budget = self._budget
+        if self._ended:
+            return
+        if budget.connection_max and self.used + size > budget.connection_max:
+            budget.note_refused(self, size, CONNECTION_SETTING)
+            raise NotAllowed(
+                f"The broker remembers {self.used} bytes for this connection, and {size} more are"
+                f" over its limit ({CONNECTION_SETTING}); close some of what is open."
+            )
+        if budget.total_max and budget.used + size > budget.total_max:
+            budget.make_room(self, size)
+        self.used += size
+        budget.used += size
+
+    def take_over(self, size: int) -> None:
+        """The same for what is there already and has nobody else to pay: it is not refused, and
+        counts at the next charge.
+        """
+        if not self._ended:
+            self.used += size
+            self._budget.used += size
+
+    def release(self, size: int) -> None:
+        """What was charged is forgotten."""
+        if not self._ended:
+            self.used -= size
+            self._budget.used -= size
+
+    def end(self) -> None:
+        """The connection is closed, and all that it had is forgotten."""
+        self.release(self.used)
+        self._ended = True

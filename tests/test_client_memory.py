@@ -1,0 +1,202 @@
+"""What clients make the broker remember has a limit, for each connection and for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import until
+from one_broker import Broker, Client, run
+from pyxbroker.broker import client_memory
+from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.proto import PulsarApi as pb
+
+PREFIX = "persistent://public/default/"
+LONG = [pb.KeyValue(key=f"k{n}", value="v" * 50_000) for n in range(2)]
+NOT_ALLOWED, TOO_MANY_REQUESTS = 22, 14
+
+
+def memory(broker: Broker) -> ClientMemory:
+    return broker.service.client_memory
+
+
+async def watch(client: Client, watcher_id: int, pattern: str = PREFIX + "a.*") -> Any:
+    command = pb.CommandWatchTopicList(
+        request_id=0, watcher_id=watcher_id, namespace="public/default", topics_pattern=pattern
+    )
+    return await client.request(command, "watchTopicListSuccess")
+
+
+async def open_many(client: Client, kind: str, most: int = 100) -> tuple[int, Any]:
+    """Opens producers or consumers with long properties until one is refused."""
+    for number in range(most):
+        if kind == "producer":
+            answer = await client.produce(number, metadata=LONG)
+        else:
+            answer = await client.subscribe(number, permits=0, metadata=LONG)
+        if hasattr(answer, "error"):
+            return number, answer
+    raise AssertionError(f"{most} were opened")
+
+
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+def test_a_connection_opens_no_more_than_its_memory_allows(tmp_path: Path, kind: str) -> None:
+    async def scenario(broker: Broker) -> None:
+        greedy, other = await broker.client(), await broker.client()
+        count, answer = await open_many(greedy, kind)
+        assert 10 < count < 20  # 100,000 bytes each, of 2 MiB
+        assert answer.error == NOT_ALLOWED
+        assert "maxClientStateSizeInMBPerConnection" in answer.message
+        assert memory(broker).refused == 1
+        # What it has goes on, and what it closes makes room.
+        assert not greedy.connection.closed
+        if kind == "producer":
+            await greedy.request(pb.CommandCloseProducer(producer_id=0), "success")
+        else:
+            await greedy.request(pb.CommandCloseConsumer(consumer_id=0), "success")
+        assert not hasattr(await other.produce(), "error")
+        assert (await open_many(greedy, kind))[0] > 0
+
+    run(tmp_path, scenario, maxClientStateSizeInMBPerConnection=2)
+
+
+def test_what_is_closed_is_not_counted_any_more(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        assert memory(broker).used == 0
+        for _ in range(3):
+            await client.produce(1, metadata=LONG)
+            await client.subscribe(1, metadata=LONG)
+            await watch(client, 1)
+            await watch(client, 2)
+            await until(lambda: not client.connection.session.tasks)
+            assert memory(broker).used > 200_000
+            await client.request(pb.CommandCloseProducer(producer_id=1), "success")
+            await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+            for watcher_id in (1, 2):
+                close = pb.CommandWatchTopicListClose(watcher_id=watcher_id)
+                await client.request(close, "success")
+            await until(lambda: not client.connection.session.tasks)
+            assert memory(broker).used == 0
+        await client.produce(1, metadata=LONG)
+        await client.subscribe(1, metadata=LONG)
+        await broker.topics.close()
+        await until(lambda: not client.connection.session.tasks)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_what_a_connection_had_is_forgotten_with_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1, metadata=LONG)
+        await client.subscribe(1, metadata=LONG)
+        await watch(client, 1)
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_the_costliest_connection_makes_room_for_those_with_little(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        greedy, modest, late = [await broker.client() for _ in range(3)]
+        await modest.produce(1, metadata=LONG[:1])
+        _, answer = await open_many(greedy, "consumer")
+        # It has most, so it is refused, and nobody else is.
+        assert answer.error == TOO_MANY_REQUESTS
+        assert "maxClientStateSizeInMB)" in answer.message
+        assert not greedy.connection.closed
+        for number in range(8):
+            assert not hasattr(await late.produce(number, metadata=LONG[:1]), "error")
+        await until(lambda: greedy.connection.closed)
+        assert memory(broker).closed == 1
+        # It is told why, and those with little go on.
+        told = await greedy.receive("error")
+        assert told.error == NOT_ALLOWED and "maxClientStateSizeInMB)" in told.message
+        await greedy.closed()
+        assert not modest.connection.closed and not late.connection.closed
+        modest.publish(0, b"go on")
+        assert (await modest.receive("send_receipt")).sequence_id == 0
+
+    run(tmp_path, scenario, maxClientStateSizeInMB=2)
+    assert "closed: too much is remembered for it" in [each.getMessage() for each in caplog.records]
+
+
+def test_commands_under_way_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        held = asyncio.Event()
+
+        async def wait(*_: Any, **__: Any) -> Any:
+            await held.wait()
+            raise AssertionError("nobody gets here")
+
+        monkeypatch.setattr(broker.service.topics, "get", wait)
+        for number in range(3):
+            await asyncio.sleep(0.05)
+            command = pb.CommandProducer(
+                producer_id=number, request_id=number, topic=PREFIX + "a", metadata=LONG
+            )
+            client.send(command)
+        refused = await client.receive("error")
+        assert (refused.request_id, refused.error) == (2, NOT_ALLOWED)
+        assert len(client.connection.session.tasks) == 2
+        client.connection.close()
+        assert memory(broker).used == 0
+        for task in client.connection.session.tasks:
+            task.cancel()
+
+    run(tmp_path, scenario, maxClientStateSizeInMBPerConnection=1)
+
+
+def test_watchers_of_one_pattern_share_their_names(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        first, second = await broker.client(), await broker.client()
+        for number in range(10):
+            await broker.topic(f"{PREFIX}a{number}")
+        for number in range(20):
+            await watch(first, number)
+        await watch(second, 1)
+        assert len({id(each.topics.names) for client in (first, second)
+                    for each in client.connection.session.watchers.values()}) == 1  # fmt: skip
+        await until(lambda: not first.connection.session.tasks)
+        assert first.connection.session.memory.used < 20 * 2048
+        # Those that are left hear of what comes, and pay for it.
+        paid = second.connection.session.memory.used
+        first.far.close()
+        await until(lambda: first.connection.closed)
+        heir = second.connection.session.memory
+        assert heir.used == paid + 10 * client_memory.WATCHED_NAME_BYTES
+        await broker.topic(PREFIX + "a10")
+        assert list((await second.receive("watchTopicUpdate")).new_topics) == [PREFIX + "a10"]
+        assert heir.used == paid + 11 * client_memory.WATCHED_NAME_BYTES
+        await second.request(pb.CommandWatchTopicListClose(watcher_id=1), "success")
+        await until(lambda: not second.connection.session.tasks)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_names_that_are_too_many_for_a_connection_are_not_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_memory, "CONNECTION_SETTING", "the limit")
+    monkeypatch.setattr("pyxbroker.broker.commands.topic_list.WATCHED_NAME_BYTES", 1 << 20)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for number in range(2):
+            await broker.topic(f"{PREFIX}a{number}")
+        refused = await watch(client, 1)
+        assert (refused.error, "the limit" in refused.message) == (NOT_ALLOWED, True)
+        assert not hasattr(await watch(client, 2, PREFIX + "a1"), "error")
+
+    run(tmp_path, scenario, maxClientStateSizeInMBPerConnection=2)
