@@ -146,6 +146,10 @@ class Standalone:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""
         return self._garbage.unknown_ledgers
 
+    def refused_connections(self) -> dict[str, int]:
+        """Connections that were refused, by the setting that forbade them."""
+        return self._port.refused
+
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""
         return self.broker.handlers.stray_commands
