@@ -95,6 +95,9 @@ class Topics:
     def refused_sends(self) -> int:
         return 0
 
+    def refused_connections(self) -> dict[str, int]:
+        return {}
+
     def stray_commands(self) -> dict[str, int]:
         return {}
 
