@@ -127,6 +127,10 @@ docs: build ## write the pages and files that come from tables: settings, polici
 	$(PY) -m pyxbroker.policies.page > docs/policies.md
 	$(PY) -m pyxbroker.admin.documents > docs/rest.md
 
+.PHONY: package
+package: dev ## sdist and wheel are whole and start, on the oldest and the newest Python too
+	$(PYTEST) --durations=5 tests/test_package.py
+
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)
 	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin
