@@ -46,8 +46,13 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
 # line is the last one. Peers that are missing are failures, not skips.
 .PHONY: test
-test: goclient native fuzz torture benchshort ## all tests, about a quarter of an hour
+test: goclient checks fuzz torture benchshort ## all tests, about a quarter of an hour
 	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
+
+# Each of the two keeps one core busy for long.
+.PHONY: checks
+checks: dev
+	@$(MAKE) --no-print-directory --output-sync=target -j2 lint native
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
@@ -102,6 +107,7 @@ asan: dev ## unit tests with every extension module under ASan and UBSan
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
 	$(PY) -m harness.go_build --lint
@@ -120,6 +126,10 @@ docs: build ## write the pages and files that come from tables: settings, polici
 	$(BIN)/pyxbroker config --sample > conf/standalone.conf
 	$(PY) -m pyxbroker.policies.page > docs/policies.md
 	$(PY) -m pyxbroker.admin.documents > docs/rest.md
+
+.PHONY: package
+package: dev ## sdist and wheel are whole and start, on the oldest and the newest Python too
+	$(PYTEST) --durations=5 tests/test_package.py
 
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)

@@ -99,6 +99,9 @@ class Topics:
     def client_state(self) -> ClientMemory:
         return ClientMemory()
 
+    def refused_connections(self) -> dict[str, int]:
+        return {}
+
     def stray_commands(self) -> dict[str, int]:
         return {}
 

@@ -17,7 +17,7 @@ from pyxbroker.settings.config import Config
 STORAGE = dict.fromkeys(
     "adds add_bytes groups syncs sync_ns_total sync_ns_max journal_bytes queue_adds flushes"
     " flush_bytes cache_bytes dirty_bytes entry_logs entry_log_bytes ledgers entries cache_hits"
-    " disk_reads damaged_entries replayed_entries".split(),
+    " disk_reads damaged_entries replayed_entries trouble".split(),
     0,
 )
 
@@ -123,6 +123,9 @@ class FakeService:
         state = ClientMemory()
         state.used, state.refused, state.closed = 4096, 5, 1
         return state
+
+    def refused_connections(self) -> Mapping[str, int]:
+        return {"brokerMaxConnections": 4}
 
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}

@@ -317,6 +317,42 @@ def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+def test_a_new_cursor_ledger_is_named_only_when_it_has_what_was_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """A kill at the very moment of the switch loses no hole that was persisted before."""
+
+    async def scenario() -> None:
+        limits = LIMITS._replace(cursor_entries_per_ledger_max=1)
+        async with Node(tmp_path / "bookie") as node:
+            managed_ledger, cursor = await made(node, 20, limits)
+            ledger = managed_ledger.last_confirmed.ledger_id
+            cursor.acknowledge_positions([(ledger, 1), (ledger, 3)])
+            await cursor.persist()
+            before, named = cursor.ledger_id, asyncio.Event()
+            put = node.store.put
+
+            async def put_and_stop(path: str, *arguments: Any) -> Any:
+                result = await put(path, *arguments)
+                if path == PATH:
+                    named.set()
+                    await asyncio.Event().wait()
+                return result
+
+            node.store.put = put_and_stop  # type: ignore[method-assign, assignment]
+            cursor.acknowledge_positions([(ledger, 5)])
+            writing = asyncio.ensure_future(cursor.persist())
+            await asyncio.wait_for(named.wait(), 5)
+            assert (await stored(node)).cursors_ledger_id not in (before, NO_LEDGER)
+            successor = node.kill()
+            writing.cancel()
+        async with successor as node:
+            found = await reopened(node, limits)
+            assert found.acks.ranges(ledger) == [(0, 1), (2, 3), (4, 5)]
+
+    asyncio.run(scenario())
+
+
 def test_a_cursor_ledger_that_is_left_over_refuses_no_acknowledgement(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         short = LIMITS._replace(cursor_entries_per_ledger_max=1)

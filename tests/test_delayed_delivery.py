@@ -86,6 +86,23 @@ def test_comes_when_it_is_due_and_not_before(tmp_path: Path, kind: int) -> None:
 
 
 @both_types
+def test_what_is_read_a_moment_before_its_time_waits_for_it(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(subType=kind)
+        sent = await publish(broker, 0.001, 0.049, 0)
+        assert await positions(client, 1) == [sent[2]]
+        assert "message" not in await client.quiet()
+        for position, due in zip(sent[:2], (0.001, 0.049), strict=True):
+            clock.now = NOW + due
+            await wake(broker)
+            assert await positions(client, 1) == [position]
+            assert "message" not in await client.quiet()
+
+    run(tmp_path, scenario)
+
+
+@both_types
 def test_a_timer_wakes_it(tmp_path: Path, kind: int) -> None:
     async def scenario(broker: Broker, clock: Clock) -> None:
         loop = asyncio.get_running_loop()

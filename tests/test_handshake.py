@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from one_bookie import until
-from one_broker import TOPIC, Broker, Client, run
+from one_broker import TOPIC, Broker, Client, command_of, run
 from oracles import wire
+from pyxbroker.broker.commands import handlers
 from pyxbroker.proto import PulsarApi as pb
+
+HANDSHAKE_BYTES_MAX = 128 * 1024  # of a frame before CONNECTED
 
 
 def test_the_first_command_must_be_connect(tmp_path: Path) -> None:
@@ -29,6 +34,82 @@ def test_the_first_command_must_be_connect(tmp_path: Path) -> None:
             assert "first command must be CONNECT" in error.message
             await client.closed()
         assert len(broker.topics) == 0
+
+    run(tmp_path, scenario)
+
+
+def connect_of(size: int) -> bytes:
+    """A CONNECT whose frame has this size field."""
+    command = pb.CommandConnect(client_version="test", protocol_version=21, auth_data=b"x" * size)
+    over = struct.unpack(">I", wire.frame(command_of(command))[:4])[0] - size
+    command.auth_data = b"x" * (size - over)
+    frame = wire.frame(command_of(command))
+    assert len(frame) == 4 + size
+    return frame
+
+
+def test_a_frame_before_connected_may_have_128_kib_and_later_ones_more(tmp_path: Path) -> None:
+    """A stranger cannot make the broker keep megabytes: it is refused by the size alone."""
+
+    async def scenario(broker: Broker) -> None:
+        stranger = Client(broker)
+        stranger.far.send(struct.pack(">I", HANDSHAKE_BYTES_MAX + 1))
+        await stranger.closed()
+        client = Client(broker)
+        await broker.loop.sock_sendall(client.far, connect_of(HANDSHAKE_BYTES_MAX))
+        await client.receive("connected")
+        client.far.send(struct.pack(">I", HANDSHAKE_BYTES_MAX + 1))
+        assert await client.quiet() == []
+        assert not client.connection.closed
+
+    run(tmp_path, scenario)
+
+
+def test_a_client_with_many_commands_under_way_is_not_read_until_half_are_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it has asked for, and what is read of it, is bounded; nothing of it is lost."""
+    monkeypatch.setattr(handlers, "COMMANDS_MAX", 10)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        get, waiting = broker.node.store.get, []
+
+        def slow(path: str) -> asyncio.Future[Any]:
+            waiting.append((path, broker.loop.create_future()))
+            return waiting[-1][1]
+
+        broker.node.store.get = slow  # type: ignore[method-assign]
+        sent = set()
+
+        async def ask(count: int) -> None:
+            """One read for each."""
+            for _ in range(count):
+                number = len(sent)
+                sent.add(number)
+                topic = f"persistent://public/default/many-{number}"
+                client.send(pb.CommandPartitionedTopicMetadata(topic=topic, request_id=number))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+
+        tasks = client.connection.session.tasks
+        await ask(9)
+        assert (len(tasks), client.connection.is_paused) == (9, False)
+        await ask(20)
+        assert (len(tasks), client.connection.is_paused) == (10, True)
+        other = await broker.client()
+        other.send(pb.CommandPing())
+        await other.receive("pong")
+        broker.node.store.get = get  # type: ignore[method-assign]
+        for path, future in waiting[:4]:
+            future.set_result(await get(path))
+        await asyncio.sleep(0.01)
+        assert (len(tasks), client.connection.is_paused) == (6, True)
+        for path, future in waiting[4:]:
+            future.set_result(await get(path))
+        answers = [await client.receive("partitionMetadataResponse") for _ in sent]
+        assert {each.request_id for each in answers} == sent
+        assert not client.connection.is_paused
 
     run(tmp_path, scenario)
 

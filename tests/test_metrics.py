@@ -41,6 +41,7 @@ from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.definitions import COUNTER
 from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
 from pyxbroker.stats.slices import SLICE_S
+from stored import storage
 
 TOPIC = "persistent://public/default/t"
 LABELS = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
@@ -169,7 +170,7 @@ def test_without_storage_there_are_no_bookie_series(service: FakeService) -> Non
     assert not [name for name, _ in series(service) if "bookie" in name]
 
 
-def test_defects_and_stray_commands_are_counted(
+def test_defects_stray_commands_and_refused_connections_are_counted(
     service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(log.defects, "some.part", 3)
@@ -177,6 +178,8 @@ def test_defects_and_stray_commands_are_counted(
     label = 'cluster="standalone",'
     assert f'pyxbroker_defects_total{{{label}kind="some.part"}} 3\n' in text
     assert f'pyxbroker_stray_commands_total{{{label}command="FLOW"}} 2\n' in text
+    refused = f'pyxbroker_refused_connections_total{{{label}setting="brokerMaxConnections"}} 4'
+    assert refused in text
 
 
 def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:
@@ -307,6 +310,15 @@ def test_producers_and_consumers_have_series_when_asked_for(tmp_path: Path) -> N
         assert value(numbers, "pulsar_in_messages_total", **labels) == 20
 
     run(tmp_path, scenario)
+
+
+def test_every_counter_of_the_storage_is_told(tmp_path: Path) -> None:
+    with storage(tmp_path) as opened:
+        counted = set(opened.stats())
+    told = {stat.field for stat in definitions.BOOKIE}
+    summary = {"syncs", "sync_ns_total"}  # of the journal's syncs
+    assert told | summary == counted
+    assert set(STORAGE) == counted
 
 
 def test_what_is_defined_is_what_a_broker_counts() -> None:

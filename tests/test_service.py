@@ -150,6 +150,32 @@ def test_connections_from_one_address_are_counted_while_they_live(tmp_path: Path
     asyncio.run(main())
 
 
+def test_connections_of_the_broker_are_counted_while_they_live(tmp_path: Path) -> None:
+    async def main() -> None:
+        config = Config(
+            bindAddress="127.0.0.1",
+            brokerServicePort=0,
+            webServicePort=None,
+            brokerMaxConnections=2,
+        )
+        service = await start_standalone(config, tmp_path)
+        live = service.broker.connections.live
+        here = ("127.0.0.1", service.broker_port)
+        writers = [(await asyncio.open_connection(*here))[1] for _ in range(2)]
+        await until(lambda: len(live) == 2)
+        refused, _ = await asyncio.open_connection(*here)
+        assert await asyncio.wait_for(refused.read(), 10) == b""
+        writers.pop().close()
+        await until(lambda: len(live) == 1)
+        writers.append((await asyncio.open_connection(*here))[1])
+        await until(lambda: len(live) == 2)
+        for writer in writers:
+            writer.close()
+        await service.stop()
+
+    asyncio.run(main())
+
+
 def test_a_defect_met_while_a_connection_closes_keeps_nobody_else_attached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -29,6 +30,18 @@ def test_crc32c_continues_and_combines() -> None:
         a, b = data[:cut], data[cut:]
         assert _native.crc32c(b, _native.crc32c(a)) == whole
         assert _native.crc32c_combine(_native.crc32c(a), _native.crc32c(b), len(b)) == whole
+
+
+def test_every_counter_of_the_header_is_told_to_python(bookie: Bookie) -> None:
+    header_file = Path(__file__).resolve().parent.parent / "src" / "bookie_native" / "storage.h"
+    fields = re.search(
+        r"typedef struct storage_stats \{(.*?)\} storage_stats;", header_file.read_text(), re.S
+    )
+    assert fields is not None
+    without_comments = re.sub(r"/\*.*?\*/", "", fields[1], flags=re.S)
+    names = set(re.findall(r"(\w+)(?=[,;])", without_comments))
+    assert len(names) > 15
+    assert set(bookie.open().stats()) == names
 
 
 def test_add_becomes_durable_and_readable(bookie: Bookie) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.listening import listen
@@ -31,6 +32,7 @@ class BrokerPort:
     def __init__(self, address: str, port: int) -> None:
         self._socket = listen(address, port)
         self.port: int = self._socket.getsockname()[1]
+        self.refused: Counter[str] = Counter()  # connections, by the setting that forbade them
         self._broker: Broker | None = None
 
     def serve(self, broker: Broker) -> None:
@@ -55,6 +57,7 @@ class BrokerPort:
         peer = f"{address[0]}:{address[1]}"
         if refused := self._refusal(broker, address[0]):
             name, limit = refused
+            self.refused[name] += 1
             log.warning(f"refused by {name}", peer=peer, limit=limit)
             sock.close()
             return

@@ -151,6 +151,10 @@ class Standalone:
         """What is remembered for clients."""
         return self.broker.client_memory
 
+    def refused_connections(self) -> dict[str, int]:
+        """Connections that were refused, by the setting that forbade them."""
+        return self._port.refused
+
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""
         return self.broker.handlers.stray_commands

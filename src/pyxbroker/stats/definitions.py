@@ -228,6 +228,48 @@ BOOKIE = (
         "bookie_read_cache_misses_total",
         kind=COUNTER,
     ),
+    Stat("adds", "Entries added.", "pyxbroker_bookie_adds_total", kind=COUNTER),
+    Stat(
+        "groups",
+        "Groups of entries written to the journal.",
+        "pyxbroker_bookie_journal_groups_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "sync_ns_max",
+        "The longest journal sync since the start, in ns.",
+        "pyxbroker_bookie_journal_sync_max_ns",
+    ),
+    Stat(
+        "flushes",
+        "Parts of the write cache written to entry logs.",
+        "pyxbroker_bookie_flushes_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "flush_bytes",
+        "Bytes written to entry logs.",
+        "pyxbroker_bookie_flush_bytes_total",
+        kind=COUNTER,
+    ),
+    Stat("entry_logs", "Entry logs that are kept.", "pyxbroker_bookie_entry_logs"),
+    Stat("entry_log_bytes", "Bytes of entry logs.", "pyxbroker_bookie_entry_log_bytes"),
+    Stat(
+        "damaged_entries",
+        "Reads of entries whose bytes are damaged.",
+        "pyxbroker_bookie_damaged_entries_total",
+        kind=COUNTER,
+    ),
+    Stat(
+        "replayed_entries",
+        "Entries that the start took from the journal.",
+        "pyxbroker_bookie_replayed_entries",
+    ),
+    Stat(
+        "trouble",
+        "The error (errno) that the disk goes on giving the storage, 0: none.",
+        "pyxbroker_bookie_trouble",
+    ),
 )
 
 # Of what is stored as a whole.
@@ -299,6 +341,14 @@ CLIENT_STATE = (
         "pyxbroker_batch_ack_state_refused_total",
         kind=COUNTER,
     ),
+)
+
+# Of connections to the broker's port, by the setting that forbade them.
+REFUSED_CONNECTIONS = Stat(
+    "",
+    "Connections refused, since there are as many as a setting allows.",
+    "pyxbroker_refused_connections_total",
+    kind=COUNTER,
 )
 
 # Of commands that change nothing, by their names.

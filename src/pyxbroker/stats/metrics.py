@@ -105,6 +105,9 @@ class MetricsSource(Protocol):
     def client_state(self) -> ClientState:
         """What is remembered for clients."""
 
+    def refused_connections(self) -> Mapping[str, int]:
+        """How many were refused, by the setting that forbade them."""
+
     def stray_commands(self) -> Mapping[str, int]:
         """How many commands came for what is not open on their connection, by their names."""
 
@@ -144,6 +147,8 @@ class Collector:
         )
         sample.write_client_state(source.client_state())
         sample.write_counted(definitions.DEFECTS, "kind", defects)
+        refused = source.refused_connections()
+        sample.write_counted(definitions.REFUSED_CONNECTIONS, "setting", refused)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
         return sample
 
