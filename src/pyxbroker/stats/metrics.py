@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from operator import add
 from typing import NamedTuple, Protocol
 
@@ -77,6 +78,13 @@ class TopicStats(Protocol):
         """Empty where nobody asks for them."""
 
 
+class Turns(NamedTuple):
+    """How long turns took."""
+
+    buckets: Sequence[tuple[float, int]]  # (seconds at most, how many), each turn in one of them
+    sum_s: float
+
+
 class MetricsSource(Protocol):
     """What is asked for numbers."""
 
@@ -100,6 +108,9 @@ class MetricsSource(Protocol):
 
     def stray_commands(self) -> Mapping[str, int]:
         """How many commands came for what is not open on their connection, by their names."""
+
+    def turns(self) -> Turns | None:
+        """The event loop's turns, where they are measured."""
 
 
 class Storage(NamedTuple):
@@ -137,6 +148,7 @@ class Collector:
         )
         sample.write_counted(definitions.DEFECTS, "kind", defects)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
+        sample.write_turns(source.turns())
         return sample
 
 
@@ -285,6 +297,21 @@ class Sample:
             for value, count in counts.items()
         ]
         self._counted += family(stat.series, stat.help, stat.kind, rows)
+
+    def write_turns(self, turns: Turns | None) -> None:
+        """Takes how long turns of the loop took; there is no series where nobody measures them."""
+        if turns is None:
+            return
+        name = definitions.TURNS.series
+        text = exposition.head(name, definitions.TURNS.help, definitions.TURNS.kind)
+        count = 0
+        for bound_s, turns_within in turns.buckets:
+            count += turns_within
+            bound = "+Inf" if bound_s == inf else f"{bound_s:g}"
+            labels = braced(f'{self._cluster},le="{bound}"')
+            text += f"{name}_bucket{labels}{count}\n"
+        label = braced(self._cluster)
+        self._counted += f"{text}{name}_sum{label}{turns.sum_s}\n{name}_count{label}{count}\n"
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""
