@@ -25,6 +25,7 @@ from typing import NamedTuple
 from harness import wire
 from harness.brokers import Broker
 
+from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
 from torture.hostile_inputs import COMMANDS, ENDPOINTS, Input, Scene
 from torture.polite import Polite, p99_ms
 
@@ -82,7 +83,7 @@ class Attack:
 
     def command(self, name: str, each: Input, times: int) -> Cost:
         """Commands of one connection; the answer to a last request tells that all were handled."""
-        scene = Scene(self.broker.port, f"{name.lower()}-{times}")
+        scene = Scene(self.broker.port, f"{name.lower().replace(' ', '-')}-{times}")
         each.prepare(scene)
         last = wire.command(wire.CONSUMER_STATS, {1: LAST_REQUEST, 4: 1 << 40})
         marker = wire.varint(LAST_REQUEST)
@@ -103,6 +104,15 @@ class Attack:
             requests = (each.make(scene, n) for n in range(times))  # type: ignore[arg-type]
             run = exchange_until(web, requests, lambda _, answers: answers >= times)
             return self._measured(name, times, run)
+
+    def peers(self, name: str, act: Callable[[int, int], None]) -> Cost:
+        """Peers that do something else than to ask and to read."""
+
+        def run() -> bool:
+            act(self.broker.port, self.broker.web_port)
+            return True
+
+        return self._measured(name, 1, run)
 
     def _measured(self, name: str, times: int, run: Callable[[], bool]) -> Cost:
         self._wait_quiet()
@@ -215,6 +225,19 @@ def attack_all(attack: Attack, times: int, bytes_max: int, only: str = "") -> It
                 yield attack.endpoint(name, each, count)
 
 
+def flood_all(attack: Attack, times_max: int, only: str = "") -> Iterator[Cost]:
+    """Every flood, as large as it is or as many times as there may be."""
+    for name, (each, times) in COMMAND_FLOODS.items():
+        if only in name:
+            yield attack.command(f"flood of {name}", each, min(times, times_max))
+    for name, (each, times) in REQUEST_FLOODS.items():
+        if only in name:
+            yield attack.endpoint(f"flood of {name}", each, min(times, times_max))
+    for name, act in PEERS.items():
+        if only in name:
+            yield attack.peers(name, act)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs the suite; the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -230,6 +253,9 @@ def main(arguments: list[str] | None = None) -> int:
         attack = Attack(broker)
         print(f"p99 without anybody else: {attack.baseline_ms():.1f} ms\n\n{HEAD}", flush=True)
         for cost in attack_all(attack, options.times, options.megabytes << 20, options.only):
+            print(cost.row(), flush=True)
+            is_late = is_late or cost.turn_ms > TURN_MS_MAX
+        for cost in flood_all(attack, 20 * options.times, options.only):
             print(cost.row(), flush=True)
             is_late = is_late or cost.turn_ms > TURN_MS_MAX
         print(f"\nThe polite client has all of its {attack.polite.end()} messages.")
