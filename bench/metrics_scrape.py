@@ -105,6 +105,9 @@ class Topics:
     def stray_commands(self) -> dict[str, int]:
         return {}
 
+    def turns(self) -> None:
+        return None
+
     def unknown_ledgers(self) -> list[int]:
         return []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from pyxbroker.base.errors import PulsarError
@@ -13,6 +14,7 @@ from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.metrics import Turns
 
 STORAGE = dict.fromkeys(
     "adds add_bytes groups syncs sync_ns_total sync_ns_max journal_bytes queue_adds flushes"
@@ -129,6 +131,9 @@ class FakeService:
 
     def stray_commands(self) -> Mapping[str, int]:
         return {"FLOW": 2}
+
+    def turns(self) -> Turns:
+        return Turns([(0.001, 5), (0.1, 2), (inf, 1)], 0.75)
 
     def unknown_ledgers(self) -> list[int]:
         return [7, 8]

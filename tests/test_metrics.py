@@ -486,3 +486,13 @@ def test_packing_does_not_hold_up_the_loop(monkeypatch: pytest.MonkeyPatch) -> N
     assert asyncio.run(main()) == b"aaa."
     assert threads
     assert threading.get_ident() not in threads
+
+
+def test_turns_are_a_histogram(service: FakeService) -> None:
+    sample = series(service)
+    name = "pyxbroker_loop_turn_seconds"
+    assert value(sample, f"{name}_bucket", le="0.001") == 5
+    assert value(sample, f"{name}_bucket", le="0.1") == 7
+    assert value(sample, f"{name}_bucket", le="+Inf") == value(sample, f"{name}_count") == 8
+    assert value(sample, f"{name}_sum") == 0.75
+    assert f"# TYPE {name} histogram" in text_of(service)

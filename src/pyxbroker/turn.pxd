@@ -4,8 +4,12 @@
 # What must happen once for all of it (waking the journal, writing to sockets) is asked for with
 # Turn.at_end and done when the turn ends, so no layer needs a timer to coalesce.
 
+from pyxbroker.turn_watch cimport TurnWatch
+
+
 cdef class Turn:
     cdef readonly object loop
+    cdef public TurnWatch watch     # of the loop's turns, if somebody measures them
     cdef list calls                 # work, which may ask for more
     cdef list last_calls            # writes to sockets, once nothing more will be added to them
     cdef bint active

@@ -4,10 +4,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pyxbroker.turn_watch import TurnWatch
+
 _T = TypeVar("_T")
 
 class Turn:
     """Collects the calls that are due once at the end of what happens now."""
+
+    watch: TurnWatch | None
+    """Told when a turn begins; it measures the loop's turns."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None: ...
     @property

@@ -1,4 +1,5 @@
 """The end of a turn: what was asked for once is done once; see turn.pxd."""
+from pyxbroker.turn_watch cimport turn_mark
 
 
 cdef class Turn:
@@ -11,6 +12,8 @@ cdef class Turn:
 
     cdef int begin(self) except -1:
         self.active = True
+        if self.watch is not None:
+            turn_mark(self.watch.clock)
         return 0
 
     cdef int end(self) except -1:

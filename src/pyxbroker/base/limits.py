@@ -64,11 +64,15 @@ def too_long(what: str, text: str, bytes_max: int) -> str | None:
     return f"The {what} is too long: it has {length} bytes, and at most {bytes_max} are allowed."
 
 
+def too_many(what: str, count: int) -> str:
+    """The sentence for more properties than there may be."""
+    return f"The {what} are too many: {count}, and at most {PROPERTIES_MAX} are allowed."
+
+
 def properties_trouble(what: str, properties: Collection[tuple[str, str]]) -> str | None:
     """The sentence for properties that are too many, too long or no text."""
     if len(properties) > PROPERTIES_MAX:
-        count = len(properties)
-        return f"The {what} are too many: {count}, and at most {PROPERTIES_MAX} are allowed."
+        return too_many(what, len(properties))
     total = 0
     for key, value in properties:
         try:

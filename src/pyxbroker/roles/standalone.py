@@ -25,10 +25,14 @@ from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
+from pyxbroker.stats.stalls import STALL_S, StallLog
+from pyxbroker.turn import Turn
+from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
 
 if TYPE_CHECKING:
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.topics.stats import TopicStats
+    from pyxbroker.stats.metrics import Turns
 
 log = get_logger("pyxbroker.standalone")
 
@@ -64,6 +68,8 @@ class Standalone:
         self._web: WebServer | None = None
         self._bookie: EmbeddedBookie
         self._garbage: GarbageCollector
+        self._turns: TurnWatch | None = None
+        self._stalls: StallLog | None = None
         self._next_garbage = 0.0  # by the loop's clock, while space is short
 
     # --- starting -----------------------------------------------------------------------------
@@ -103,8 +109,20 @@ class Standalone:
             application = Application(self.broker, self)
             self._web = WebServer(application.answer, config.maxHttpServerConnections)
             await self._web.start(self._web_socket)
+        self._watch_turns(turn)
         self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)
         self.broker.repeat("space", config.diskCheckInterval / 1000, self._look_at_space)
+
+    def _watch_turns(self, turn: Turn) -> None:
+        try:
+            self._turns = TurnWatch(self.loop, STALL_S)
+        except RuntimeError as error:
+            # Another loop, or a libuv that uvloop keeps to itself; all else goes on without it.
+            log.warning("the turns of the event loop are not measured", error=error)
+            return
+        turn.watch = self._turns
+        self._stalls = StallLog(self._turns, stalled=STALLED, ended=ENDED)
+        self._stalls.start()
 
     def _on_full(self, full: bool) -> None:
         self.broker.publish_gate.set_full(full)
@@ -159,6 +177,12 @@ class Standalone:
         """Commands that came for what is not open on their connection, by their names."""
         return self.broker.handlers.stray_commands
 
+    def turns(self) -> Turns | None:
+        """How long the turns of the event loop took, where that is measured."""
+        from pyxbroker.stats.metrics import Turns
+
+        return None if self._turns is None else Turns(*self._turns.histogram())
+
     def disk_usage(self) -> dict[str, tuple[int, int]]:
         """(free, total) bytes of each file system, by the first directory that is on it."""
         return {
@@ -203,4 +227,12 @@ class Standalone:
             try:
                 self._bookie.close()
             finally:
-                await self.metadata.close()
+                try:
+                    await self.metadata.close()
+                finally:
+                    self._stop_watch()
+
+    def _stop_watch(self) -> None:
+        if self._turns is not None and self._stalls is not None:
+            self._turns.close()
+            self._stalls.join()

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 GAUGE = "gauge"
 COUNTER = "counter"
+HISTOGRAM = "histogram"
 
 
 class Stat(NamedTuple):
@@ -357,4 +358,12 @@ STRAY_COMMANDS = Stat(
     "Commands for a producer or consumer that is not open on their connection, and dropped.",
     "pyxbroker_stray_commands_total",
     kind=COUNTER,
+)
+
+# Of the event loop; bounds and counts are turn_watch's.
+TURNS = Stat(
+    "",
+    "Seconds that the turns of the event loop took, between two looks at the sockets.",
+    "pyxbroker_loop_turn_seconds",
+    kind=HISTOGRAM,
 )

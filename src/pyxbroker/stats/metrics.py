@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf
 from operator import add
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,13 @@ class ClientState(Protocol):
     """What is remembered for clients: the fields of definitions.CLIENT_STATE."""
 
 
+class Turns(NamedTuple):
+    """How long turns took."""
+
+    buckets: Sequence[tuple[float, int]]  # (seconds at most, how many), each turn in one of them
+    sum_s: float
+
+
 class MetricsSource(Protocol):
     """What is asked for numbers."""
 
@@ -110,6 +118,9 @@ class MetricsSource(Protocol):
 
     def stray_commands(self) -> Mapping[str, int]:
         """How many commands came for what is not open on their connection, by their names."""
+
+    def turns(self) -> Turns | None:
+        """The event loop's turns, where they are measured."""
 
 
 class Storage(NamedTuple):
@@ -150,6 +161,7 @@ class Collector:
         refused = source.refused_connections()
         sample.write_counted(definitions.REFUSED_CONNECTIONS, "setting", refused)
         sample.write_counted(definitions.STRAY_COMMANDS, "command", source.stray_commands())
+        sample.write_turns(source.turns())
         return sample
 
 
@@ -303,6 +315,21 @@ class Sample:
         """Takes what is remembered for clients."""
         for each in definitions.CLIENT_STATE:
             self._counted += self._single(each, getattr(state, each.field))
+
+    def write_turns(self, turns: Turns | None) -> None:
+        """Takes how long turns of the loop took; there is no series where nobody measures them."""
+        if turns is None:
+            return
+        name = definitions.TURNS.series
+        text = exposition.head(name, definitions.TURNS.help, definitions.TURNS.kind)
+        count = 0
+        for bound_s, turns_within in turns.buckets:
+            count += turns_within
+            bound = "+Inf" if bound_s == inf else f"{bound_s:g}"
+            labels = braced(f'{self._cluster},le="{bound}"')
+            text += f"{name}_bucket{labels}{count}\n"
+        label = braced(self._cluster)
+        self._counted += f"{text}{name}_sum{label}{turns.sum_s}\n{name}_count{label}{count}\n"
 
     def write_process(self, process: ProcessStats | None) -> None:
         """Takes what the kernel says of this process, where it says anything."""

@@ -74,6 +74,9 @@ def check_text(message: Any) -> None:
 
 def _check_properties(what: str, pairs: Any) -> None:
     found: list[tuple[str, str]] = []
+    if len(pairs) > limits.PROPERTIES_MAX:
+        # A frame has room for a million of them, and to look at each would hold everybody up.
+        raise NotAllowed(limits.too_many(what, len(pairs)))
     for each in pairs:
         key, value = each.key, each.value
         if not (isinstance(key, str) and isinstance(value, str)):

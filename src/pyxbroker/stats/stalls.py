@@ -1,0 +1,90 @@
+"""Turns of the event loop that take too long: one line in the log for each, with what ran.
+
+A thread of its own looks at the loop's stack while such a turn lasts. The line has names of
+functions, and nothing that a client has sent.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from pyxbroker.base.log import get_logger
+
+log = get_logger("pyxbroker.loop")
+
+STALL_S = 0.1
+FRAMES_MAX = 20
+NOT_SEEN = "not seen"
+COMPILED = "compiled code"
+_BELOW = ("asyncio", "uvloop")  # packages whose frames are under those of what a turn runs
+
+
+class Watch(Protocol):
+    """turn_watch.TurnWatch."""
+
+    def wait(self) -> tuple[int, int, float]: ...
+
+    def lasts(self, turn: int) -> float: ...
+
+
+class StallLog:
+    """The thread that watches the loop of the thread that makes it."""
+
+    def __init__(self, watch: Watch, *, stalled: int, ended: int) -> None:
+        self._watch = watch
+        self._stalled = stalled
+        self._ended = ended
+        self._loop_thread = threading.get_ident()
+        self._thread = threading.Thread(target=self._run, name="turns", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def join(self) -> None:
+        """Waits for the last line; the watch is closed by now."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        turn_seen = 0
+        ran = NOT_SEEN
+        while True:
+            what, turn, seconds = self._watch.wait()
+            if what == self._ended:
+                log.warning(
+                    "the event loop was held up",
+                    ms=round(seconds * 1000),
+                    ran=ran if turn == turn_seen else NOT_SEEN,
+                )
+            elif what == self._stalled:
+                stack = self._stack()
+                lasted = self._watch.lasts(turn)
+                if not lasted:
+                    continue  # the stack is of another turn
+                if turn == turn_seen:
+                    log.error("the event loop is stuck", s=round(lasted), ran=stack)
+                turn_seen, ran = turn, stack
+            else:
+                return
+
+    def _stack(self) -> str:
+        frame = sys._current_frames().get(self._loop_thread)
+        names = list(_names(frame))
+        del frame  # it would keep alive what its locals hold
+        return " < ".join(names[:FRAMES_MAX]) or COMPILED
+
+
+def _names(frame: FrameType | None) -> Iterator[str]:
+    """The functions of a stack, the innermost first, down to the loop that calls them."""
+    while frame is not None:
+        code = frame.f_code
+        module = str(frame.f_globals.get("__name__", Path(code.co_filename).stem))
+        name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has the short name only
+        if module.split(".")[0] in _BELOW and name.split(".")[-1] in ("run", "wrapper"):
+            return
+        yield f"{module.removeprefix('pyxbroker.')}.{name}:{frame.f_lineno}"
+        frame = frame.f_back

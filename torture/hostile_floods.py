@@ -1,0 +1,121 @@
+"""Floods: much of what is cheap, and peers that are slow or say nothing. Each ends by itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from harness import wire
+from harness.raw import RawConnection
+
+from torture.hostile_inputs import (
+    BASE,
+    TOPIC,
+    Input,
+    Scene,
+    request,
+)
+
+HOST = "127.0.0.1"
+
+
+def _subscribe(scene: Scene, n: int) -> bytes:
+    return wire.command(wire.SUBSCRIBE, {1: scene.topic, 2: f"s{n}", 3: 1, 4: n + 10, 5: n})
+
+
+def _watch(scene: Scene, n: int) -> bytes:
+    fields = {1: n, 2: n, 3: "public/default", 4: f"public/default/.*{n}.*"}
+    return wire.command(wire.WATCH_TOPIC_LIST, fields)
+
+
+def _producer(scene: Scene, n: int) -> bytes:
+    return wire.command(wire.PRODUCER, {1: f"{TOPIC}-flood-{n}", 2: n + 10, 3: n})
+
+
+def _ack(scene: Scene, n: int) -> bytes:
+    entry = wire.message_id(scene.ledger_id, n * 2 % 2_000)
+    return wire.command(wire.ACK, {1: 1, 2: 0, 3: entry, 8: n})
+
+
+def _redeliver(scene: Scene, n: int) -> bytes:
+    return wire.command(wire.REDELIVER, {1: 1})
+
+
+# Of commands on one connection, and of requests on one: what, and how many.
+COMMAND_FLOODS = {
+    "subscriptions": (Input("another each", _subscribe, Scene.with_messages), 1_000),
+    "topics": (Input("another each, with a producer", _producer), 1_000),
+    "lookups": (
+        Input("of one topic", lambda scene, n: wire.command(wire.LOOKUP, {1: TOPIC, 2: n})),
+        20_000,
+    ),
+    "watchers": (Input("another pattern each", _watch), 50),
+    "acknowledgements": (Input("single, each answered", _ack, Scene.with_messages), 20_000),
+    "seeks": (
+        Input(
+            "to the beginning",
+            lambda scene, n: wire.command(wire.SEEK, {1: 1, 2: n, 4: 1}),
+            Scene.with_messages,
+        ),
+        2_000,
+    ),
+    "redeliveries": (Input("of 2,000 messages each", _redeliver, Scene.with_messages), 200),
+}
+REQUEST_FLOODS = {"pipelined requests": (request("GET", BASE), 5_000)}
+
+
+def connections(port: int, web_port: int) -> None:
+    """Connects, says hello and hangs up, 500 times."""
+    for _ in range(500):
+        RawConnection(port).socket.close()
+
+
+def half_open(port: int, web_port: int) -> None:
+    """Four hundred that connect and say nothing, on both ports."""
+    with ExitStack() as stack:
+        for one in [port, web_port] * 200:
+            stack.enter_context(socket.create_connection((HOST, one)))
+        time.sleep(1)
+
+
+def slow_writers(port: int, web_port: int) -> None:
+    """A hundred that send one byte in a while, of a frame and of a request."""
+    frame = wire.command(wire.CONNECT, {1: "slow", 4: 21})
+    with ExitStack() as stack:
+        peers = [
+            (stack.enter_context(socket.create_connection((HOST, one))), text)
+            for one, text in [(port, frame), (web_port, b"GET /metrics HTTP/1.1\r\n")] * 50
+        ]
+        for i in range(3):
+            for peer, text in peers:
+                peer.send(text[i : i + 1])
+            time.sleep(1)
+
+
+def slow_readers(port: int, web_port: int) -> None:
+    """Twenty that ask for much and read nothing of it."""
+    with ExitStack() as stack:
+        scene = Scene(port, "slow-readers")
+        stack.enter_context(scene.raw)
+        scene.raw.producer(scene.topic)
+        readers = [stack.enter_context(RawConnection(port)) for _ in range(20)]
+        for i, each in enumerate(readers):
+            each.subscribe(scene.topic, f"slow-{i}")
+            each.flow(1_000)
+        for n in range(50):
+            scene.raw.send(b"x" * (256 << 10), n)
+            scene.raw.expect(wire.SEND_RECEIPT)
+        for _ in range(20):
+            web = stack.enter_context(socket.create_connection((HOST, web_port)))
+            web.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        time.sleep(1)
+
+
+PEERS: dict[str, Callable[[int, int], None]] = {
+    "connections": connections,
+    "half-open connections": half_open,
+    "slow writers": slow_writers,
+    "slow readers": slow_readers,
+}

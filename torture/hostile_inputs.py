@@ -1,0 +1,267 @@
+"""The most expensive input that the limits allow: for each command, and for each endpoint of REST.
+
+Who adds a command or an endpoint adds what costs most of it; test_hostile.py has the tables' rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from harness import wire
+from harness.raw import RawConnection
+
+MIB = 1 << 20
+FRAME_BYTES_MAX = 5 * MIB
+HANDSHAKE_BYTES_MAX = 100 << 10
+TOPIC = "persistent://public/default/hostile"
+LONG = "persistent://public/default/" + "ä" * 512  # 1,024 bytes, in a name that needs escapes
+PATTERN = "(" + "|".join(f"(a{i}.*)+" for i in range(40)) + ")x"
+MESSAGES = 2_000
+KEY_SHARED = 3
+
+
+class Scene:
+    """A connection with a producer (1) and a Shared consumer (1) of a topic with messages."""
+
+    def __init__(self, port: int, name: str) -> None:
+        self.port = port
+        self.topic = f"{TOPIC}-{name}"
+        self.raw = RawConnection(port, timeout_s=60)
+        self.ledger_id = 0
+
+    def with_messages(self) -> None:
+        """Opens a producer and a consumer; the consumer gets all messages, and keeps them."""
+        self.raw.producer(self.topic)
+        self.raw.subscribe(self.topic, sub_type=wire.SHARED)
+        for first in range(0, MESSAGES, 500):
+            for i in range(first, first + 500):
+                self.raw.send(b"x", i)
+            for _ in range(500):
+                receipt = self.raw.expect(wire.SEND_RECEIPT)
+        self.ledger_id = wire.position(receipt.data(3))[0]
+        self.raw.flow(MESSAGES)
+        for _ in range(MESSAGES):
+            self.raw.expect(wire.MESSAGE)
+
+
+def nothing(scene: Scene) -> None:
+    """Needs no topic."""
+
+
+class Input(NamedTuple):
+    """One kind of input. `make` gives the bytes of the n-th one."""
+
+    about: str
+    make: Callable[[Scene, int], bytes]
+    prepare: Callable[[Scene], None] = nothing
+    ends: bool = False  # its connection: it is the last input of one
+
+
+def pairs(count: int, size: int) -> list[bytes]:
+    """Properties with values of that many bytes."""
+    return [wire.encode({1: f"k{i}", 2: "v" * size}) for i in range(count)]
+
+
+def filled(one: bytes, size: int = FRAME_BYTES_MAX) -> bytes:
+    """As much of it as goes into a frame."""
+    return one * (size // len(one))
+
+
+def with_bytes(kind: int, head: dict, field: int, one: bytes) -> bytes:
+    """A command with a field repeated until the frame is full."""
+    body = wire.encode(head) + filled(wire.encode({field: one}), FRAME_BYTES_MAX - 4096)
+    base = wire.encode({1: kind, kind: body})
+    return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
+
+
+def _connect(scene: Scene, n: int) -> bytes:
+    return wire.command(wire.CONNECT, {1: "v" * 1024, 4: 21, 7: "p" * (60 << 10)})
+
+
+def _unknown(kind: int) -> Callable[[Scene, int], bytes]:
+    """Fields that nobody knows, two bytes each."""
+    frame = with_bytes(kind, {}, 1000, b"")
+
+    def make(scene: Scene, n: int) -> bytes:
+        return frame
+
+    return make
+
+
+def _lookup(scene: Scene, n: int) -> bytes:
+    return with_bytes(wire.LOOKUP, {1: LONG, 2: n}, 8, wire.encode({1: "", 2: ""}))
+
+
+def _metadata(scene: Scene, n: int) -> bytes:
+    return wire.command(
+        wire.PARTITIONED_METADATA, {1: LONG + f"{n}", 2: n, 3: "p" * (60 << 10), 6: 0}
+    )
+
+
+def _producer(scene: Scene, n: int) -> bytes:
+    fields = {1: scene.topic, 2: n + 10, 3: n, 6: pairs(1000, 240)}
+    return wire.command(wire.PRODUCER, fields)
+
+
+def _subscribe(scene: Scene, n: int) -> bytes:
+    ranges = [wire.encode({1: 2 * i, 2: 2 * i}) for i in range(32_768)]
+    policy = wire.encode({1: 1, 3: ranges})
+    fields = {1: scene.topic, 2: f"s{n}", 3: KEY_SHARED, 4: n + 10, 5: n}
+    return wire.command(wire.SUBSCRIBE, fields | {10: pairs(1000, 240), 17: policy})
+
+
+def _redeliver(scene: Scene, n: int) -> bytes:
+    ids = b"".join(
+        wire.encode({2: wire.message_id(scene.ledger_id, i)}) for i in reversed(range(MESSAGES))
+    )
+    body = wire.encode({1: 1}) + filled(ids, FRAME_BYTES_MAX - 4096)
+    base = wire.encode({1: wire.REDELIVER, wire.REDELIVER: body})
+    return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
+
+
+def _ack(scene: Scene, n: int) -> bytes:
+    words = [(1 << 64) - 1] * 60
+    ids = b"".join(
+        wire.encode({3: wire.encode({1: scene.ledger_id, 2: i, 5: words})})
+        for i in range(0, MESSAGES, 2)
+    )
+    body = wire.encode({1: 1, 2: 0}) + filled(ids, FRAME_BYTES_MAX - 4096)
+    base = wire.encode({1: wire.ACK, wire.ACK: body})
+    return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
+
+
+def _send(scene: Scene, n: int) -> bytes:
+    meta = wire.metadata("raw", 10**6 + n, 1, fields={4: pairs(20_000, 200)})
+    return wire.send(1, 10**6 + n, meta, b"x" * 400_000)
+
+
+def _simple(kind: int, *, of: int = 1) -> Callable[[Scene, int], bytes]:
+    """A command with the id of what it is about, and of its request."""
+
+    def make(scene: Scene, n: int) -> bytes:
+        return wire.command(kind, {1: of, 2: n})
+
+    return make
+
+
+COMMANDS = {
+    "CONNECT": Input("a second one, 60 KiB", _connect, ends=True),
+    "SEND": Input("4.8 MB, 20,000 properties", _send, Scene.with_messages),
+    "ACK": Input("5 MiB of ids with ack sets", _ack, Scene.with_messages),
+    "FLOW": Input(
+        "all permits there are",
+        lambda scene, n: wire.command(wire.FLOW, {1: 1, 2: (1 << 31) - 1}),
+        Scene.with_messages,
+    ),
+    "LOOKUP": Input("800,000 empty properties, a long name", _lookup),
+    "PARTITIONED_METADATA": Input("another long name each, 60 KiB", _metadata),
+    "PING": Input("5 MiB of unknown fields", _unknown(wire.PING)),
+    "PONG": Input("5 MiB of unknown fields", _unknown(wire.PONG)),
+    "PRODUCER": Input("1,000 properties, 256 KiB", _producer),
+    "CLOSE_PRODUCER": Input("of none", _simple(wire.CLOSE_PRODUCER, of=9)),
+    "SUBSCRIBE": Input("32,768 sticky ranges, 1,000 properties", _subscribe),
+    "UNSUBSCRIBE": Input("of none", _simple(wire.UNSUBSCRIBE, of=9)),
+    "CLOSE_CONSUMER": Input("of none", _simple(wire.CLOSE_CONSUMER, of=9)),
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES": Input(
+        "5 MiB of ids, backwards", _redeliver, Scene.with_messages
+    ),
+    "CONSUMER_STATS": Input(
+        "of a consumer",
+        lambda scene, n: wire.command(wire.CONSUMER_STATS, {1: n, 4: 1}),
+        Scene.with_messages,
+    ),
+    "SEEK": Input(
+        "to the beginning, by time",
+        lambda scene, n: wire.command(wire.SEEK, {1: 1, 2: n, 4: 1}),
+        Scene.with_messages,
+    ),
+    "GET_LAST_MESSAGE_ID": Input(
+        "of a consumer", _simple(wire.GET_LAST_MESSAGE_ID), Scene.with_messages
+    ),
+    "GET_TOPICS_OF_NAMESPACE": Input(
+        "5 MiB of properties",
+        lambda scene, n: with_bytes(
+            wire.GET_TOPICS_OF_NAMESPACE,
+            {1: n, 2: "public/default", 3: 2},
+            6,
+            wire.encode({1: "", 2: ""}),
+        ),
+    ),
+    "WATCH_TOPIC_LIST": Input(
+        "another one each, a pattern of 40 branches",
+        lambda scene, n: wire.command(
+            wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN[:50]}
+        ),
+    ),
+    "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),
+}
+
+
+def request(method: str, path: str, body: bytes = b"", head: str = "") -> Input:
+    """A request; `{n}` in the path is another number each."""
+
+    def make(scene: Scene, n: int) -> bytes:
+        kind = "Content-Type: application/json\r\n" if body else ""
+        length = f"Content-Length: {len(body)}\r\n"
+        line = f"{method} {path.replace('{n}', str(n))} HTTP/1.1\r\nHost: x\r\n"
+        return (line + kind + length + head + "\r\n").encode() + body
+
+    return Input(f"{len(path)} bytes of path, {len(body)} of body", make)
+
+
+BASE = "/admin/v2/persistent/public/default"
+NAME = "%C3%A4" * 500
+PROPERTIES = (
+    b'{"a":'
+    + b'"'
+    + b"x" * 1000
+    + b'"'
+    + b"".join(b',"k%d":"%s"' % (i, b"v" * 230) for i in range(999))
+    + b"}"
+)
+
+ENDPOINTS = {
+    "GET /admin/v2/brokers/health": request("GET", "/admin/v2/brokers/health"),
+    "GET /admin/v2/brokers/ready": request("GET", "/admin/v2/brokers/ready"),
+    "GET /admin/v2/brokers/version": request(
+        "GET", "/admin/v2/brokers/version", head="X: y\r\n" * 90
+    ),
+    "GET /admin/v2/clusters": request("GET", "/admin/v2/clusters?" + "a=b&" * 1900),
+    "GET /admin/v2/{domain}/{tenant}/{namespace}": request("GET", BASE),
+    "GET /admin/v2/{domain}/{tenant}/{namespace}/partitioned": request(
+        "GET", BASE + "/partitioned?includeSystemTopic=true"
+    ),
+    "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}": request(
+        "DELETE", f"{BASE}/{NAME}?force=true"
+    ),
+    "PUT /admin/v2/{domain}/{tenant}/{namespace}/{topic}": request(
+        "PUT", f"{BASE}/rest-{{n}}", PROPERTIES
+    ),
+    "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions": request(
+        "DELETE", f"{BASE}/{NAME}/partitions?force=true"
+    ),
+    "GET /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions": request(
+        "GET", f"{BASE}/{NAME}/partitions?checkAllowAutoCreation=true"
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions": request(
+        "POST", f"{BASE}/{NAME}/partitions", b" " * (60 << 10) + b"9"
+    ),
+    "PUT /admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions": request(
+        "PUT", f"{BASE}/many-{{n}}/partitions", b"100"
+    ),
+    "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}": request(
+        "DELETE", f"{BASE}/{NAME}/subscription/{NAME}?force=true"
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/terminate": request(
+        "POST", f"{BASE}/{NAME}/terminate"
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/terminate/partitions": request(
+        "POST", f"{BASE}/{NAME}/terminate/partitions"
+    ),
+    "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}": request(
+        "GET", f"/lookup/v2/topic/persistent/public/default/{NAME}"
+    ),
+    "GET /metrics": request("GET", "/metrics", head="Accept-Encoding: gzip\r\n"),
+    "GET /openapi.json": request("GET", "/openapi.json"),
+}

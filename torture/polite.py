@@ -1,0 +1,68 @@
+"""A client that behaves: one message at a time, and how long each receipt took to come."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from multiprocessing.connection import Connection
+
+from harness import wire
+from harness.raw import RawConnection
+
+PAUSE_S = 0.002
+TOPIC = "persistent://public/default/polite"
+
+
+def _work(port: int, pipe: Connection) -> None:
+    raw = RawConnection(port, timeout_s=120)
+    raw.subscribe(TOPIC)
+    raw.producer(TOPIC)
+    sent = 0
+    times: list[float] = []
+    while True:
+        began = time.monotonic()
+        raw.send(b"x" * 100, sent)
+        raw.expect(wire.SEND_RECEIPT)
+        times.append(time.monotonic() - began)
+        sent += 1
+        if pipe.poll():
+            question = pipe.recv()
+            if question == "end":
+                break
+            pipe.send(times)
+            times = []
+        time.sleep(PAUSE_S)
+    raw.flow(sent)
+    for _ in range(sent):
+        raw.expect(wire.MESSAGE)
+    pipe.send(sent)
+
+
+class Polite:
+    """A process of its own, since who measures must not wait for the attacker's Python."""
+
+    def __init__(self, port: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(port, theirs), daemon=True)
+        self._process.start()
+
+    def take(self) -> list[float]:
+        """The seconds that receipts took since the last call; waits for one at least."""
+        self._pipe.send("take")
+        times: list[float] = self._pipe.recv()
+        return times
+
+    def end(self) -> int:
+        """How many messages it sent; all of them have a receipt, and came back to its consumer."""
+        self._pipe.send("end")
+        if not self._pipe.poll(120):
+            raise AssertionError("a message that has its receipt does not come back")
+        sent: int = self._pipe.recv()
+        self._process.join()
+        return sent
+
+
+def p99_ms(times: list[float]) -> float:
+    """The 99th percentile, in ms."""
+    return sorted(times)[min(len(times) - 1, len(times) * 99 // 100)] * 1000

@@ -1,0 +1,75 @@
+"""The hostile suite: every row of the tables has its input, and a short form of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from harness.brokers import Broker
+
+from pyxbroker.admin.endpoints import every_endpoint
+from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import Config
+from torture.hostile import Attack, attack_all, flood_all, longest_ms, turns_of
+from torture.hostile_inputs import COMMANDS, ENDPOINTS
+
+HOT = {"CONNECT", "SEND", "ACK", "FLOW"}
+TIMES = 20
+BYTES_MAX = 6 << 20
+CPU_MS_MAX = 3_000  # of one input, on a machine that others use as well
+MEMORY_KIB_MAX = 700 << 10
+
+
+def test_every_command_has_its_input() -> None:
+    service: Any = SimpleNamespace(config=Config(), metadata=None, topics=None)
+    table = Handlers(cast(Any, service))._table
+    assert {pb.BaseCommand.Type.Name(kind) for kind in table} | HOT == set(COMMANDS)
+
+
+def test_every_endpoint_has_its_input() -> None:
+    assert {f"{row.method} {row.path}" for _, row in every_endpoint()} == set(ENDPOINTS)
+
+
+def test_the_longest_turn_is_the_highest_bucket_that_grew() -> None:
+    name = "pyxbroker_loop_turn_seconds_bucket"
+    before, after = (
+        turns_of("".join(f'{name}{{le="{bound}"}} {n}\n' for bound, n in rows))
+        for rows in (
+            [("0.001", 5), ("0.1", 7), ("+Inf", 8)],
+            [("0.001", 9), ("0.1", 12), ("+Inf", 13)],
+        )
+    )
+    assert longest_ms(before, after) == 100
+    assert longest_ms(before, before) == 1
+
+
+@pytest.fixture(scope="module")
+def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
+    broker = Broker("pyxbroker", Path(tmp_path_factory.mktemp("hostile")) / "broker")
+    try:
+        broker.start()
+        yield Attack(broker)
+    finally:
+        broker.close()
+
+
+def test_no_input_costs_the_others_much(attack: Attack) -> None:
+    wrong = []
+    for cost in attack_all(attack, TIMES, BYTES_MAX):
+        if not cost.is_answered and cost.name != "CONNECT":
+            wrong.append(f"{cost.name} x {cost.times} is not answered to its end")
+        if cost.cpu_ms / cost.times > CPU_MS_MAX:
+            wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
+    for cost in flood_all(attack, 10 * TIMES):
+        # Who sends more requests ahead than there is room for may be sent away.
+        if not cost.is_answered and "pipelined" not in cost.name:
+            wrong.append(f"{cost.name} x {cost.times} is not answered to its end")
+        if cost.cpu_ms > CPU_MS_MAX:
+            wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
+    assert not wrong, "\n" + "\n".join(wrong)
+    assert attack.broker.memory_kib() < MEMORY_KIB_MAX
+    assert attack.polite.end() > 100
