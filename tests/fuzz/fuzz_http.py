@@ -26,7 +26,7 @@ with driver.guided("pyxbroker.admin"):
 
 import h11
 
-from web_client import echo, parse
+from web_client import echo
 
 ROOM = 33
 INPUT_BYTES_MAX = 2048
@@ -141,8 +141,9 @@ def compare_with_h11(stream: bytes, events: list[Any]) -> None:
             each for each in events[1 : events.index(END)] if isinstance(each, bytes)
         )
         assert ours == body, f"{ours!r} instead of {body!r}"
-    closes = judge.their_state is h11.MUST_CLOSE
-    assert head.keep_alive == (not closes) or head.version == "1.0"
+    # It leaves this open behind an offer, and knows no keep-alive of HTTP/1.0.
+    if head.version == "1.1" and judge.their_state in (h11.DONE, h11.MUST_CLOSE):
+        assert head.keep_alive == (judge.their_state is h11.DONE)
 
 
 # --- the connection -------------------------------------------------------------------------------
@@ -262,17 +263,16 @@ def check_answers(sent: bytes, heads: list[tuple[str, str]]) -> None:
     while stream:
         assert not closed, "an answer follows the one that said close"
         method = heads[at][0] if at < len(heads) else "GET"
-        if method == "HEAD":
-            head, _, stream = stream.partition(b"\r\n\r\n")
-            closed = b"\r\nConnection: close" in head
-        else:
-            end = stream.index(b"\r\n\r\n") + 4
-            [(status, headers, _), *_] = parse(stream[:end] + b"0" * (1 << 16))[:1]
-            assert 200 <= status < 500, status
-            length = int(headers["Content-Length"])
-            assert len(stream) >= end + length, "an answer is cut short"
-            stream = stream[end + length :]
-            closed = headers.get("Connection") == "close"
+        head, blank, stream = stream.partition(b"\r\n\r\n")
+        assert blank, "a head is cut short"
+        first, *lines = head.decode("ascii").split("\r\n")
+        version, status, _ = first.split(" ", 2)
+        assert version in ("HTTP/1.0", "HTTP/1.1") and 200 <= int(status) < 500, first
+        headers = dict(line.split(": ", 1) for line in lines)
+        length = 0 if method == "HEAD" else int(headers["Content-Length"])
+        assert len(stream) >= length, "an answer is cut short"
+        stream = stream[length:]
+        closed = headers.get("Connection") == "close"
         at += 1
     assert len(heads) <= at <= len(heads) + 1, f"{at} answers to {len(heads)} requests"
 
