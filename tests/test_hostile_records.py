@@ -1,4 +1,4 @@
-"""Stored records as nobody of us writes them: a value, or the documented error, for a fair price."""
+"""Stored records as none of us writes them: a value or the documented error, at a fair price."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_acknowledgements_that_would_take_all_memory_are_refused(
 ) -> None:
     info = position()
     make(info)
-    with pytest.raises(MalformedRecord, match="no memory|too far apart"):
+    with pytest.raises(MalformedRecord, match=r"no memory|too far apart"):
         restore(info)
 
 

@@ -20,7 +20,7 @@ cdef extern from *:
 
 cdef enum:
     WORDS_MIN = 8
-    WORDS_MAX = 1 << 24             # of one ledger: a billion entries between the first and the last
+    WORDS_MAX = 1 << 24             # of one ledger: a billion entries, first to last
 
 
 # The bits of a word that first..last have in it.

@@ -29,6 +29,7 @@ import h11
 from web_client import echo
 
 ROOM = 33
+TURNS_MAX = 30  # of the loop, in which a request is answered
 INPUT_BYTES_MAX = 2048
 PARTS = (
     b"GET /a HTTP/1.1\r\n",
@@ -137,9 +138,7 @@ def compare_with_h11(stream: bytes, events: list[Any]) -> None:
         return
     assert request.method.decode() == head.method
     if END in events:
-        ours = b"".join(
-            each for each in events[1 : events.index(END)] if isinstance(each, bytes)
-        )
+        ours = b"".join(each for each in events[1 : events.index(END)] if isinstance(each, bytes))
         assert ours == body, f"{ours!r} instead of {body!r}"
     # It leaves this open behind an offer, and knows no keep-alive of HTTP/1.0.
     if head.version == "1.1" and judge.their_state in (h11.DONE, h11.MUST_CLOSE):
@@ -231,16 +230,18 @@ def serve(pieces: list[bytes], turns: int) -> tuple[Server, Transport, list[dict
         for piece in pieces:
             for _ in range(turns):
                 await asyncio.sleep(0)
-            while not transport.is_reading() and not transport.closing and server.tasks:
+            for _ in range(ROOM * TURNS_MAX):
+                if transport.is_reading() or transport.closing or not server.tasks:
+                    break
                 await asyncio.sleep(0)
             if transport.closing:
                 break
-            if transport.is_reading():
-                connection.data_received(piece)
+            assert transport.is_reading(), "it waits for nothing, and does not read"
+            connection.data_received(piece)
             assert len(connection._waiting) <= request_parser.PIPELINE_MAX + 1
         if not transport.closing:
             connection.eof_received()
-        for _ in range(1000):
+        for _ in range(ROOM * TURNS_MAX):
             if not server.tasks:
                 break
             await asyncio.sleep(0)

@@ -71,7 +71,7 @@ def check_acks(acks: AckSet) -> None:
     total = 0
     for ledger in acks.ledger_ids():
         ranges = acks.ranges(ledger)
-        assert ranges and -1 <= ranges[0][0] and ranges[-1][1] <= ENDS[ledger]
+        assert ranges and ranges[0][0] >= -1 and ranges[-1][1] <= ENDS[ledger]
         total += sum(upper - lower for lower, upper in ranges)
     assert acks.holes == total
 

@@ -167,13 +167,13 @@ def find_engines(plain: bool) -> Engines:
     name = os.environ.get("CLANG", "clang")
     clang = shutil.which(name)
     if clang is None:
-        raise CannotRun(f"there is no {name}; install clang, set CLANG to its name, or say --plain.")
+        raise CannotRun(f"there is no {name}; install clang, set CLANG, or say --plain.")
     atheris = importlib.util.find_spec("atheris")
     if atheris is None or atheris.origin is None:
         raise CannotRun("there is no atheris for this Python; install it, or say --plain.")
     runtime = Path(atheris.origin).parent.parent / "asan_with_fuzzer.so"
     if not runtime.exists():
-        raise CannotRun(f"this atheris has no {runtime.name}; install one that has, or say --plain.")
+        raise CannotRun(f"this atheris has no {runtime.name}; install another, or say --plain.")
     environment = {
         **os.environ,
         "LD_PRELOAD": str(runtime),

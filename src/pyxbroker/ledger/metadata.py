@@ -218,7 +218,9 @@ def _from_message(message: Any) -> LedgerMetadata:
         ack_quorum_size=(
             message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
         ),
-        ensembles={each.firstEntryId: tuple(map(_text, each.ensembleMember)) for each in message.segment},
+        ensembles={
+            each.firstEntryId: tuple(map(_text, each.ensembleMember)) for each in message.segment
+        },
         state=LedgerState(message.state),
         last_entry_id=message.lastEntryId if message.HasField("lastEntryId") else INVALID_ENTRY_ID,
         length=message.length,
