@@ -30,7 +30,9 @@ from web_client import echo
 
 ROOM = 33
 TURNS_MAX = 30  # of the loop, in which a request is answered
-INPUT_BYTES_MAX = 2048
+INPUT_BYTES_MAX = 512
+STREAM_BYTES_MAX = 20 << 10  # enough for a head that is too long
+PIECES_MAX = 64
 PARTS = (
     b"GET /a HTTP/1.1\r\n",
     b"POST /b%20c?d=e HTTP/1.1\r\n",
@@ -58,7 +60,7 @@ PARTS = (
 def stream_of(steps: driver.Steps) -> bytes:
     """Bytes below 32 choose a part; with another, so many bytes of the input come as they are."""
     found = b""
-    while steps and len(found) < 64 << 10:
+    while steps and len(found) < STREAM_BYTES_MAX:
         kind = steps.byte()
         found += PARTS[kind % len(PARTS)] if kind < 128 else steps.rest(kind - 127)
     return found
@@ -68,7 +70,8 @@ def pieces_of(stream: bytes, cut: int) -> list[bytes]:
     """The stream in pieces of a few lengths that take turns."""
     if cut == 0 or not stream:
         return [stream]
-    lengths = (cut, 1 + cut % 7, 1 + cut * cut % 251)
+    least = len(stream) // PIECES_MAX
+    lengths = (least + cut, least + 1 + cut % 7, least + 1 + cut * cut % 251)
     found, at = [], 0
     while at < len(stream):
         length = lengths[len(found) % 3]
