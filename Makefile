@@ -96,13 +96,29 @@ benchshort: dev ## the end-to-end benchmark of pyxbroker alone, short
 	$(PY) -m bench.run --short
 
 # A second build beside the usual one; Python itself is not instrumented, so libasan comes first.
-.PHONY: asan
-asan: dev ## unit tests with every extension module under ASan and UBSan
+ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
+    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
+    $(PYTEST) -s -m 'not interop and not slow'
+# The tests of what is compiled: two minutes on two cores.
+COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers commands connection delayed \
+    dispatch_models entry frames hostile_records key_shared quorum storage turn))
+
+.PHONY: asan-build
+asan-build: dev
 	PYXBROKER_SANITIZE=address,undefined $(PY) setup.py -q build \
 	    --build-lib build/asan --build-temp build/asan-objects
-	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	    UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1 PYTHONPATH=build/asan \
-	    $(PYTEST) -s -m 'not interop and not slow' tests
+
+.PHONY: asan
+asan: asan-build ## unit tests with every extension module under ASan and UBSan
+	$(ASAN_PYTEST) tests
+
+.PHONY: asanshort
+asanshort: asan-build ## of those, the tests of what is compiled
+	$(ASAN_PYTEST) -n auto --dist loadfile $(COMPILED_TESTS)
+
+.PHONY: tsan
+tsan: dev ## the C tests of the storage under TSan
+	bash tests/native/build.sh tsan
 
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors

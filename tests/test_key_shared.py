@@ -249,3 +249,11 @@ def test_nobody_settles_what_it_does_not_have() -> None:
     for slot, key_hash in ((2, 5), (1, 6)):
         with pytest.raises(AssertionError, match="does not hold"):
             keys.settled(key_hash, slot)
+
+
+def test_a_plan_takes_no_more_memory_than_what_waits() -> None:
+    keys = KeyShared(True)
+    keys.set_owners([(65_535, 1)])
+    for entry in range(3):
+        keys.put(7, 1, entry)
+    assert keys.plan(1, 2**60 + 1, 2**63 - 1) == [(1, 0, 2)]

@@ -138,3 +138,9 @@ def test_confirmed_entries_and_those_to_come_are_not_taken_back() -> None:
     adds.truncate(1)
     assert adds.last_add_confirmed == 0
     assert adds.pending == 0
+
+
+def test_an_answer_for_every_entry_there_can_be_confirms_those_there_are() -> None:
+    adds = PendingAdds(1, 1, 1)
+    adds.add(3)
+    assert adds.on_ack(0, 0, 2**63 - 1) == 2

@@ -171,7 +171,7 @@ def test_garbage_is_no_ledger_metadata(value: bytes) -> None:
         ack_quorum_size=st.integers(1, 10),
         ensembles=st.dictionaries(
             st.integers(0, 2**62), st.lists(st.text(max_size=20), max_size=4).map(tuple), max_size=4
-        ),
+        ).map(lambda later: {0: ("b:1",), **later}),
         state=st.sampled_from(LedgerState),
         last_entry_id=st.integers(-1, 2**62),
         length=st.integers(0, 2**62),

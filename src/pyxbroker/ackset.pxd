@@ -22,6 +22,7 @@ cdef class AckSet:
     cdef dict batches                           # ledger id -> LedgerBatches, after the mark
     cdef readonly int64_t partial               # batches of which some messages are acknowledged
     cdef readonly int64_t partial_words         # words of all of them
+    cdef int64_t restored_words                 # of bitmaps, that restoring has made
     cdef bint tracked                           # whether changes are noted, to be encoded
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     # The words of the messages of a batch that are left, None: no single one is acknowledged.
@@ -36,6 +37,7 @@ cdef class AckSet:
                                 uint32_t count) except -1
     cdef int _forget_batch(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef int _drop_batches(self) except -1
+    cdef int _count_restored(self, int64_t words) except -1
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1
 
 # How many of the first `messages` bits of a batch's words are 1. At most BATCH_WORDS_MAX words.

@@ -20,6 +20,7 @@ cdef enum:
     BATCH_BYTES = 200               # memory that a batch takes here besides its words, about
     BATCHES_BYTES_MAX = 256 << 20   # beyond that, acks of single messages are not remembered
     BATCHES_BYTES_SMALL = 1 << 20   # sets with less than this are not refused for what others have
+    RESTORED_WORDS_MAX = 1 << 24    # 128 MiB, a bit for each of a billion entries
     TAG_RANGE_BYTES_MAX = 64        # one MessageRange with its tag and length
     TAG_WORD_BYTES_MAX = 11         # one word of a deleteSet with its tag
 
@@ -296,16 +297,26 @@ cdef class AckSet:
     def acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, words):
         """Acknowledges the messages of a batch whose bits are 0; True when that changed anything.
 
-        The caller knows that the entry exists. More than 4,096 words are not remembered.
+        The caller knows that the entry exists. More than 4,096 words are not remembered. It is for
+        what is restored: MemoryError, as below.
         """
         cdef uint64_t kept[BATCH_WORDS_MAX]
         cdef uint32_t count = 0
+        cdef LedgerBatches batches
+        cdef int64_t before
+        cdef int changed
         if len(words) > BATCH_WORDS_MAX:
             return False
         for word in words:
             kept[count] = <uint64_t>(word & 0xffffffffffffffff)
             count += 1
-        return bool(self._acknowledge_batch(ledger_id, entry_id, kept, count))
+        batches = self.batches.get(ledger_id)
+        before = 0 if batches is None else batches.ids.size
+        changed = self._acknowledge_batch(ledger_id, entry_id, kept, count)
+        batches = self.batches.get(ledger_id)
+        if batches is not None:
+            self._count_restored(batches.ids.size - before)
+        return changed != 0
 
     cdef int _acknowledge_batch(self, int64_t ledger_id, int64_t entry_id, const uint64_t *words,
                                 uint32_t count) except -1:
@@ -332,8 +343,8 @@ cdef class AckSet:
         batches = self.batches.get(ledger_id)
         if batches is None:
             batches = self.batches[ledger_id] = LedgerBatches(self.tracked)
-        batches.left[entry_id] = after
         batches.ids.add(entry_id)
+        batches.left[entry_id] = after
         if batches.changed is not None:
             batches.changed.add(entry_id)
         if before is None:
@@ -494,13 +505,17 @@ cdef class AckSet:
 
     # --- restoring ------------------------------------------------------------------------------
     # `last` is the last entry of the ledger: nothing behind it is taken, whatever was stored.
+    # MemoryError: it would take more than RESTORED_WORDS_MAX words.
 
     def add_range(self, int64_t ledger_id, int64_t lower, int64_t upper, int64_t last):
         """Acknowledges the entries after lower up to upper (a stored MessageRange)."""
-        cdef int64_t first = max(lower, <int64_t>-1) + 1
+        cdef int64_t first
+        cdef int64_t words
+        cdef EntryBitmap bitmap
         upper = min(upper, last)
-        if ledger_id < self.mark_ledger_id:
+        if ledger_id < self.mark_ledger_id or lower >= upper:
             return
+        first = max(lower, <int64_t>-1) + 1
         if ledger_id == self.mark_ledger_id:
             first = max(first, self.mark_entry_id + 1)
             if first == self.mark_entry_id + 1 and first <= upper and self.holes == 0:
@@ -509,27 +524,49 @@ cdef class AckSet:
                     self._drop_batches()
                 return
         if first <= upper:
-            self.holes += self._bitmap(ledger_id).add_range(first, upper)
+            bitmap = self._bitmap(ledger_id)
+            words = bitmap.size
+            try:
+                self.holes += bitmap.add_range(first, upper)
+                self._count_restored(bitmap.size - words)
+            finally:
+                if bitmap.count == 0:
+                    del self.ledgers[ledger_id]
 
     def add_longs(self, int64_t ledger_id, longs, int64_t last):
         """Acknowledges the entries of the words that to_longs gave."""
         cdef EntryBitmap bitmap
+        cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0:
             bitmap = self._bitmap(ledger_id)
+            words = bitmap.size
             self.holes -= bitmap.count
-            bitmap.add_longs(longs, last)
-            self._settle_restored(ledger_id, bitmap)
+            try:
+                bitmap.add_longs(longs, last)
+                self._count_restored(bitmap.size - words)
+            finally:
+                self._settle_restored(ledger_id, bitmap)
 
     def add_runs(self, int64_t ledger_id, const uint8_t[::1] runs not None, int64_t last):
         """Acknowledges the entries of the words that encode_runs gave. ValueError: malformed."""
         cdef EntryBitmap bitmap
+        cdef int64_t words
         if ledger_id >= self.mark_ledger_id and last >= 0 and runs.shape[0] > 0:
             bitmap = self._bitmap(ledger_id)
+            words = bitmap.size
             self.holes -= bitmap.count
             try:
                 bitmap.merge_runs(&runs[0], <uint32_t>runs.shape[0], last)
+                self._count_restored(bitmap.size - words)
             finally:
                 self._settle_restored(ledger_id, bitmap)
+
+    cdef int _count_restored(self, int64_t words) except -1:
+        """What is restored takes no more memory than any cursor does, whatever the bytes say."""
+        self.restored_words += words
+        if self.restored_words > RESTORED_WORDS_MAX:
+            raise MemoryError("the acknowledged entries are too far apart")
+        return 0
 
     cdef int _settle_restored(self, int64_t ledger_id, EntryBitmap bitmap) except -1:
         """Counts the entries of a ledger that were just merged; none is before the mark."""
@@ -569,7 +606,7 @@ cdef class PositionSet:
         ledger_id = min(self.ledgers)
         bitmap = self.ledgers[ledger_id]
         first = bitmap.next_set(0)
-        return ledger_id, first, min(bitmap.next_clear(first), first + count_max) - 1
+        return ledger_id, first, first + min(bitmap.next_clear(first) - first, count_max) - 1
 
     def discard_range(self, int64_t ledger_id, int64_t first, int64_t last):
         """Removes the positions first..last of one ledger, those that are there."""

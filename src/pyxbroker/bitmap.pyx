@@ -20,6 +20,7 @@ cdef extern from *:
 
 cdef enum:
     WORDS_MIN = 8
+    WORDS_MAX = 1 << 24             # of one ledger: a billion entries, first to last
 
 
 # The bits of a word that first..last have in it.
@@ -50,14 +51,16 @@ cdef class EntryBitmap:
         first = min(word, self.base)
         grown = max(self.base + self.size, word + 1) - first
         if first == self.base:
-            grown = max(grown, self.size * 2)
+            grown = max(grown, min(self.size * 2, <int64_t>WORDS_MAX))
         return self._grow(first, max(grown, <int64_t>WORDS_MIN))
 
     cdef int _grow(self, int64_t first, int64_t grown) except -1:
         """Holds `grown` words from `first` on, which are all that it holds and more."""
         cdef int64_t before = self.base - first
-        cdef uint64_t *moved = <uint64_t *>realloc(self.words, <size_t>grown * 8)
+        cdef uint64_t *moved = NULL
         cdef uint8_t *flags
+        if grown <= WORDS_MAX:
+            moved = <uint64_t *>realloc(self.words, <size_t>grown * 8)
         if moved == NULL:
             raise MemoryError("no memory for a set of %d entries" % (grown * 64))
         self.words = moved

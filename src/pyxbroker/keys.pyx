@@ -475,7 +475,9 @@ cdef class KeyShared:
         cdef Waiting *planned
         if turns == 0 or count_max <= 0:
             return []
-        planned = <Waiting *>malloc(count_max * sizeof(Waiting))
+        # No more than there are; with none, the hashes that had some leave the queue.
+        count_max = min(count_max, max(<int64_t>self.waiting, <int64_t>1))
+        planned = <Waiting *>malloc(<size_t>count_max * sizeof(Waiting))
         if planned == NULL:
             raise MemoryError("no memory for a plan of %d entries" % count_max)
         try:
@@ -554,7 +556,7 @@ cdef list _stretches(const Waiting *planned, int64_t count, int64_t gap_max):
     cdef int64_t first = 0
     for i in range(1, count + 1):
         if (i < count and planned[i].ledger_id == planned[i - 1].ledger_id
-                and planned[i].entry_id - planned[i - 1].entry_id <= gap_max + 1):
+                and planned[i].entry_id - planned[i - 1].entry_id - 1 <= gap_max):
             continue
         found.append((planned[first].ledger_id, planned[first].entry_id, planned[i - 1].entry_id))
         first = i

@@ -96,7 +96,7 @@ cdef class PendingAdds:
         cdef int64_t distance
         if index < 0 or index >= self.ensemble_size:
             raise ValueError("ensemble index %d of %d" % (index, self.ensemble_size))
-        for entry_id in range(max(first, self.first), min(last + 1, self.next)):
+        for entry_id in range(max(first, self.first), min(last, self.next - 1) + 1):
             distance = (index - entry_id) % self.ensemble_size
             if distance < 0:
                 distance += self.ensemble_size

@@ -14,15 +14,31 @@ import random
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the oracles
 
 INPUT_BYTES_MAX = 512
+EDGES = (0, 64, 4096, 65535, 2**31, -(2**31), 2**32, 2**57, 2**62, 2**63 - 1, -(2**63))
 LENGTHS = (0, 1, 3, 4, 5, 127, 128, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 
 
-def main(seeds: Callable[[], list[bytes]], one_input: Callable[[bytes], None]) -> None:
+def guided(*packages: str) -> AbstractContextManager[Any]:
+    """Python modules of ours that are imported within it guide the inputs, as extensions do."""
+    if "--engine=atheris" not in sys.argv:
+        return nullcontext()
+    import atheris
+
+    return atheris.instrument_imports(include=list(packages))
+
+
+def main(
+    seeds: Callable[[], list[bytes]],
+    one_input: Callable[[bytes], None],
+    input_bytes_max: int = INPUT_BYTES_MAX,
+) -> None:
     """What a target calls when it is the program."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", choices=("atheris", "plain"), required=True)
@@ -31,6 +47,7 @@ def main(seeds: Callable[[], list[bytes]], one_input: Callable[[bytes], None]) -
     parser.add_argument("--artifacts", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     options = parser.parse_args()
+    options.input_bytes_max = input_bytes_max
     options.corpus.mkdir(parents=True, exist_ok=True)
     options.artifacts.mkdir(parents=True, exist_ok=True)
     for i, each in enumerate(seeds()):
@@ -51,7 +68,7 @@ def _run_atheris(one_input: Callable[[bytes], None], options: argparse.Namespace
         [
             sys.argv[0],
             f"-max_total_time={options.seconds}",
-            f"-max_len={INPUT_BYTES_MAX}",
+            f"-max_len={options.input_bytes_max}",
             f"-artifact_prefix={options.artifacts}/",
             f"-seed={options.seed}",
             "-print_final_stats=1",
@@ -70,7 +87,7 @@ def _run_plain(one_input: Callable[[bytes], None], options: argparse.Namespace) 
     until = time.monotonic() + options.seconds
     with current.open("wb", buffering=0) as kept:
         while time.monotonic() < until:
-            data = mutated(chance, corpus)
+            data = mutated(chance, corpus)[: options.input_bytes_max]
             kept.truncate(0)
             os.pwrite(kept.fileno(), data, 0)
             one_input(data)
@@ -98,4 +115,36 @@ def mutated(chance: random.Random, corpus: list[bytes]) -> bytes:
             data[at:] = other[chance.randint(0, len(other)) :]
         else:
             data[at : at + chance.randint(1, 8)] = b""
-    return bytes(data[:INPUT_BYTES_MAX])
+    return bytes(data)
+
+
+class Steps:
+    """An input as numbers: what operations are done, and with what."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        """Whether there is more of it."""
+        return self._at < len(self._data)
+
+    def byte(self) -> int:
+        """0 to 255; 0 behind the end."""
+        at, self._at = self._at, self._at + 1
+        return self._data[at] if at < len(self._data) else 0
+
+    def number(self) -> int:
+        """A signed number of 64 bits: often small, often at the edge of something."""
+        kind = self.byte()
+        if kind < 128:
+            return kind
+        if kind < 192:
+            return kind - 160 << (self.byte() & 15)
+        edge = EDGES[kind % len(EDGES)]
+        return max(min(edge + self.byte() % 5 - 2, 2**63 - 1), -(2**63))
+
+    def rest(self, count: int) -> bytes:
+        """The next bytes, up to count."""
+        at, self._at = self._at, self._at + count
+        return self._data[at : at + count]

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs every fuzz target for some seconds: `python tests/fuzz/run.py --seconds 60 [--target NAME]`.
 
-Targets are the files fuzz_*.py (Cython modules, through their test faces) and fuzz_*.c (the
-storage, libFuzzer) beside this one. With clang and atheris, the extension modules are built once
-more under ASan with coverage counters, and atheris guides the inputs; without them, the modules as
-they are get inputs by plain mutation. Targets in C need clang.
+Targets are the files fuzz_*.py (Cython modules through their test faces, and what parses in Python)
+and fuzz_*.c (the storage, libFuzzer) beside this one. The extension modules are built once more
+with clang under ASan and UBSan with coverage counters, and atheris guides the inputs. Where clang
+or atheris is missing, nothing runs and the exit status is 2: `--plain` has to ask for less, which
+is the Python targets over the modules as they are, with inputs by plain mutation.
 
 Inputs that broke something are kept in build/fuzz/artifacts/TARGET; corpora grow in
 build/fuzz/corpus/TARGET. The exit status is 1 when a target found something, 2 when one could not
@@ -24,13 +25,14 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
 BUILD = PROJECT / "build" / "fuzz"
 NATIVE = PROJECT / "src" / "bookie_native"
 NATIVE_TESTS = HERE.parent / "native"
-MODULES = "_native,frames,commands,buffers,entry,turn,connection"
+SANITIZERS = "address,undefined"
 PYTHON_MODULES = ("module.c", "module_faults.c")  # they need Python's headers, and no fuzzing
 OVERTIME_SECONDS = 60  # for starting up, and for a last input that takes long
 SHOWN_LINES = 40
@@ -40,21 +42,31 @@ class CannotRun(Exception):
     """A target could not be built or started; the sentence says why."""
 
 
+class Engines(NamedTuple):
+    """What targets run with."""
+
+    clang: str
+    python: str  # the engine of the targets in Python
+    environment: dict[str, str]  # of those
+
+
 def main() -> int:
     options = parse_options()
-    targets = sorted([*HERE.glob("fuzz_*.py"), *HERE.glob("fuzz_*.c")])
+    targets = sorted([*HERE.glob("fuzz_*.py"), *([] if options.plain else HERE.glob("fuzz_*.c"))])
     if options.target:
         targets = [each for each in targets if options.target in each.stem]
     if not targets:
         print(f"fuzz: no target is named {options.target}", file=sys.stderr)
         return 2
-    clang = shutil.which(os.environ.get("CLANG", "clang"))
-    if any(target.suffix == ".py" for target in targets):
-        python_engine(clang)  # builds what the targets share, before they run side by side
+    try:
+        engines = find_engines(options.plain)  # builds what the targets share
+    except CannotRun as error:
+        print(f"fuzz: cannot run: {error}", file=sys.stderr)
+        return 2
 
     def attempt(target: Path) -> int:
         try:
-            return run_target(target, clang, options)
+            return run_target(target, engines, options)
         except CannotRun as error:
             print(f"fuzz {target.stem}: cannot run: {error}", flush=True)
             return 2
@@ -68,10 +80,13 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
     parser.add_argument("--target", help="only targets whose name has this in it")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
+    parser.add_argument(
+        "--plain", action="store_true", help="without sanitizers and guidance, and no targets in C"
+    )
     return parser.parse_args()
 
 
-def run_target(target: Path, clang: str | None, options: argparse.Namespace) -> int:
+def run_target(target: Path, engines: Engines, options: argparse.Namespace) -> int:
     """Runs one target and prints a line about it; 0 when it found nothing, else 1."""
     seed = options.seed if options.seed is not None else secrets.randbelow(2**31 - 1) + 1
     artifacts = BUILD / "artifacts" / target.stem
@@ -79,7 +94,7 @@ def run_target(target: Path, clang: str | None, options: argparse.Namespace) -> 
     for each in (artifacts, corpus):
         each.mkdir(parents=True, exist_ok=True)
     if target.suffix == ".py":
-        engine, environment = python_engine(clang)
+        engine, environment = engines.python, engines.environment
         command = [
             *(sys.executable, str(target), f"--engine={engine}", f"--seconds={options.seconds}"),
             *(f"--corpus={corpus}", f"--artifacts={artifacts}", f"--seed={seed}"),
@@ -87,7 +102,7 @@ def run_target(target: Path, clang: str | None, options: argparse.Namespace) -> 
     else:
         engine, environment = "libFuzzer", dict(os.environ)
         command = [
-            *(str(build_native(target, clang)), f"-max_total_time={options.seconds}"),
+            *(str(build_native(target, engines.clang)), f"-max_total_time={options.seconds}"),
             *(f"-artifact_prefix={artifacts}/", f"-seed={seed}", "-print_final_stats=1"),
             str(corpus),
         ]
@@ -145,26 +160,34 @@ def run_limited(
 # --- building -----------------------------------------------------------------------------------
 
 
-def python_engine(clang: str | None) -> tuple[str, dict[str, str]]:
-    """The engine for Python targets, and the environment in which they run."""
+def find_engines(plain: bool) -> Engines:
+    """What is there to run targets with, and the modules built for it. Raises CannotRun."""
+    if plain:
+        return Engines("", "plain", dict(os.environ))
+    name = os.environ.get("CLANG", "clang")
+    clang = shutil.which(name)
+    if clang is None:
+        raise CannotRun(f"there is no {name}; install clang, set CLANG, or say --plain.")
     atheris = importlib.util.find_spec("atheris")
-    if clang is None or atheris is None or atheris.origin is None:
-        return "plain", dict(os.environ)
+    if atheris is None or atheris.origin is None:
+        raise CannotRun("there is no atheris for this Python; install it, or say --plain.")
     runtime = Path(atheris.origin).parent.parent / "asan_with_fuzzer.so"
     if not runtime.exists():
-        return "plain", dict(os.environ)
-    return "atheris", {
+        raise CannotRun(f"this atheris has no {runtime.name}; install another, or say --plain.")
+    environment = {
         **os.environ,
         "LD_PRELOAD": str(runtime),
         "PYTHONPATH": str(build_modules(clang)),
         # Python's own allocator would hide reads past the end of an input from ASan.
         "PYTHONMALLOC": "malloc",
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+        "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
     }
+    return Engines(clang, "atheris", environment)
 
 
 def build_modules(clang: str) -> Path:
-    """Builds the extension modules that the targets use under ASan, with coverage counters."""
+    """Builds the extension modules under the sanitizers, with coverage counters."""
     library = BUILD / "lib"
     build(
         [
@@ -172,16 +195,13 @@ def build_modules(clang: str) -> Path:
             *(f"--build-lib={library}", f"--build-temp={BUILD / 'objects'}"),
         ],
         CC=clang,
-        PYXBROKER_SANITIZE="address,fuzzer-no-link",
-        PYXBROKER_MODULES=MODULES,
+        PYXBROKER_SANITIZE=f"{SANITIZERS},fuzzer-no-link",
     )
     return library
 
 
-def build_native(target: Path, clang: str | None) -> Path:
+def build_native(target: Path, clang: str) -> Path:
     """Builds a target in C with the storage and what its tests share."""
-    if clang is None:
-        raise CannotRun("targets in C need clang; install it, or set CLANG to its name.")
     program = BUILD / target.stem
     sources = [each for each in sorted(NATIVE.glob("*.c")) if each.name not in PYTHON_MODULES]
     # The test_*.c and bench_*.c have a main of their own; the rest is what they share.
@@ -194,7 +214,7 @@ def build_native(target: Path, clang: str | None) -> Path:
     build(
         [
             *(clang, "-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer"),
-            "-fsanitize=fuzzer,address,undefined",
+            f"-fsanitize=fuzzer,{SANITIZERS}",
             "-fno-sanitize-recover=all",
             *(f"-I{NATIVE}", f"-I{NATIVE_TESTS}"),
             *map(str, [*sources, *shared, target]),

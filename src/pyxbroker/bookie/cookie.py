@@ -25,6 +25,7 @@ from pyxbroker.metadata.store import MetadataStore
 log = get_logger("pyxbroker.bookie")
 
 LAYOUT_VERSION = 5
+VERSION_DIGITS_MAX = 9
 LAYOUT_VERSION_MIN = 3  # the first one of BookKeeper that is text
 FILE = Path("current") / "VERSION"
 
@@ -55,7 +56,8 @@ def parse_cookie(data: bytes, place: str) -> Cookie:
     """
     text = data.decode(errors="replace")
     version, _, rest = text.partition("\n")
-    if not (version.isascii() and version.isdigit()) or int(version) < LAYOUT_VERSION_MIN:
+    is_number = version.isascii() and version.isdigit() and len(version) <= VERSION_DIGITS_MAX
+    if not is_number or int(version) < LAYOUT_VERSION_MIN:
         raise DamagedCookie(place)
     if int(version) > LAYOUT_VERSION:
         raise NewerFormat(place, int(version), LAYOUT_VERSION)

@@ -147,8 +147,11 @@ def decode(value: bytes) -> LedgerMetadata:
     if decoder is None or not newline:
         raise MalformedLedgerMetadata(f"ledger metadata has the unknown version {version[:20]!r}")
     try:
-        return decoder(body)
-    except (DecodeError, ValueError, IndexError) as error:
+        found = decoder(body)
+        if min(found.ensembles, default=1) > 0:
+            raise ValueError("it names no bookies for the first entry")
+        return found
+    except (DecodeError, ValueError, IndexError, RecursionError) as error:
         raise MalformedLedgerMetadata(f"ledger metadata cannot be read: {error}") from error
 
 
@@ -178,21 +181,29 @@ def _decode_lines(body: bytes) -> LedgerMetadata:
     for line in lines:
         first, *bookies = line.split("\t")
         if bookies != ["CLOSED"]:
-            ensembles[int(first)] = tuple(bookies)
-        elif int(first) == _IN_RECOVERY_ENTRY_ID:
+            ensembles[_number(first, 63)] = tuple(bookies)
+        elif _number(first, 63) == _IN_RECOVERY_ENTRY_ID:
             state = LedgerState.IN_RECOVERY
         else:
-            state, last_entry_id = LedgerState.CLOSED, int(first)
+            state, last_entry_id = LedgerState.CLOSED, _number(first, 63)
     return LedgerMetadata(
-        ensemble_size=int(ensemble_size),
-        write_quorum_size=int(write_quorum_size),
-        ack_quorum_size=int(write_quorum_size),
+        ensemble_size=_number(ensemble_size, 31),
+        write_quorum_size=_number(write_quorum_size, 31),
+        ack_quorum_size=_number(write_quorum_size, 31),
         ensembles=ensembles,
         state=state,
         last_entry_id=last_entry_id,
-        length=int(length),
+        length=_number(length, 63),
         digest_type=None,
     )
+
+
+def _number(text: str, bits: int) -> int:
+    """A number that the other forms have room for. Raises ValueError."""
+    value = int(text)
+    if not -(1 << bits) <= value < 1 << bits:
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
 
 
 _DECODERS = {b"1": _decode_lines, b"2": _decode_text, b"3": _decode_binary}
@@ -207,16 +218,25 @@ def _from_message(message: Any) -> LedgerMetadata:
         ack_quorum_size=(
             message.ackQuorumSize if message.HasField("ackQuorumSize") else message.quorumSize
         ),
-        ensembles={each.firstEntryId: tuple(each.ensembleMember) for each in message.segment},
+        ensembles={
+            each.firstEntryId: tuple(map(_text, each.ensembleMember)) for each in message.segment
+        },
         state=LedgerState(message.state),
         last_entry_id=message.lastEntryId if message.HasField("lastEntryId") else INVALID_ENTRY_ID,
         length=message.length,
         digest_type=DigestType(message.digestType) if message.HasField("digestType") else None,
         password=message.password,
-        custom_metadata={each.key: each.value for each in message.customMetadata},
+        custom_metadata={_text(each.key): each.value for each in message.customMetadata},
         ctime_ms=message.ctime if message.HasField("ctime") else None,
         c_token=message.cToken,
     )
+
+
+def _text(value: str | bytes) -> str:
+    """Protobuf gives bytes where they are not UTF-8. Raises ValueError."""
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{value[:40]!r} is not UTF-8")
 
 
 def _encode_varint(value: int) -> bytes:

@@ -22,6 +22,7 @@ from pyxbroker.proto import MLDataFormats
 Ends = Mapping[int, int]
 """Last entry id of each ledger of a managed ledger; -1: it has none yet."""
 
+ENTRY_ID_MAX = 2**63 - 1
 LONG_BYTES_MAX = 10
 _RANGE_BYTES_MAX = 50  # what an encoded range takes
 _BATCH_BYTES_MAX = 40  # what an encoded batch takes besides its words
@@ -110,7 +111,11 @@ def decode_ledger_list(
     if info.HasField("terminatedPosition"):
         position = info.terminatedPosition
         terminated = Position(position.ledgerId, position.entryId)
-    return ledgers, {each.key: each.value for each in info.properties}, terminated
+    return ledgers, _texts((each.key, each.value) for each in info.properties), terminated
+
+
+def _texts(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
+    return {records.text_of(name): records.text_of(value) for name, value in pairs}
 
 
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
@@ -213,21 +218,31 @@ def _position_info(acks: AckSet, properties: Mapping[str, int]) -> Any:
 
 def restore_position(info: Any) -> tuple[AckSet, dict[str, int]]:
     """The mark and the properties of a decoded entry of a cursor ledger."""
-    acks = AckSet(info.ledgerId, info.entryId, tracked=True)
-    return acks, {each.name: each.value for each in info.properties}
+    acks = _mark(info.ledgerId, info.entryId)
+    return acks, {records.text_of(each.name): each.value for each in info.properties}
 
 
 def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
-    """Adds what a decoded entry of a cursor ledger acknowledges after the mark."""
-    _restore_ranges(acks, info.individualDeletedMessages, ends)
-    for longs in info.individualDeletedMessageRanges:
-        acks.add_longs(longs.key, longs.values, ends.get(longs.key, -1))
-    _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
-    for each in info.changes.runs:
-        try:
+    """Adds what a decoded entry of a cursor ledger acknowledges after the mark.
+
+    Raises MalformedRecord, also for what would take more memory than any cursor does.
+    """
+    try:
+        _restore_ranges(acks, info.individualDeletedMessages, ends)
+        for longs in info.individualDeletedMessageRanges:
+            acks.add_longs(longs.key, longs.values, ends.get(longs.key, -1))
+        _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
+        for each in info.changes.runs:
             acks.add_runs(each.ledgerId, each.runs, ends.get(each.ledgerId, -1))
-        except ValueError as error:
-            raise records.MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
+    except (ValueError, MemoryError) as error:
+        raise records.MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
+
+
+def _mark(ledger_id: int, entry_id: int) -> AckSet:
+    """An ack set with nothing but a mark. Raises MalformedRecord for one that nothing follows."""
+    if entry_id == ENTRY_ID_MAX:
+        raise records.MalformedRecord(f"no entry follows the mark {ledger_id}:{entry_id}")
+    return AckSet(ledger_id, max(entry_id, -1), tracked=True)
 
 
 class CursorRecord(NamedTuple):
@@ -262,16 +277,19 @@ def encode_cursor(
 
 
 def decode_cursor(value: bytes, ends: Ends) -> CursorRecord:
-    """What a cursor's node says."""
+    """What a cursor's node says. Raises MalformedRecord."""
     info = records.decode_managed_cursor_info(value)
-    acks = AckSet(info.markDeleteLedgerId, info.markDeleteEntryId, tracked=True)
-    _restore_ranges(acks, info.individualDeletedMessages, ends)
-    _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
+    acks = _mark(info.markDeleteLedgerId, info.markDeleteEntryId)
+    try:
+        _restore_ranges(acks, info.individualDeletedMessages, ends)
+        _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
+    except MemoryError as error:
+        raise records.MalformedRecord(f"not a ManagedCursorInfo: {error}") from error
     return CursorRecord(
         info.cursorsLedgerId,
         acks,
-        {each.name: each.value for each in info.properties},
-        {each.name: each.value for each in info.cursorProperties},
+        {records.text_of(each.name): each.value for each in info.properties},
+        _texts((each.name, each.value) for each in info.cursorProperties),
     )
 
 

@@ -62,6 +62,16 @@ def decode_position_info(entry: bytes) -> Any:
     return _parse(MLDataFormats.PositionInfo, entry)
 
 
+def text_of(value: str | bytes) -> str:
+    """A text of a message, which protobuf gives as bytes where they are not UTF-8.
+
+    Raises MalformedRecord.
+    """
+    if isinstance(value, str):
+        return value
+    raise MalformedRecord(f"{value[:40]!r} is not UTF-8")
+
+
 def _decode(message_class: Any, value: bytes) -> Any:
     if len(value) < _ENVELOPE.size:
         return _parse(message_class, value)
@@ -74,6 +84,8 @@ def _decode(message_class: Any, value: bytes) -> Any:
     header = _parse(MLDataFormats.ManagedLedgerInfoMetadata, value[_ENVELOPE.size : body])
     if not 0 <= header.uncompressedSize <= UNCOMPRESSED_BYTES_MAX:
         raise MalformedRecord(f"a {message_class.__name__} claims {header.uncompressedSize} bytes")
+    if header.uncompressedSize > (len(value) - body) * _RATIOS_MAX.get(header.compressionType, 0):
+        raise MalformedRecord(f"{len(value)} bytes claim to be {header.uncompressedSize}")
     data = _decompress(header.compressionType, value[body:], header.uncompressedSize)
     return _parse(message_class, data)
 
@@ -129,6 +141,9 @@ def _decompress_snappy(data: bytes, size: int) -> bytes:
     written = cramjam.snappy.decompress_raw_into(data, output)
     return bytes(output[:written])
 
+
+# How many bytes one compressed byte can become: memory is taken for what can be there.
+_RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
 
 _DECOMPRESSORS = {
     0: lambda data, size: data,

@@ -470,5 +470,8 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         partitions = max(int(fields["partitions"]), 0)
         target = max(partitions, int(fields.get(GROWING_TO, 0)))
         return PartitionedTopic(partitions, target, bool(fields.get("deleted")), fields, version)
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError) as error:
+    except (
+        *(ValueError, OverflowError, KeyError, TypeError, AttributeError),
+        RecursionError,  # nested too deeply for JSON
+    ) as error:
         raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error
