@@ -6,10 +6,11 @@ Imported when there is such a name: it brings difflib, which nobody else needs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 SHOWN_MAX = 3
 LIKENESS_MIN = 0.6  # of difflib: twice the equal letters, of all letters of both names
+LIKENESS_BELOW_MAX = 0.25  # the nearest one: who is further from the name was hardly meant
 
 
 def did_you_mean(
@@ -19,8 +20,11 @@ def did_you_mean(
     empty when none is near.
     """
     spelled = {each.lower(): each for each in names}
-    found = get_close_matches(name.lower(), spelled, shown_max, likeness_min)
+    meant = name.lower()
+    found = get_close_matches(meant, spelled, shown_max, likeness_min)
     if not found:
         return ""
+    likeness = {each: SequenceMatcher(None, each, meant).ratio() for each in found}
+    found = [each for each in found if likeness[each] > likeness[found[0]] - LIKENESS_BELOW_MAX]
     *others, last = [spelled[each] for each in found]
     return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"

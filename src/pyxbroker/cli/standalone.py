@@ -196,6 +196,16 @@ async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> Non
     if error is not None:
         raise _explain(error, config) from None
     service = start.result()
+    try:
+        await _serve_until_stopped(config, data_directory, service, stopping)
+    finally:
+        # Also when a stop is given up: uvloop cannot close a loop that is watched.
+        service.stop_watch()
+
+
+async def _serve_until_stopped(
+    config: Config, data_directory: Path, service: Standalone, stopping: asyncio.Future[None]
+) -> None:
     gc.freeze()
     gc.enable()
     _print_banner(config, data_directory, service)

@@ -214,6 +214,12 @@ class Standalone:
 
     async def stop(self) -> None:
         """Closes ports, topics, connections, storage and metadata, in that order."""
+        try:
+            await self._stop()
+        finally:
+            self.stop_watch()
+
+    async def _stop(self) -> None:
         broker = self.broker
         await broker.stop_background()
         self._port.close()
@@ -227,12 +233,10 @@ class Standalone:
             try:
                 self._bookie.close()
             finally:
-                try:
-                    await self.metadata.close()
-                finally:
-                    self._stop_watch()
+                await self.metadata.close()
 
-    def _stop_watch(self) -> None:
+    def stop_watch(self) -> None:
+        """Turns are not measured any more. Comes before the loop is closed."""
         if self._turns is not None and self._stalls is not None:
             self._turns.close()
             self._stalls.join()
