@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PYTEST := $(PY) -m pytest -q
 ARGS ?=
-SECONDS ?= 60
+SECONDS ?= 30
 ROUNDS ?= 10
 EVENTS ?= 1000
 
@@ -75,7 +75,7 @@ interop: dev ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
 
 .PHONY: fuzz
-fuzz: dev ## every fuzz target for SECONDS (60) seconds
+fuzz: dev ## every fuzz target for SECONDS (30) seconds
 	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
 
