@@ -428,3 +428,12 @@ def test_batches_have_a_limit_over_all_sets_and_who_has_little_goes_on() -> None
     del greedy
     gc.collect()
     assert ackset.batches_bytes() == before
+
+
+@pytest.mark.parametrize("last", [8, 9, 10, 2**63 - 1])
+def test_counting_up_to_the_end_of_all_ids_ends(last: int) -> None:
+    acks = AckSet(3, -1)
+    for entry_id in (2, 3, 9):
+        acks.add(3, entry_id)
+    assert acks.acknowledged_up_to(3, 0, last) == (2 if last < 9 else 3)
+    assert acks.acknowledged_up_to(3, last, last) == (1 if last == 9 else 0)

@@ -228,7 +228,10 @@ cdef class AckSet:
             return 0
         at = bitmap.next_set(first)
         while at != -1 and at <= last:
-            stop = min(bitmap.next_clear(at), last + 1)
+            stop = bitmap.next_clear(at)
+            if stop > last:
+                # Beyond the last id of all there is none to count to.
+                return n + (last - at) + 1
             n += stop - at
             at = bitmap.next_set(stop)
         return n
