@@ -162,7 +162,8 @@ class Cursor:
         self._stop_timer()
 
     def _schedule_write(self) -> None:
-        self._check_writable()
+        if self.managed_ledger.write_failure is not None:
+            self._check_writable()
         if self._timer is None and self._writer is None and self.failure is None:
             rate = self.managed_ledger.limits.mark_delete_per_s
             delay = 1.0 / rate if rate > 0 else 0.0

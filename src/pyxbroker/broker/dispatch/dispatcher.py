@@ -131,7 +131,24 @@ class Dispatcher:
         if self._abandoned:
             return
         try:
-            self._do_what_is_possible()
+            replay, steps_max = self.replay, STEPS_MAX
+            delayed = None if replay is None else replay.delayed
+            if replay is not None and delayed is not None:
+                delayed.look_at_clock()
+                if replay.sets_aside:
+                    steps_max = STEPS_ASIDE_MAX
+            if self.key_queue is not None:
+                self.key_queue.keys.news = False
+            for _ in range(steps_max):
+                if self._reading or not self._step():
+                    break
+            else:
+                self._go_on_later()
+            if delayed is not None:
+                if self.consumers:
+                    delayed.set_timer()
+                else:
+                    delayed.stop()
         except Exception as error:
             self._on_defect(error)
 
@@ -146,26 +163,6 @@ class Dispatcher:
         self._abandoned = True
         self.source.unwatch(self.wake)
         self.redelivery.stop()
-
-    def _do_what_is_possible(self) -> None:
-        replay, steps_max = self.replay, STEPS_MAX
-        delayed = None if replay is None else replay.delayed
-        if replay is not None and delayed is not None:
-            delayed.look_at_clock()
-            if replay.sets_aside:
-                steps_max = STEPS_ASIDE_MAX
-        if self.key_queue is not None:
-            self.key_queue.keys.news = False
-        for _ in range(steps_max):
-            if self._reading or not self._step():
-                break
-        else:
-            self._go_on_later()
-        if delayed is not None:
-            if self.consumers:
-                delayed.set_timer()
-            else:
-                delayed.stop()
 
     def _go_on_later(self) -> None:
         """Others have their turn first."""

@@ -86,8 +86,10 @@ class Consumer(ConsumerState):
         if self.closed:
             return
         self.permits = min(self.permits + permits, PERMITS_MAX)
-        self.subscription.dispatcher.wake()
-        self.subscription.tell_end()
+        subscription = self.subscription
+        subscription.dispatcher.wake()
+        if subscription.topic.is_terminated:
+            subscription.tell_end()
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
         """ACK: positions this consumer is done with; with a request id the client wants an
@@ -97,8 +99,10 @@ class Consumer(ConsumerState):
             if request_id is not None:
                 self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
             return
-        refusal = self.subscription.acknowledge(self, run, cumulative, has_txn)
-        self.subscription.tell_end()
+        subscription = self.subscription
+        refusal = subscription.acknowledge(self, run, cumulative, has_txn)
+        if subscription.topic.is_terminated:
+            subscription.tell_end()
         if request_id is None:
             return
         if refusal is not None:

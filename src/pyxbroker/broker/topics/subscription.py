@@ -266,8 +266,8 @@ class Subscription:
         self.topic.drop_unused_reader(self)
 
     def tell_end(self) -> None:
-        """Tells consumers, once each, when nothing will ever come for the subscription."""
-        if not self.topic.is_terminated or self.cursor.backlog > 0:
+        """The topic is terminated: tells consumers, once each, when nothing is left for them."""
+        if self.cursor.backlog > 0:
             return
         for consumer in self.consumers:
             connection = consumer.connection

@@ -1,0 +1,67 @@
+"""Slices: long work yields to the loop, and many pieces of it together as often as one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from pyxbroker.base.slices import Slices
+
+STEP_S = 0.0005
+SLICE_S = 0.002
+
+
+async def work(steps: int) -> None:
+    slices = Slices(SLICE_S)
+    for _ in range(steps):
+        end = time.thread_time() + STEP_S
+        while time.thread_time() < end:
+            pass
+        await slices.pause()
+
+
+async def longest_turn(tasks: list[asyncio.Task[None]]) -> float:
+    """Seconds of CPU between two turns of a task that only yields, while the others work."""
+    longest = 0.0
+    while not all(each.done() for each in tasks):
+        before = time.thread_time()
+        await asyncio.sleep(0)
+        longest = max(longest, time.thread_time() - before)
+    return longest
+
+
+@pytest.mark.parametrize(("tasks", "steps"), [(1, 200), (20, 10)])
+def test_a_turn_takes_a_slice_and_a_step_of_each(tasks: int, steps: int) -> None:
+    async def main() -> float:
+        return await longest_turn([asyncio.ensure_future(work(steps)) for _ in range(tasks)])
+
+    # Without what they share, twenty would take twenty slices: 40 ms.
+    assert asyncio.run(main()) < SLICE_S + (tasks + 1) * STEP_S * 1.5
+
+
+def test_another_clock_has_slices_of_its_own() -> None:
+    times = iter([0.0, 1.0, 1.5, 3.1, 3.2, 3.3])
+
+    async def main() -> list[int]:
+        turns = 0
+        seen = []
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        counting = asyncio.ensure_future(count())
+        await asyncio.sleep(0)
+        slices = Slices(2.0, lambda: next(times))
+        for _ in range(3):
+            before = turns
+            await slices.pause()
+            seen.append(turns - before)
+        counting.cancel()
+        return seen
+
+    assert asyncio.run(main()) == [0, 0, 1]
