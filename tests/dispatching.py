@@ -200,6 +200,7 @@ class Desk:
         self._far.setblocking(False)
         self.connection: Connection = group.accept(near, "peer", None)
         topic = SimpleNamespace(
+            is_terminated=False,
             name=TopicName.get("persistent://public/default/t"),
             partition=-1,
             policies=Policies(**limits),
@@ -214,7 +215,6 @@ class Desk:
             name="s",
             acks=self.acks,
             acknowledge_positions=self._acknowledge,
-            tell_end=lambda: None,
         )
         self.dispatcher = make(self.subscription)
         self.subscription.dispatcher = self.dispatcher
