@@ -11,6 +11,8 @@ from harness.raw import RawConnection
 
 UNKNOWN_ERROR, METADATA_ERROR = 0, 1
 MINUS_ONE = 2**64 - 1
+ENTRY_BYTES = 8
+"""Of each message of a batch: as many as its length and its metadata take at least."""
 
 
 def ask(one: RawConnection, kind: int, fields: dict[int, Any]) -> wire.Frame:
@@ -31,7 +33,8 @@ def publish(broker: Broker, topic: str, count: int, batch_size: int = 0) -> list
         one.producer(topic)
         for number in range(count):
             meta = wire.metadata("raw", number, int(time.time() * 1000), fields=batch)
-            one.write(wire.send(1, number, meta, b"%d" % number))
+            body = b"%d" % number + bytes(ENTRY_BYTES * batch_size)
+            one.write(wire.send(1, number, meta, body))
         return [wire.position(one.wait_for(wire.SEND_RECEIPT).data(3)) for _ in range(count)]
 
 

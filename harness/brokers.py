@@ -15,6 +15,7 @@ import http.client
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -242,6 +243,13 @@ class Broker:
     def memory_kib(self) -> int:
         """Resident memory of the process group, in KiB."""
         return sum(member.memory_info().rss for member in self._members()) // 1024
+
+    def peak_memory_kib(self) -> int:
+        """The most resident memory that each process of the group has had, in KiB, from
+        ``/proc/<pid>/status``: psutil does not know it on Linux.
+        """
+        peaks = [Path(f"/proc/{member.pid}/status").read_text() for member in self._members()]
+        return sum(int(re.findall(r"VmHWM:\s+(\d+) kB", text)[0]) for text in peaks)
 
     def written_bytes(self) -> int:
         """What the process group made the file system write so far."""

@@ -93,7 +93,7 @@ class Node:
         await self.client.stop()
         with suppress(OSError):
             # A journal that a test broke says so when it is closed.
-            self.bookie.close()
+            await self.bookie.close()
         await self.store.close()
 
     def _on_full(self, full: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
@@ -351,14 +352,17 @@ class EmbeddedBookie:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stops taking completions and closes the storage; what is not written yet is flushed."""
+    async def close(self) -> None:
+        """Stops taking completions and closes the storage; what is not written yet is flushed.
+
+        The flush is the disk's work and takes as long as the disk does, in a thread.
+        """
         self._turn.loop.remove_reader(self._event_fd)
         self._reads.clear()
         journal_failed = bool(self.failure)
         # Whoever comes later is answered, and never reaches the storage.
         self._closed = True
         self.failure = self.failure or FAILED
-        self.storage.close(flush=not journal_failed)
+        await asyncio.to_thread(self.storage.close, flush=not journal_failed)
         if journal_failed:
             log.error("the journal had failed; the next start recovers what was acknowledged")

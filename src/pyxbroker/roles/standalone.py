@@ -231,7 +231,7 @@ class Standalone:
             await broker.stop()
         finally:
             try:
-                self._bookie.close()
+                await self._bookie.close()
             finally:
                 await self.metadata.close()
 
