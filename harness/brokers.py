@@ -234,10 +234,12 @@ class Broker:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def cpu_s(self) -> float:
-        """User and system seconds of the process group so far, in steps of a clock tick (10 ms)."""
-        times = [member.cpu_times() for member in self._members()]
-        return sum(
-            each.user + each.system + each.children_user + each.children_system for each in times
+        """Seconds of CPU of the process group so far: in nanoseconds for what runs, in steps of a
+        clock tick (10 ms) for children that ended.
+        """
+        ended = [member.cpu_times() for member in self._members()]
+        return sum(_cpu_clock_s(member.pid) for member in self._members()) + sum(
+            each.children_user + each.children_system for each in ended
         )
 
     def memory_kib(self) -> int:
@@ -265,6 +267,13 @@ def _pulsar_lite() -> str:
     if spec is None or spec.origin is None:
         raise BrokerFailed("pulsar-lite is not installed: pip install pulsar-lite")
     return str(Path(spec.origin).parent / "bin" / "pulsar-lite")
+
+
+def _cpu_clock_s(pid: int) -> float:
+    """The CPU clock of a process with all its threads, as clock_getcpuclockid(3) names it on Linux:
+    the complement of the id, above two bits for the scheduler's account.
+    """
+    return time.clock_gettime((~pid << 3) | 2)
 
 
 def _group(leader: int) -> list[psutil.Process]:
