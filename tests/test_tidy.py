@@ -167,6 +167,34 @@ def test_what_a_start_imports_first_is_light() -> None:
         assert late not in modules
 
 
+def test_a_start_waits_for_nothing_that_only_clients_need() -> None:
+    program = "import sys, pyxbroker.roles.standalone; print(*sys.modules)"
+    modules = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    rooms = ("broker.commands", "broker.topics", "broker.dispatch", "mledger", "policies", "proto")
+    late = [each for each in modules if each.startswith(tuple(f"pyxbroker.{x}" for x in rooms))]
+    assert late == []
+    assert not {"google.protobuf", "uuid", "re2", "h11"} & set(modules)
+
+
+def test_what_is_imported_after_a_start_is_what_the_first_client_needs() -> None:
+    program = """
+import importlib, sys
+from pyxbroker.broker.broker import IMPORTED_LATE
+for name in IMPORTED_LATE:
+    importlib.import_module(name)
+known = set(sys.modules)
+import pyxbroker.broker.commands.handlers, pyxbroker.broker.commands.session
+import pyxbroker.broker.topics.topics
+print(*sorted(set(sys.modules) - known))
+"""
+    late = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert late == []
+
+
 def test_only_the_command_line_imports_the_roles() -> None:
     assert [room for room, below in ARROWS.items() if "roles" in below] == ["cli"]
 

@@ -1,16 +1,19 @@
 """One broker: what the commands of clients and REST ask for, and what is done at intervals.
 
 It knows neither its ports nor where entries are stored; a composition root (roles/) gives it what
-it stands on.
+it stands on. What serves commands and topics is imported when the first of them comes, or just
+after the ports are served: a start does not wait for it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import socket
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset
@@ -19,10 +22,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
-from pyxbroker.broker.commands.handlers import Handlers
-from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.publish_gate import PublishGate
-from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.metadata import paths
@@ -31,12 +31,29 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.topics.stats import TopicStats
+    from pyxbroker.broker.topics.topics import Topics
 
 log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
+IMPORTED_LATE = (
+    "pyxbroker.proto",
+    "pyxbroker.broker.commands.replies",
+    "pyxbroker.policies.table",
+    "pyxbroker.ledger.metadata",
+    "pyxbroker.mledger.managed_ledger",
+    "pyxbroker.mledger.cursor",
+    "pyxbroker.broker.dispatch.kinds",
+    "pyxbroker.broker.topics.topic",
+    "pyxbroker.broker.topics.persistent",
+    "pyxbroker.broker.topics.topics",
+    "pyxbroker.broker.commands.handlers",
+)
+"""What `topics` and `handlers` import, each after what it stands on: a turn for each."""
+IMPORTS_AFTER_S = 0.02  # who waits at a port while the broker starts is served first
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 
 
@@ -98,7 +115,6 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
-        self.topics = Topics(config, metadata, ledgers, connections.turn)
         self.publish_gate = PublishGate(
             storage_state,
             connections,
@@ -107,10 +123,22 @@ class Broker:
             config.storageUnavailableTimeoutMs / 1000,
         )
         self.producer_names = ProducerNames(config.clusterName, metadata)
-        self.handlers = Handlers(self)
-        connections.handlers = self.handlers
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
+
+    @cached_property
+    def topics(self) -> Topics:
+        """The topics that are served here."""
+        from pyxbroker.broker.topics.topics import Topics
+
+        return Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """What is done for each command; connections call it."""
+        from pyxbroker.broker.commands.handlers import Handlers
+
+        return Handlers(self)
 
     def start(self) -> None:
         """From now on clients are served."""
@@ -123,8 +151,16 @@ class Broker:
         self.repeat(
             "inactive topics",
             config.brokerDeleteInactiveTopicsFrequencySeconds,
-            self.topics.delete_inactive,
+            self._delete_inactive,
         )
+
+    async def import_late(self) -> None:
+        """Imports what the first client needs, unless that one has come already."""
+        await asyncio.sleep(IMPORTS_AFTER_S)
+        for name in IMPORTED_LATE:
+            importlib.import_module(name)
+            await asyncio.sleep(0)
+        self.connections.handlers = self.handlers
 
     # --- what REST and handlers ask -----------------------------------------------------------
 
@@ -162,6 +198,9 @@ class Broker:
 
     def accept(self, sock: socket.socket, peer: str, address: str) -> None:
         """Serves one more client: a connected, non-blocking socket from an address."""
+        from pyxbroker.broker.commands.session import Session
+
+        self.connections.handlers = self.handlers
         self.connections.accept(sock, peer, Session(address, self.client_memory))
         self._connections_of[address] += 1
 
@@ -203,6 +242,9 @@ class Broker:
 
     async def _check_alive(self) -> None:
         self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+
+    async def _delete_inactive(self) -> None:
+        await self.topics.delete_inactive()
 
     async def _check_ages(self) -> None:
         await self.topics.check_ages()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from pyxbroker import ackset
 from pyxbroker.base.errors import NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
-from pyxbroker.broker.commands import replies
 
 if TYPE_CHECKING:
     from pyxbroker.connection import Connection
@@ -95,6 +94,8 @@ class ClientMemory:
                     setting=setting)  # fmt: skip
         self.closed += 1
         told = f"Connection closed: the broker remembers {used} bytes for it ({setting})."
+        from pyxbroker.broker.commands import replies
+
         connection.send_frame(replies.error(replies.NO_REQUEST, NotAllowed.code, told))
         connection.group.turn.run(connection.close)
 

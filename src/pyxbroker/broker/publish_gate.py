@@ -19,14 +19,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.connection import Connections
 from pyxbroker.ledger.client import LedgerClient
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
 
 log = get_logger("pyxbroker.broker")
 
@@ -143,6 +145,8 @@ class PublishGate:
             log.warning("sends were refused", sends=self._sends, reason=self._state.refusal)
 
     def _close_topic(self, topic: Topic) -> None:
+        from pyxbroker.broker.topics.persistent import PersistentTopic
+
         if not isinstance(topic, PersistentTopic):
             return
         try:

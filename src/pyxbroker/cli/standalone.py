@@ -206,9 +206,10 @@ async def _serve(config: Config, data_directory: Path, accept_loss: bool) -> Non
 async def _serve_until_stopped(
     config: Config, data_directory: Path, service: Standalone, stopping: asyncio.Future[None]
 ) -> None:
+    _print_banner(config, data_directory, service)
+    await service.broker.import_late()
     gc.freeze()
     gc.enable()
-    _print_banner(config, data_directory, service)
     _keep_writing_counts()
     failed = asyncio.ensure_future(_wait_failed(config, service))
     await _first_of(failed, stopping)

@@ -8,7 +8,7 @@ BookKeeper's bookies can start on a cluster that we initialized, and the other w
 from __future__ import annotations
 
 import asyncio
-import uuid
+import os
 from typing import Any, NamedTuple
 
 from pyxbroker.base.compact_json import to_json
@@ -72,12 +72,21 @@ async def initialize(store: MetadataStore, settings: ClusterSettings) -> Cluster
     return ClusterIdentity(identity.value.decode(), created=paths.INSTANCE_ID in missing)
 
 
+def _new_id() -> str:
+    """A random UUID (RFC 9562, version 4); the module `uuid` would be 2 ms of a first start."""
+    number = int.from_bytes(os.urandom(16), "big")
+    number = number & ~(0xF000 << 64) | 0x4000 << 64
+    number = number & ~(0xC000 << 48) | 0x8000 << 48
+    text = f"{number:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
 def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
     """Path to value, parents first."""
     tenant = to_json({"allowedClusters": [settings.cluster], "adminRoles": []})
     policies = to_json(namespace_policies(settings.cluster, settings.namespace_bundles))
     nodes = {
-        paths.INSTANCE_ID: str(uuid.uuid4()).encode(),
+        paths.INSTANCE_ID: _new_id().encode(),
         paths.READONLY_BOOKIES: b"",
         paths.BOOKIE_RACKS: b"{}",
         paths.cluster(settings.cluster): to_json(cluster_data(settings)),

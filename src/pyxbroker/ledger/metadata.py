@@ -20,8 +20,6 @@ from collections.abc import AsyncIterator, Awaitable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from google.protobuf.message import DecodeError
-
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -32,7 +30,6 @@ from pyxbroker.metadata.store import (
     Put,
     PutResult,
 )
-from pyxbroker.proto import DataFormats
 
 INVALID_ENTRY_ID = -1
 
@@ -116,6 +113,9 @@ class VersionedLedgerMetadata(NamedTuple):
 
 def encode(metadata: LedgerMetadata) -> bytes:
     """The stored form, version 3."""
+    # With the first ledger: protobuf is a tenth of a start, which has none to read or to make.
+    from pyxbroker.proto import DataFormats
+
     message = DataFormats.LedgerMetadataFormat(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
@@ -142,6 +142,8 @@ def decode(value: bytes) -> LedgerMetadata:
     """The metadata from any of the three stored forms."""
     if not value.startswith(_VERSION_KEY):
         raise MalformedLedgerMetadata(f"ledger metadata begins with {value[:40]!r}")
+    from google.protobuf.message import DecodeError
+
     version, newline, body = value[len(_VERSION_KEY) :].partition(b"\n")
     decoder = _DECODERS.get(version)
     if decoder is None or not newline:
@@ -159,12 +161,16 @@ def _decode_binary(body: bytes) -> LedgerMetadata:
     length, offset = _decode_varint(body)
     if offset + length > len(body):
         raise ValueError(f"{length} bytes were promised, {len(body) - offset} are there")
+    from pyxbroker.proto import DataFormats
+
     message = DataFormats.LedgerMetadataFormat.FromString(body[offset : offset + length])
     return _from_message(message)
 
 
 def _decode_text(body: bytes) -> LedgerMetadata:
     from google.protobuf import text_format
+
+    from pyxbroker.proto import DataFormats
 
     message = DataFormats.LedgerMetadataFormat()
     try:
