@@ -17,7 +17,6 @@ from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker import broker as served
 from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
-from pyxbroker.broker.commands.session import Session
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths
@@ -121,9 +120,7 @@ class Client:
         near, self.far = socket.socketpair()
         near.setblocking(False)
         self.far.setblocking(False)
-        self.connection = broker.node.connections.accept(
-            near, "peer", Session("", broker.service.client_memory)
-        )
+        self.connection = broker.service.accept(near, "peer", "")
         self._inbox: list[tuple[str, Any, bytes]] = []
         self.rest = b""
         self._requests = itertools.count(1)

@@ -196,13 +196,15 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def accept(self, sock: socket.socket, peer: str, address: str) -> None:
+    def accept(self, sock: socket.socket, peer: str, address: str) -> Connection:
         """Serves one more client: a connected, non-blocking socket from an address."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
-        self.connections.accept(sock, peer, Session(address, self.client_memory))
         self._connections_of[address] += 1
+        session = Session(address, self.client_memory)
+        connection: Connection = self.connections.accept(sock, peer, session)
+        return connection
 
     def on_disconnected(self, address: str) -> None:
         """One connection less."""
