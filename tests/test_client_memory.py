@@ -267,7 +267,7 @@ def test_consumers_that_come_and_go_while_nothing_is_read_leave_nothing_behind(
             client.send(command)
             await until(lambda: 2 in client.connection.consumers)
             client.flow(10, 2)
-            await until(lambda: client.connection.consumers[2].permits == 10 or not number)
+            await until(lambda: client.connection.consumers[2].permits > 0)
             client.send(pb.CommandCloseConsumer(consumer_id=2, request_id=number))
             await until(lambda: 2 not in client.connection.consumers)
         assert dispatchers() <= before + 5

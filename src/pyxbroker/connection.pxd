@@ -15,8 +15,8 @@ cdef enum:
     OUT_PENDING_DISPATCH = 4 * 1024 * 1024  # unsent bytes that pause delivery to the peer
     OUT_PENDING_RESUME = 2 * 1024 * 1024    # and those below which it goes on, in few large steps
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
-    CLOSED_PRODUCERS_COUNTED = 1024 # of those, at once
     CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
+    CLOSED_PRODUCERS_COUNTED = 1024     # of those, at once
 
     REFUSED_SEND_BYTES = 1024       # that a SEND counts for which is only remembered to be refused
 

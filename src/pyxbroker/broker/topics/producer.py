@@ -54,7 +54,9 @@ class Producer(ProducerState):
         self.connection.session.memory.release(cost)
 
     def forget(self) -> None:
-        """Its id is not open any more: what its client still sends is dropped."""
+        """Its id is not open any more, where it was still its own: SENDs for it are dropped."""
+        if self.connection.producers.get(self.producer_id) is not self:
+            return
         ids = self.connection.forget_producer(self.producer_id)
         if ids:
             self.connection.session.memory.take_over(ids * CLOSED_PRODUCER_BYTES)
