@@ -318,3 +318,43 @@ def test_a_cumulative_ack_costs_what_it_settles_however_much_was_settled_before(
         assert settle_all(count) < settle_all(count // 40) * 5
 
     delivering(tmp_path, [entry(b"x")] * count, scenario)
+
+
+def test_a_cumulative_ack_passes_from_ledger_to_ledger(tmp_path: Path) -> None:
+    ledgers = [LEDGER, LEDGER + 2, LEDGER + 3, LEDGER + 9]
+
+    async def run() -> None:
+        with stored.storage(tmp_path) as opened:
+            for ledger in ledgers:
+                stored.add(opened, [entry(b"x")] * 3, ledger=ledger)
+            side = Served()
+            state = consumer(side, 100)
+            pending = []
+            for ledger in ledgers[:3]:
+                batch = stored.read(opened, 0, 2, ledger)
+                assert state.deliver(batch, 0, 3, NOTHING_ACKED, {}, []) == 3
+                pending += [(ledger, each) for each in range(3)]
+
+            def settles(*position: int) -> None:
+                left = [each for each in pending if each > position]
+                assert state.settle_up_to(*position) == len(pending) - len(left)
+                pending[:] = left
+                assert state.pending_positions() == pending
+
+            settles(LEDGER, 1)
+            settles(LEDGER + 1, 7)
+            assert state.settle_one(LEDGER + 2, 0) == 1
+            pending.remove((LEDGER + 2, 0))
+            settles(LEDGER + 2, 1)
+            # What comes after it has begun to look is found as well.
+            batch = stored.read(opened, 0, 2, ledgers[3])
+            assert state.deliver(batch, 0, 3, NOTHING_ACKED, {}, []) == 3
+            pending.extend((ledgers[3], each) for each in range(3))
+            settles(LEDGER + 3, 2)
+            settles(LEDGER, 2)
+            settles(LEDGER + 9, 1)
+            settles(LEDGER + 10, -1)
+            assert (pending, state.unacked_messages) == ([], 0)
+            side.close()
+
+    asyncio.run(run())

@@ -69,7 +69,7 @@ cdef class ConsumerState:
     cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
     # For cumulative acknowledgements: what was pending when somebody looked, the first one last.
     cdef list ledgers_due                   # ids of ledgers
-    cdef list entries_due                   # ids of entries, of the last one of these
+    cdef list entries_due                   # ids of entries of the last one of these, or None
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef bint _find_first(self) except -1
