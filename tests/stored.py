@@ -31,20 +31,22 @@ def storage(directory: Path) -> Iterator[_native.Storage]:
         opened.close(flush=False)
 
 
-def add(opened: _native.Storage, entries: list[bytes], first: int = 0) -> None:
-    """Adds entries to the ledger, one run each."""
+def add(
+    opened: _native.Storage, entries: list[bytes], first: int = 0, ledger: int = LEDGER
+) -> None:
+    """Adds entries to a ledger, one run each."""
     writer = StorageWriter(opened)
     length = 0
     for entry_id, data in enumerate(entries, start=first):
         run = EntryRun.of(data)
-        run.ledger_id, run.first_entry_id = LEDGER, entry_id
+        run.ledger_id, run.first_entry_id = ledger, entry_id
         added, _, error = writer.add_run(run, entry_id - 1, length, 0, 0)
         assert (added, error) == (1, 0)
         length += len(data)
     writer.commit()
 
 
-def read(opened: _native.Storage, first: int, last: int) -> EntryBatch:
-    batch = StorageReader(opened).read_cached(LEDGER, first, last, last - first + 1, 1 << 30)
+def read(opened: _native.Storage, first: int, last: int, ledger: int = LEDGER) -> EntryBatch:
+    batch = StorageReader(opened).read_cached(ledger, first, last, last - first + 1, 1 << 30)
     assert batch is not None
     return batch

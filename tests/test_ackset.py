@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from oracles.ackset import SlowAckSet, longs_of
-from pyxbroker import ackset
+from pyxbroker import ackset, bitmap
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.entry import AckRun
 from pyxbroker.proto import MLDataFormats
@@ -437,3 +437,23 @@ def test_counting_up_to_the_end_of_all_ids_ends(last: int) -> None:
         acks.add(3, entry_id)
     assert acks.acknowledged_up_to(3, 0, last) == (2 if last < 9 else 3)
     assert acks.acknowledged_up_to(3, last, last) == (1 if last == 9 else 0)
+
+
+def test_sets_of_entries_are_counted_and_take_about_a_bit_for_each_entry_between() -> None:
+    gc.collect()
+    before = bitmap.held_bytes()
+    acks = AckSet(0, -1, tracked=True)
+    for entry in range(1, 1_000_000, 2):
+        acks.add(0, entry)
+    held = bitmap.held_bytes() - before
+    assert 1_000_000 / 8 < held < 2.5 * 1_000_000 / 8
+    again = PositionSet()
+    again.add(7, 10**12)
+    assert 0 < bitmap.held_bytes() - before - held < 1_000
+    # Each of a ledger's own counts, however few entries are in it.
+    for ledger in range(1, 1_001):
+        acks.add(ledger, 0)
+    assert bitmap.held_bytes() - before - held > 200_000
+    acks.mark_delete_to(2_000, 0)
+    again.clear()
+    assert bitmap.held_bytes() == before

@@ -8,6 +8,7 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,11 +17,22 @@ from fake_service import FakeService
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.errors import refusal_of
 from pyxbroker.admin.server import WebServer
-from pyxbroker.base.errors import PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.base.errors import (
+    MetadataStoreError,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+    UnknownError,
+)
 from pyxbroker.base.listening import listen
+from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import BadVersion
+from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
 
 TIMEOUT_S = 10
@@ -200,7 +212,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         409: {"ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "TopicExists"},
         412: {"InvalidTopicName", "TopicBusy"},
         429: {"TooManyRequests"},
-        503: {"ServiceNotReady"},
+        503: {"MetadataStoreError", "ServiceNotReady"},
     }
     expected = next((status for status, names in statuses.items() if kind.__name__ in names), 500)
     assert kind.http_status == expected
@@ -213,7 +225,7 @@ def test_what_fails_below_is_503_and_a_fault_of_ours_is_not_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for error, reason in (
-        (BadVersion("/a/file"), "The metadata store cannot answer; the broker's log says why."),
+        (BadVersion("/a/file"), MetadataStoreError.sentence),
         (asyncio.TimeoutError(), "The broker did not answer in time."),
     ):
         caplog.clear()
@@ -224,3 +236,33 @@ def test_what_fails_below_is_503_and_a_fault_of_ours_is_not_told(
         told = {"reason": f"{reason} (reference {fields['reference']})"}
         assert (answer.status, json.loads(answer.body)) == (503, told)
     assert refusal_of(ValueError("a secret")) is None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadVersion("/a/file"),
+        asyncio.TimeoutError(),
+        LedgerError("ledger 3 cannot be read"),
+        ManagedLedgerError("public/default/t cannot be written"),
+        ManagedLedgerTerminated("it was terminated"),
+        CursorError("a position could not be written"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_from_below_is_the_same_refusal_for_a_client_and_for_rest(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = cast(Any, SimpleNamespace(peer="somebody"))
+    told = Handlers._client_error(connection, pb.CommandSeek(), error)
+    answer = refusal_of(error)
+    assert answer is not None and isinstance(answer.body, bytes)
+
+    def sentence(text: str) -> str:
+        return text.partition(" (reference ")[0]
+
+    assert answer.status == told.http_status
+    assert sentence(json.loads(answer.body)["reason"]) == sentence(str(told))
+    assert "/a/file" not in str(told)
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * 2
+    assert type(told) is not UnknownError

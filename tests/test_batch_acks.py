@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import one_broker
 from one_bookie import LIMITS, Node, append
 from one_broker import Broker, Client, section
 from pyxbroker.broker.topics.topic import Topic
@@ -279,3 +280,39 @@ def test_a_seek_into_a_batch_leaves_out_what_is_before(tmp_path: Path) -> None:
         assert (cursor.backlog, cursor.acks.partial) == (0, 0), "there is no batch to leave out of"
 
     run(tmp_path, scenario)
+
+
+def test_who_asks_for_a_receipt_is_told_when_a_part_of_a_batch_is_not_remembered(
+    tmp_path: Path,
+) -> None:
+    left = [-1] * 4096  # 32 KiB of each batch
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        placed = await append(topic.managed_ledger, *[BATCH] * 50)
+        client = await broker.client()
+        await client.subscribe(1, subType=SHARED)
+        acks = topic.subscriptions["s"].acks
+        answers = []
+        for number, position in enumerate(placed):
+            command = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+            # Of one the client wants no receipt: it gets no answer.
+            command.message_id.add(ledgerId=position[0], entryId=position[1], ack_set=left)
+            if number == 45:
+                client.send(command)
+            else:
+                answers.append(await client.request(command, "ackResponse"))
+        refused = [each for each in answers if each.HasField("error")]
+        assert 10 < len(refused) == len(answers) - acks.partial == acks.refused - 1
+        assert {each.error for each in refused} == {pb.TooManyRequests}
+        assert "maxBatchAckStateSizeInMB" in refused[0].message
+        # What the same ACK names besides is acknowledged.
+        command = pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual)
+        command.message_id.add(ledgerId=placed[48][0], entryId=placed[48][1])
+        command.message_id.add(ledgerId=placed[49][0], entryId=placed[49][1], ack_set=left)
+        answer = await client.request(command, "ackResponse")
+        assert answer.error == pb.TooManyRequests
+        assert acks.is_acknowledged(*placed[48]) and not acks.is_acknowledged(*placed[49])
+        assert "error" not in [kind for kind in await client.quiet() if kind != "message"]
+
+    one_broker.run(tmp_path, scenario, maxBatchAckStateSizeInMB=1)

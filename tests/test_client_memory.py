@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from one_bookie import until
-from one_broker import Broker, Client, run
+from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.broker import client_memory
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.proto import PulsarApi as pb
 
 PREFIX = "persistent://public/default/"
@@ -200,3 +203,73 @@ def test_names_that_are_too_many_for_a_connection_are_not_watched(
         assert not hasattr(await watch(client, 2, PREFIX + "a1"), "error")
 
     run(tmp_path, scenario, maxClientStateSizeInMBPerConnection=2)
+
+
+def test_ids_of_closed_producers_count_a_thousand_at_a_time(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for number in range(2_500):
+            await client.produce(number)
+            await client.request(pb.CommandCloseProducer(producer_id=number), "success")
+        await until(lambda: not client.connection.session.tasks)
+        assert memory(broker).used == 2_048 * client_memory.CLOSED_PRODUCER_BYTES
+        client.far.close()
+        await until(lambda: client.connection.closed)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_commands_about_what_is_open_count_while_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(1)
+        await until(lambda: not client.connection.session.tasks)
+        before, held = memory(broker).used, asyncio.Event()
+
+        async def idle(self: Producer) -> None:
+            await held.wait()
+
+        monkeypatch.setattr(Producer, "idle", idle)
+        for number in range(100):
+            client.send(pb.CommandCloseProducer(producer_id=1, request_id=number))
+        await until(lambda: len(client.connection.session.tasks) == 100)
+        assert memory(broker).used > before + 100 * client_memory.COMMAND_BYTES
+        held.set()
+        for _ in range(100):
+            await client.receive("success")
+        await until(lambda: not client.connection.session.tasks)
+        assert memory(broker).used == 0
+
+    run(tmp_path, scenario)
+
+
+def test_consumers_that_come_and_go_while_nothing_is_read_leave_nothing_behind(
+    tmp_path: Path,
+) -> None:
+    def dispatchers() -> int:
+        gc.collect()
+        return sum(isinstance(each, Dispatcher) for each in gc.get_objects())
+
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(*[bytes(100_000)] * 60)
+        client = await broker.client()
+        await client.subscribe(1, subscription="first")
+        await until(lambda: client.connection.pending_bytes > 3 << 20)
+        before = dispatchers()
+        for number in range(100):
+            command = pb.CommandSubscribe(topic=TOPIC, subscription="s", consumer_id=2)
+            command.request_id = number
+            command.subType = pb.CommandSubscribe.Exclusive
+            command.initialPosition = pb.CommandSubscribe.Earliest
+            client.send(command)
+            await until(lambda: 2 in client.connection.consumers)
+            client.flow(10, 2)
+            await until(lambda: client.connection.consumers[2].permits > 0)
+            client.send(pb.CommandCloseConsumer(consumer_id=2, request_id=number))
+            await until(lambda: 2 not in client.connection.consumers)
+        assert dispatchers() <= before + 5
+
+    run(tmp_path, scenario)

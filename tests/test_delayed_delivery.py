@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -351,3 +352,73 @@ def test_one_timer_watches_the_clock_for_all_and_only_while_somebody_waits(tmp_p
         await until(lambda: watch._timer is None)
 
     run(tmp_path, scenario)
+
+
+# --- the limit of what is remembered --------------------------------------------------------------
+
+
+@both_types
+def test_beyond_the_limit_nothing_more_is_read_until_some_of_it_is_due(
+    tmp_path: Path,
+    kind: int,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pyxbroker.broker.dispatch.delayed.FULL_MS", 50)
+    count = 80_000  # 1.28 MB
+
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        memory = broker.service.client_memory
+        gc.collect()  # what earlier tests left counts as well
+        before = memory.delayed_bytes
+        client = await broker.client()
+        await client.subscribe(subType=kind, permits=0)
+        sent = await publish(broker, *[10] * count, None)
+        client.flow(2 * count)
+        subscription = (await broker.topic()).subscriptions["s"]
+        index = subscription.dispatcher.replay.delayed_index
+        await until(lambda: index.is_full)
+        held = len(index)
+        for _ in range(5):
+            # It looks again and again, whoever wakes it.
+            await wake(broker)
+            await asyncio.sleep(0.06)
+        assert (len(index), await client.quiet()) == (held, [])
+        assert 50_000 < held < count
+        assert memory.delayed_bytes >= before + held * 16
+        told = [each for each in caplog.records if "too much is delayed" in each.getMessage()]
+        assert vars(told[0])["fields"]["setting"] == "maxDelayedDeliveryStateSizeInMB"
+        # Nothing is lost of what it did not look at yet.
+        clock.now = NOW + 20
+        await wake(broker)
+        got = await positions(client, count + 1)
+        assert sorted(got) == sent
+        assert (len(index), memory.delayed_bytes) == (0, before)
+
+    unlimited = {
+        "maxUnackedMessagesPerConsumer": 0,
+        "maxUnackedMessagesPerSubscription": 0,
+        "keySharedLookAheadMsgInReplayThresholdPerConsumer": 0,
+    }
+    run(tmp_path, scenario, maxDelayedDeliveryStateSizeInMB=1, **unlimited)
+
+
+def test_beyond_the_limit_others_with_little_go_on_and_what_nobody_waits_for_is_given_back(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker, clock: Clock) -> None:
+        client = await broker.client()
+        await client.subscribe(1, permits=0)
+        await client.subscribe(2, permits=0, subscription="modest")
+        await publish(broker, *[10] * 80_000)
+        topic = await broker.topic()
+        greedy = topic.subscriptions["s"].dispatcher
+        modest = topic.subscriptions["modest"].dispatcher
+        client.flow(1000, 1)
+        await until(lambda: greedy.replay.is_full)
+        client.flow(1000, 2)
+        await until(lambda: modest.delayed_entries > 50_000)
+        await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
+        assert greedy.delayed_entries == 0, "it is read again for the next consumer"
+
+    run(tmp_path, scenario, maxDelayedDeliveryStateSizeInMB=1)

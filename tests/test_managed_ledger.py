@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from one_bookie import (
     turns,
     until,
 )
+from pyxbroker.base import log
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -534,3 +536,32 @@ def test_nothing_is_kept_of_managed_ledgers_that_failed(tmp_path: Path) -> None:
             assert kept() == before
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["failed", "taken back"])
+def test_a_defect_of_one_who_waits_keeps_no_other_from_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    met = Counter(log.defects)
+    monkeypatch.setattr(log, "defects", met)
+
+    class Broken(Runs):
+        def on_run_failed(self, run: EntryRun, error: Exception) -> None:
+            raise ZeroDivisionError("a defect")
+
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        await append(managed_ledger, b"one")
+        broken, runs = Broken(), Runs()
+        managed_ledger.roll_over()
+        for number, data in enumerate(entries(0, 6)):
+            managed_ledger.append((broken if number in (0, 3, 5) else runs).run(data))
+        if how == "failed":
+            managed_ledger.fail(State.FAILED, ManagedLedgerError("it cannot be written"))
+        else:
+            managed_ledger.take_back_waiting()
+        assert sorted(data for data, _ in runs.failed) == [entries(0, 6)[n] for n in (1, 2, 4)]
+
+    before = met["mledger"]
+    run(tmp_path, scenario)
+    assert met["mledger"] == before + 3

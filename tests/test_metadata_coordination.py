@@ -184,6 +184,23 @@ async def test_ledger_ids_grow_beyond_31_bits_below_idgen_long() -> None:
 
 
 @coroutine_test
+async def test_a_stray_node_below_idgen_long_costs_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = await _memory()
+    strays = ["HOB-", "HOB-x", "HOB-12", "HOB--000000001", "HOB-\u0661000000000", "HOB-9999999999",
+              "notes"]  # fmt: skip
+    for name in strays:
+        await store.put(f"/ledgers/idgen-long/{name}", b"")
+    await store.put("/ledgers/idgen-long/HOB-0000000003", b"")
+    generator = LedgerIdGenerator(store)
+    assert [await generator.next_id() for _ in range(2)] == [3 << 32, (3 << 32) + 1]
+    told = [vars(each)["fields"]["name"] for each in caplog.records]
+    assert sorted(set(told)) == sorted(strays)
+    await generator.close()
+
+
+@coroutine_test
 async def test_a_cluster_is_initialized_with_pulsars_bytes() -> None:
     store = await _memory()
     identity = await initialize(store, SETTINGS)

@@ -64,7 +64,7 @@ async def test_a_write_fails_when_no_space_could_be_made(tmp_path: Path) -> None
         with pytest.raises(NoSpace):
             await store.put("/a", b"1")
         assert store.refused is not None
-        assert store.refused[1] == "the disk is full"
+        assert str(store.refused[1]) == "the disk is full"
         disk.is_full = False
         assert await store.get("/a") is None
         await store.put("/a", b"2")

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fake_service import STORAGE, FakeService, Subscription, Topic
 from one_broker import Broker, run
+from pyxbroker.ackset import AckSet
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
 from pyxbroker.admin.server import WebServer
@@ -35,6 +36,7 @@ from pyxbroker.broker.topics.stats import (
     TopicStats,
     read_stats,
 )
+from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
@@ -188,6 +190,12 @@ def test_what_is_remembered_for_clients_is_there(service: FakeService) -> None:
     assert value(sample, "pyxbroker_client_state_refused_total") == 5
     assert value(sample, "pyxbroker_client_state_closed_total") == 1
     assert value(sample, "pyxbroker_batch_ack_state_refused_total") >= 0
+    acks, delayed = AckSet(0, -1), DelayedIndex()
+    acks.add(0, 100)
+    delayed.put(10**12, 0, 0)
+    after = series(service)
+    for name in ("pyxbroker_entry_set_bytes", "pyxbroker_delayed_delivery_state_bytes"):
+        assert value(after, name) > value(sample, name) >= 0
 
 
 def test_free_space_and_refused_sends_are_there(service: FakeService) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import pytest
 from one_bookie import MIB, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
+from pyxbroker.base import log
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.proto import PulsarApi as pb
 
 PATIENT = {"storageUnavailableTimeoutMs": 60_000}
@@ -312,5 +315,34 @@ def test_who_sends_something_while_others_are_sent_away_is_sent_away_too(
         assert await client.quiet() == [], "no SEND is answered"
         assert gate.refused_sends == 2
         assert broker.node.connections.publish_bytes == 0
+
+    run(tmp_path, scenario, **HASTY)
+
+
+def test_a_defect_of_one_producer_keeps_no_other_from_being_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = Counter(log.defects)
+    monkeypatch.setattr(log, "defects", met)
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for producer_id in (1, 2, 3):
+            await client.produce(producer_id)
+        topic = await broker.topic()
+
+        def release() -> None:
+            raise ZeroDivisionError("a defect")
+
+        broken = client.connection.producers[1]
+        monkeypatch.setattr(Producer, "release", lambda self: release() if self is broken else None)
+        before = met["topic"]
+        await fill_up(broker)
+        for producer_id in (1, 2, 3):
+            client.publish(0, b"refused", producer_id=producer_id)
+        closed = {(await client.receive("close_producer")).producer_id for _ in range(3)}
+        assert closed == {1, 2, 3}
+        assert met["topic"] > before
+        assert list(topic.producers.values()) == [broken]
 
     run(tmp_path, scenario, **HASTY)

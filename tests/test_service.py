@@ -72,11 +72,11 @@ def test_producers_get_names_when_a_store_that_was_away_is_back() -> None:
     asyncio.run(main())
 
 
-def test_health_tells_that_the_metadata_could_not_be_written_lately(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_health_tells_that_the_metadata_could_not_be_written_lately_and_names_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(tree: Tree, batch: list[Any]) -> tuple[list[Any], list[Any]]:
-        return [Unavailable("the disk refuses") for _ in batch], []
+        return [Unavailable("/data/metadata.db: the disk refuses") for _ in batch], []
 
     async def main() -> None:
         config = Config(bindAddress="127.0.0.1", brokerServicePort=0, webServicePort=None)
@@ -86,7 +86,13 @@ def test_health_tells_that_the_metadata_could_not_be_written_lately(
             patch.setattr(Tree, "transact", refuse)
             with pytest.raises(Unavailable):
                 await service.metadata.put("/a", b"")
-        assert "the disk refuses" in str(service.failure())
+        caplog.clear()
+        told = str(service.failure())
+        (fields,) = [vars(each)["fields"] for each in caplog.records]
+        assert "the disk refuses" in str(fields["error"])
+        assert told == (
+            f"The metadata store refused a request lately. (reference {fields['reference']})"
+        )
         monkeypatch.setattr("pyxbroker.broker.broker.METADATA_REFUSAL_S", 0.0)
         assert service.failure() is None
         await service.stop()

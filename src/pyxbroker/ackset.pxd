@@ -22,6 +22,7 @@ cdef class AckSet:
     cdef dict batches                           # ledger id -> LedgerBatches, after the mark
     cdef readonly int64_t partial               # batches of which some messages are acknowledged
     cdef readonly int64_t partial_words         # words of all of them
+    cdef readonly int64_t refused               # times that a batch was not remembered
     cdef int64_t restored_words                 # of bitmaps, that restoring has made
     cdef bint tracked                           # whether changes are noted, to be encoded
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)

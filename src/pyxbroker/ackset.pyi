@@ -36,6 +36,9 @@ class AckSet:
     @property
     def partial_words(self) -> int:
         """Words of the ack sets of those batches."""
+    @property
+    def refused(self) -> int:
+        """Times that nothing was remembered of a batch, since there was too much."""
     def is_acknowledged(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the mark has passed an entry or it was acknowledged alone."""
     def add(self, ledger_id: int, entry_id: int) -> bool:

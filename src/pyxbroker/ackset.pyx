@@ -64,6 +64,7 @@ cdef bint _has_room(AckSet acks) noexcept:
             or _total_bytes < _total_bytes_max):
         return True
     _refused += 1
+    acks.refused += 1
     return False
 
 

@@ -1,5 +1,8 @@
 """What Python sees of bitmap.pyx: nothing but that a set of entry ids exists; see ackset.pyi."""
 
+def held_bytes() -> int:
+    """Bytes that all sets of entry ids take, about."""
+
 class EntryBitmap:
     """Entry ids of one ledger, a bit each."""
 

@@ -19,8 +19,18 @@ cdef extern from *:
     int __builtin_popcountll(unsigned long long) nogil
 
 cdef enum:
+    BITMAP_BYTES = 200              # memory that one takes besides its words, about
     WORDS_MIN = 8
     WORDS_MAX = 1 << 24             # of one ledger: a billion entries, first to last
+
+
+# Memory is the process's: what all of them take, whoever they belong to.
+cdef int64_t _held_bytes = 0
+
+
+def held_bytes():
+    """Bytes that all sets take, about."""
+    return _held_bytes
 
 
 # The bits of a word that first..last have in it.
@@ -35,9 +45,13 @@ cdef inline uint64_t _mask(int64_t word, int64_t first, int64_t last) noexcept:
 
 cdef class EntryBitmap:
     def __cinit__(self, bint tracked=False):
+        global _held_bytes
         self.tracked = tracked
+        _held_bytes += BITMAP_BYTES
 
     def __dealloc__(self):
+        global _held_bytes
+        _held_bytes -= BITMAP_BYTES + self.size * (8 + self.tracked)
         free(self.words)
         free(self.changed)
 
@@ -56,6 +70,7 @@ cdef class EntryBitmap:
 
     cdef int _grow(self, int64_t first, int64_t grown) except -1:
         """Holds `grown` words from `first` on, which are all that it holds and more."""
+        global _held_bytes
         cdef int64_t before = self.base - first
         cdef uint64_t *moved = NULL
         cdef uint8_t *flags
@@ -75,6 +90,7 @@ cdef class EntryBitmap:
         memmove(moved + before, moved, <size_t>self.size * 8)
         memset(moved, 0, <size_t>before * 8)
         memset(moved + before + self.size, 0, <size_t>(grown - self.size - before) * 8)
+        _held_bytes += (grown - self.size) * (8 + self.tracked)
         self.base = first
         self.size = grown
         return 0

@@ -16,6 +16,7 @@ cdef enum:
     OUT_PENDING_RESUME = 2 * 1024 * 1024    # and those below which it goes on, in few large steps
     PERMITS_MAX = 0x7fffffff        # of one FLOW: the client's number is signed
     CLOSED_PRODUCERS_KEPT = 65536   # SENDs for producers closed this recently are dropped
+    CLOSED_PRODUCERS_COUNTED = 1024     # of those, at once
 
     REFUSED_SEND_BYTES = 1024       # that a SEND counts for which is only remembered to be refused
 
@@ -76,6 +77,7 @@ cdef class Connection:
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
     cdef dict closed_producers              # ids, in the order in which they were closed
+    cdef Py_ssize_t closed_producers_counted    # that forget_producer has told of
     cdef list run_producers                 # producers with a run in this turn
     cdef dict waiting_output                # calls for when delivery may go on, in their order
     cdef OutVector out

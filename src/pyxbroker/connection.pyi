@@ -142,7 +142,13 @@ class Connection:
 
     def when_writable(self, call: Callable[[], object]) -> None:
         """Calls call() once when the peer has read enough for delivery to go on."""
-    def forget_producer(self, producer_id: int) -> None:
-        """Removes a producer; SENDs that are still on their way to it are dropped."""
+    def not_when_writable(self, call: Callable[[], object]) -> None:
+        """Nobody wants that call any more."""
+    def forget_producer(self, producer_id: int) -> int:
+        """Removes a producer; SENDs that are still on their way to it are dropped.
+
+        Returns how many ids are remembered for that which it has not told of yet, a thousand or
+        none.
+        """
     def close(self) -> None:
         """Sends what the socket takes at once, closes it, and tells the handlers."""

@@ -603,6 +603,10 @@ cdef class Connection:
         """Calls call() once when the peer has read enough for delivery to go on."""
         self.waiting_output[call] = None
 
+    def not_when_writable(self, call):
+        """Nobody wants that call any more."""
+        self.waiting_output.pop(call, None)
+
     @property
     def pending_bytes(self):
         """Bytes queued for the peer and not sent yet."""
@@ -611,13 +615,22 @@ cdef class Connection:
     # --- the end -----------------------------------------------------------------------------
 
     def forget_producer(self, uint64_t producer_id):
-        """Removes a producer; SENDs that are still on their way to it are dropped, not an error."""
+        """Removes a producer; SENDs that are still on their way to it are dropped, not an error.
+
+        Returns how many more ids are remembered for that than were charged for.
+        """
+        cdef Py_ssize_t more = 0
         if self.producers.pop(producer_id, None) is not None:
             self.closed_producers[producer_id] = None
             if len(self.closed_producers) > CLOSED_PRODUCERS_KEPT:
                 del self.closed_producers[next(iter(self.closed_producers))]
+            more = len(self.closed_producers) - self.closed_producers_counted
+            if more < CLOSED_PRODUCERS_COUNTED:
+                more = 0
+            self.closed_producers_counted += more
             if not self.producers:
                 self._set_paused(PAUSED_GATE, False)
+        return more
 
     def close(self):
         """Sends what the socket takes at once, closes it, and tells the handlers."""

@@ -2,6 +2,12 @@
 
 from pyxbroker.entry import Position
 
+def set_bytes_max(bytes_max: int) -> None:
+    """How many bytes all indexes together may have; 0 is no limit."""
+
+def held_bytes() -> int:
+    """Bytes that all indexes have."""
+
 class DelayedIndex:
     """Positions by the time that they are due at; equal times go in the order of the log."""
 
@@ -16,6 +22,9 @@ class DelayedIndex:
     @property
     def memory_bytes(self) -> int:
         """What the heap takes."""
+    @property
+    def is_full(self) -> bool:
+        """All indexes together have as much as they may, and this one has more than little."""
     def put(self, deliver_at: int, ledger_id: int, entry_id: int) -> None:
         """Adds an entry that is due at a time in ms since the epoch; it must not be in already.
 

@@ -12,9 +12,26 @@ cdef enum:
     CAPACITY_MIN = 64
     CHILDREN = 4            # of an item, in one cache line
     LEDGER_BITS = 22
+    BYTES_SMALL = 1 << 20   # an index with less than this is never full for what others have
 
 cdef uint64_t LEDGER_MASK = (<uint64_t>1 << LEDGER_BITS) - 1
 cdef int64_t TIME_MAX = (<int64_t>1 << (64 - LEDGER_BITS)) - 1      # ms: in the year 2109
+
+
+# Memory is the process's: what all heaps take, whichever subscription they belong to.
+cdef int64_t _held_bytes = 0
+cdef int64_t _bytes_max = 0     # 0: no limit
+
+
+def set_bytes_max(int64_t bytes_max):
+    """How many bytes all indexes together may have; 0 is no limit."""
+    global _bytes_max
+    _bytes_max = bytes_max
+
+
+def held_bytes():
+    """Bytes that all indexes have."""
+    return _held_bytes
 
 
 cdef inline bint _is_before(const DelayedItem *a, const DelayedItem *b) noexcept nogil:
@@ -29,6 +46,8 @@ cdef class DelayedIndex:
         self.numbers = {}
 
     def __dealloc__(self):
+        global _held_bytes
+        _held_bytes -= <int64_t>(self.capacity * sizeof(DelayedItem))
         free(self.items)
 
     def __len__(self):
@@ -43,6 +62,12 @@ cdef class DelayedIndex:
     def memory_bytes(self):
         """What the heap takes."""
         return self.capacity * sizeof(DelayedItem)
+
+    @property
+    def is_full(self):
+        """All indexes together have as much as they may, and this one has more than little."""
+        return (0 < _bytes_max <= _held_bytes
+                and self.capacity * sizeof(DelayedItem) >= BYTES_SMALL)
 
     cdef int64_t _next_time(self) noexcept:
         return <int64_t>(self.items[0].when >> LEDGER_BITS) if self.count else -1
@@ -80,12 +105,14 @@ cdef class DelayedIndex:
         return 0
 
     cdef int _grow(self) except -1:
+        global _held_bytes
         # By a quarter only: ten million entries must not reserve memory for twenty.
         cdef size_t larger = max(self.capacity + self.capacity // 4, <size_t>CAPACITY_MIN)
         cdef void *moved = realloc(self.items, larger * sizeof(DelayedItem))
         if moved == NULL:
             raise MemoryError("no memory for %d delayed messages" % larger)
         self.items = <DelayedItem *>moved
+        _held_bytes += <int64_t>((larger - self.capacity) * sizeof(DelayedItem))
         self.capacity = larger
         return 0
 
@@ -115,10 +142,12 @@ cdef class DelayedIndex:
         return 0
 
     def _shrink(self):
-        smaller = max(self.capacity // 2, <size_t>CAPACITY_MIN)
+        global _held_bytes
+        cdef size_t smaller = max(self.capacity // 2, <size_t>CAPACITY_MIN)
         cdef void *moved = realloc(self.items, <size_t>smaller * sizeof(DelayedItem))
         if moved != NULL:
             self.items = <DelayedItem *>moved
+            _held_bytes -= <int64_t>((self.capacity - smaller) * sizeof(DelayedItem))
             self.capacity = smaller
 
     def take_due(self, int64_t now, int64_t count_max):
@@ -132,6 +161,8 @@ cdef class DelayedIndex:
 
     def clear(self):
         """Forgets everything, and gives the memory back."""
+        global _held_bytes
+        _held_bytes -= <int64_t>(self.capacity * sizeof(DelayedItem))
         free(self.items)
         self.items = NULL
         self.count = 0

@@ -67,8 +67,12 @@ cdef class ConsumerState:
     cdef bint at_limit                      # unacked_max was reached
     cdef uint64_t pinned_in                 # the round in which it got entries of a batch last
     cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
+    # For cumulative acknowledgements: what was pending when somebody looked, the first one last.
+    cdef list ledgers_due                   # ids of ledgers
+    cdef list entries_due                   # ids of entries of the last one of these, or None
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
+    cdef bint _find_first(self) except -1
     cdef int _settled(self, int64_t held) except -1
     cdef int _less_unacked(self, int64_t messages) noexcept
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,

@@ -214,6 +214,8 @@ cdef class ConsumerState:
         self.messages_per_entry = 1.0
         self.tracks_pending = True
         self.pending = {}
+        self.ledgers_due = []
+        self.entries_due = None
 
     @property
     def can_deliver(self):
@@ -411,19 +413,51 @@ cdef class ConsumerState:
         Only for who gets entries in order, as all do that may acknowledge cumulatively.
         """
         cdef int64_t before = self.unacked_messages
-        cdef list due
-        for held in list(self.pending):
-            if held > ledger_id:
-                break
-            due = []
-            for entry in self.pending[held]:
-                if held == ledger_id and entry > entry_id:
+        cdef int64_t held, first
+        cdef list entries
+        while self._find_first():
+            held = self.ledgers_due[len(self.ledgers_due) - 1]
+            entries = self.entries_due if held <= ledger_id else []
+            while entries:
+                first = entries[len(entries) - 1]
+                if held == ledger_id and first > entry_id:
                     break
-                due.append(entry)
-            for entry in due:
-                self._settle(held, entry)
+                entries.pop()
+                # Nothing is left to do for one that was settled by itself meanwhile.
+                self._settle(held, first)
+            if entries or held > ledger_id:
+                break
         self.acked += before - self.unacked_messages
         return before - self.unacked_messages
+
+    cdef bint _find_first(self) except -1:
+        """Makes sure that nothing is pending before the ends of ledgers_due and entries_due.
+
+        Finding the first key of a dict means to pass all places that were emptied before it, each
+        time anew. So the keys are taken out once, and each of them is looked at once.
+        """
+        cdef dict ledger
+        while self.pending:
+            if not self.ledgers_due:
+                self.ledgers_due = list(self.pending)
+                if len(self.ledgers_due) > 1:
+                    self.ledgers_due.reverse()
+                    # A copy has no emptied places: the next look costs what comes until then.
+                    self.pending = dict(self.pending)
+            ledger = self.pending.get(self.ledgers_due[len(self.ledgers_due) - 1])
+            if ledger is None:
+                self.ledgers_due.pop()
+                self.entries_due = None
+                continue
+            if self.entries_due:
+                return True
+            if self.entries_due is not None:
+                # It was looked at before, and has places that were emptied since.
+                ledger = self.pending[self.ledgers_due[len(self.ledgers_due) - 1]] = dict(ledger)
+            self.entries_due = list(ledger)
+            self.entries_due.reverse()
+            return True
+        return False
 
     def is_pending(self, int64_t ledger_id, int64_t entry_id):
         cdef dict ledger = self.pending.get(ledger_id)
@@ -443,6 +477,8 @@ cdef class ConsumerState:
         """Forgets all deliveries: they will be sent again, to this consumer or to others."""
         pending = self.pending
         self.pending = {}
+        self.ledgers_due = []
+        self.entries_due = None
         if self.keys is None and self.unacked_total is None and self.holders is None:
             self.unacked_messages = 0
             self.at_limit = False

@@ -10,8 +10,8 @@ from typing import Any
 
 from pyxbroker import __version__
 from pyxbroker.admin.endpoints import Content, Endpoint, Query, every_endpoint
-from pyxbroker.admin.errors import OTHERS
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.broker import refusals
 
 PARAMETER = re.compile(r"\{(\w+)(?::(\w+))?\}")
 TYPES: dict[str, str] = {"int": "integer", "bool": "boolean", "text": "string"}
@@ -148,8 +148,8 @@ def _statuses() -> dict[int, list[str]]:
         for each in (one for one in below if one.__module__ == PulsarError.__module__):
             names.setdefault(each.http_status, []).append(each.__name__)
             waiting.append(each)
-    for kind, status, _ in OTHERS:
-        names.setdefault(status, []).append(kind.__name__)
+    for row in refusals.TABLE:
+        names.setdefault(row.refusal.http_status, []).append(row.error.__name__)
     return {status: sorted(names[status]) for status in sorted(names)}
 
 

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from pyxbroker.admin.response import Headers, Response
-from pyxbroker.base.errors import PulsarError, with_reference
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger, reference_of
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.broker import refusals
 
 _log = get_logger(__name__)
-
-# Errors that are no answer by themselves: a status, and a sentence. What they say is for the log,
-# since it may name files of the broker.
-OTHERS: tuple[tuple[type[Exception], int, str], ...] = (
-    (MetadataError, 503, "The metadata store cannot answer; the broker's log says why."),
-    (asyncio.TimeoutError, 503, "The broker did not answer in time."),
-)
 
 
 class HttpError(Exception):
@@ -40,10 +31,10 @@ def refusal_of(error: Exception) -> Response | None:
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
         return refusal(error.http_status, str(error))
-    for kind, status, sentence in OTHERS:
-        if isinstance(error, kind):
-            event = "a request is refused"
-            reference = reference_of(event, error)
-            _log.warning(event, error=error, reference=reference)
-            return refusal(status, with_reference(sentence, reference))
-    return None
+    event = "a request is refused"
+    reference = reference_of(event, error)
+    told = refusals.refusal_of(error, reference)
+    if told is None:
+        return None
+    _log.warning(event, error=error, reference=reference)
+    return refusal(told.http_status, str(told))

@@ -38,6 +38,7 @@ class MetadataStoreError(PulsarError):
     """The metadata store failed or cannot be reached. (ServerError calls it MetadataError.)"""
 
     code = 1
+    http_status = 503
     sentence = "The metadata store failed or cannot be reached; try again later."
 
 

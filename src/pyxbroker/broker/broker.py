@@ -16,8 +16,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pyxbroker import __version__, ackset
-from pyxbroker.base.log import get_logger
+from pyxbroker import __version__, ackset, delayed_index
+from pyxbroker.base.errors import with_reference
+from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
@@ -110,6 +111,7 @@ class Broker:
         """Why the broker cannot go on, once it cannot."""
         self._connections_of: Counter[str] = Counter()
         ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
+        delayed_index.set_bytes_max(config.maxDelayedDeliveryStateSizeInMB << 20)
         self.client_memory = ClientMemory(
             config.maxClientStateSizeInMB << 20,
             config.maxClientStateSizeInMBPerConnection << 20,
@@ -177,7 +179,11 @@ class Broker:
         refused = self.metadata.refused
         if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
             return None
-        return f"The metadata store refused a request lately: {refused[1]}"
+        # Anybody may ask for this, and the error names files.
+        event = "the metadata store refused a request lately"
+        reference = reference_of(event, refused[1])
+        log.warning(event, error=refused[1], reference=reference)
+        return with_reference("The metadata store refused a request lately.", reference)
 
     def topic_stats(self) -> Iterator[TopicStats | None]:
         """The counters of the open topics; None is a place to stop within one that takes long."""

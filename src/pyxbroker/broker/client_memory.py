@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
-from pyxbroker import ackset
+from pyxbroker import ackset, bitmap, delayed_index
 from pyxbroker.base.errors import NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 
@@ -22,6 +22,7 @@ log = get_logger("pyxbroker.connection")
 
 # What one of them takes besides its text.
 PRODUCER_BYTES = 2 << 10
+CLOSED_PRODUCER_BYTES = 120  # the id of one that is closed
 CONSUMER_BYTES = 2 << 10
 WATCHER_BYTES = 1 << 10
 WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
@@ -66,6 +67,19 @@ class ClientMemory:
     def batch_acks_refused(self) -> int:
         """Acknowledgements that were too much to be remembered."""
         return ackset.batches_refused()
+
+    @property
+    def entry_set_bytes(self) -> int:
+        """What subscriptions remember of entries that are acknowledged one by one, and of those
+        that come again. It is not refused: no acknowledgement of an entry is ever forgotten, and a
+        subscription has a bit for each entry that its topic keeps at most.
+        """
+        return bitmap.held_bytes()
+
+    @property
+    def delayed_bytes(self) -> int:
+        """What subscriptions remember of messages that are not due."""
+        return delayed_index.held_bytes()
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Closes who has most. Raises TooManyRequests when that is who asks."""

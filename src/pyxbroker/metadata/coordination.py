@@ -225,8 +225,7 @@ class LedgerIdGenerator:
     async def _fetch_long(self, count: int) -> list[int]:
         """The highest HOB-<n> numbers the low halves; when it overflows the next one is made."""
         names = await self._store.children(paths.LONG_LEDGER_IDS)
-        highs = [int(name[4:]) for name in names if name.startswith("HOB-")]
-        high = max(highs, default=1)
+        high = max(filter(None, map(_high_of, names)), default=1)
         while not (numbers := await self._numbers(paths.long_ledger_id_prefix(high), count)):
             high += 1
         return [high << 32 | number for number in numbers]
@@ -240,6 +239,15 @@ class LedgerIdGenerator:
             _discard(self._store, each.path)
         numbers = (int(each.path[len(prefix) :]) for each in created)
         return [number for number in numbers if 0 <= number <= paths.SHORT_LEDGER_ID_MAX]
+
+
+def _high_of(name: str) -> int | None:
+    """The high half of ids that a child of idgen-long is for; None for one that is for none."""
+    found = paths.HIGH_OF_LONG_IDS.fullmatch(name)
+    if found is not None and int(found[1]) <= paths.HIGH_OF_LONG_IDS_MAX:
+        return int(found[1])
+    log.warning("a node is no counter of ledger ids", path=paths.LONG_LEDGER_IDS, name=name)
+    return None
 
 
 def _discard(store: MetadataStore, path: str) -> None:

@@ -239,7 +239,7 @@ class EmbeddedStore(MetadataStore):
         if isinstance(results[0], NoSpace) and self.on_no_space and self.on_no_space():
             results, notifications = self._tree.transact(batch)
         if isinstance(results[0], Unavailable):
-            self.refused = (time.monotonic(), str(results[0]))
+            self.refused = (time.monotonic(), results[0])
         if self._tree.has_changed:
             self._upkeep.on_commit()
         return results, notifications

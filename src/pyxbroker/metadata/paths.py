@@ -12,6 +12,8 @@ import re
 from pyxbroker.base.url_encoding import encode
 
 SHORT_LEDGER_ID_MAX = 2**31 - 1
+HIGH_OF_LONG_IDS = re.compile(r"HOB-([0-9]{10})")  # a child of LONG_LEDGER_IDS
+HIGH_OF_LONG_IDS_MAX = 2**31 - 1  # an id has 63 bits
 LEDGER_ID_MAX = 2**63 - 1
 
 # BookKeeper.

@@ -157,7 +157,7 @@ class MetadataStore(ABC):
     on_no_space: Callable[[], bool] | None = None
     """Called when the disk is full, by any thread; True when it made space: the write is tried
     again."""
-    refused: tuple[float, str] | None = None
+    refused: tuple[float, Unavailable] | None = None
     """When (time.monotonic) and why the disk refused something last."""
 
     def __init__(self) -> None:

@@ -274,7 +274,7 @@ class ManagedLedger:
     def on_run_taken_back(self, run: EntryRun) -> None:
         """There was no room for a run, and now it does not wait for it any more."""
         error = ManagedLedgerTakenBack(f"nothing can be stored of {self.name}")
-        run.owner.on_run_failed(run, error)
+        self._fail_run(run, error)
 
     def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
         """The current ledger can confirm nothing more."""
@@ -326,7 +326,14 @@ class ManagedLedger:
         runs.extend(self._waiting)
         self._waiting.clear()
         for run in runs:
+            self._fail_run(run, error)
+
+    def _fail_run(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        try:
             run.owner.on_run_failed(run, error)
+        except Exception as defect:
+            # Of one producer: the others wait for their answers as well.
+            log.failure("a run could not be refused", defect, managed_ledger=self.name)
 
     # --- ledgers come and go ------------------------------------------------------------------
 

@@ -342,6 +342,17 @@ CLIENT_STATE = (
         "pyxbroker_batch_ack_state_refused_total",
         kind=COUNTER,
     ),
+    Stat(
+        "entry_set_bytes",
+        "Bytes of the entries that are acknowledged one by one, or are to be sent again: a bit"
+        " each.",
+        "pyxbroker_entry_set_bytes",
+    ),
+    Stat(
+        "delayed_bytes",
+        "Bytes remembered of messages that are not due yet.",
+        "pyxbroker_delayed_delivery_state_bytes",
+    ),
 )
 
 # Of connections to the broker's port, by the setting that forbade them.

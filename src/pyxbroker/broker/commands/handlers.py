@@ -25,9 +25,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.errors import (
     ChecksumError,
     ConsumerNotFound,
-    MetadataStoreError,
     NotAllowed,
-    PersistenceError,
     PulsarError,
     ServiceNotReady,
     TooManyRequests,
@@ -52,11 +50,8 @@ from pyxbroker.broker.commands.command import (
 from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
+from pyxbroker.broker.refusals import refusal_of
 from pyxbroker.connection import Connection
-from pyxbroker.ledger.handle import LedgerError
-from pyxbroker.metadata.store import MetadataError
-from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
@@ -107,18 +102,6 @@ class LookupLimit:
             yield
         finally:
             self.admitted_now -= 1
-
-
-def as_pulsar_error(error: Exception, reference: str) -> PulsarError:
-    """The error that a client is told for anything that went wrong but a refusal.
-
-    What nobody foresaw, and files of the broker, are only in the log, under the reference.
-    """
-    if isinstance(error, MetadataError):
-        return MetadataStoreError(with_reference(MetadataStoreError.sentence, reference))
-    if isinstance(error, (LedgerError, ManagedLedgerError, CursorError)):
-        return PersistenceError(str(error))
-    return UnknownError(with_reference(UnknownError.sentence, reference))
 
 
 class Handlers:
@@ -296,6 +279,10 @@ class Handlers:
         try:
             if command.resource is no_resource:
                 waiting = command.handler(connection, message)
+                if waiting is not None:
+                    # Not refused: it may be what closes something.
+                    cost = COMMAND_BYTES + COMMAND_FACTOR * size
+                    memory.take_over(cost)
             else:
                 cost = COMMAND_BYTES + COMMAND_FACTOR * size
                 memory.charge(cost)
@@ -352,14 +339,15 @@ class Handlers:
         if isinstance(error, PulsarError):
             return error
         about = {"peer": connection.peer, "command": type(message).__name__}
-        if isinstance(error, (MetadataError, LedgerError, ManagedLedgerError, CursorError)):
+        event = "a command is refused"
+        reference = reference_of(event, error)
+        told = refusal_of(error, reference)
+        if told is not None:
             # The storage or the metadata cannot do it now; where that comes from they say.
-            event = "a command is refused"
-            reference = reference_of(event, error)
             log.warning(event, **about, error=error, reference=reference)
-        else:
-            reference = log.failure("a command failed", error, **about)
-        return as_pulsar_error(error, reference)
+            return told
+        reference = log.failure("a command failed", error, **about)
+        return UnknownError(with_reference(UnknownError.sentence, reference))
 
     def _refuse(self, connection: Connection, command: Any) -> None:
         """What is not built, or not for a broker, answers its request with a sentence."""

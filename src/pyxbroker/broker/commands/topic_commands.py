@@ -114,9 +114,7 @@ class TopicCommands:
         producer = connection.producers.get(message.producer_id)
         if producer is not None:
             await producer.idle()
-            if connection.producers.get(message.producer_id) is producer:
-                # It is still there, and the id is not another producer's by now.
-                connection.forget_producer(message.producer_id)
+            producer.forget()
             producer.topic.remove_producer(producer)
         connection.send_frame(replies.success(message.request_id))
 

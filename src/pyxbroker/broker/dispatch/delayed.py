@@ -15,17 +15,22 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, proxy
 
-from pyxbroker.delayed_index import DelayedIndex
+from pyxbroker.base.log import get_logger
+from pyxbroker.delayed_index import DelayedIndex, held_bytes
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import PositionSet
     from pyxbroker.broker.topics.topic import Topic
 
+log = get_logger("pyxbroker.subscription")
+
+SETTING = "maxDelayedDeliveryStateSizeInMB"
 TIME_MAX = 2**63 - 1  # ms since the epoch; nothing is due later
 DUE_MAX = 10_000  # positions that are taken out of the index at once
 TIMER_S_MAX = 3600.0  # event loops have a limit
 WATCH_S = 0.5  # between two looks at the wall clock
 SET_S_MIN = 0.05  # a smaller difference is not worth waking everybody
+FULL_MS = 1000  # until a full index looks whether there is room again
 
 
 class ClockWatch:
@@ -109,6 +114,16 @@ class DelayedDelivery:
             # Nothing is set aside, or what is due waits for a consumer, which will wake us.
             self.stop()
             return
+        if self.index.is_full:
+            # Others may give some of theirs back, and do not tell.
+            when = min(when, self.index.now + FULL_MS)
+            log.warning(
+                "too much is delayed: a subscription reads no further",
+                topic=self._topic.name,
+                entries=len(self.index),
+                bytes=held_bytes(),
+                setting=SETTING,
+            )
         if self._timer is not None and self._timer_for == when:
             return
         self.stop()

@@ -95,6 +95,10 @@ class Dispatcher:
 
     def remove_consumer(self, consumer: Consumer) -> None:
         self.consumers.remove(consumer)
+        connection = consumer.connection
+        if connection.writing and all(each.connection is not connection for each in self.consumers):
+            # A client that reads nothing may come and go for ever.
+            connection.not_when_writable(self.wake)
         if not self.consumers:
             self.source.unwatch(self.wake)
         self.redelivery.give_back(consumer)
@@ -114,7 +118,12 @@ class Dispatcher:
     @property
     def is_kept(self) -> bool:
         """Whether the next consumer goes on with it, after the last one has gone."""
-        return self.key_queue is None and self.delayed_entries > 0
+        return (
+            self.key_queue is None
+            and self.delayed_entries > 0
+            and self.replay is not None
+            and not self.replay.is_full
+        )
 
     def on_policies(self) -> None:
         """The topic's policies have changed: what was blocked by one may go on."""
@@ -204,9 +213,12 @@ class Dispatcher:
         """Reads entries, at most so many bytes of them; True when they were sent and the loop
         should go on.
         """
-        if self.replay is not None and self.replay.look_aside():
-            # What is not due needs no permits: a consumer that has few must not slow that down.
-            count = self.topic.policies.read_batch_max
+        if self.replay is not None:
+            if self.replay.is_full:
+                return False
+            if self.replay.look_aside():
+                # What is not due needs no permits: who has few of them must not slow that down.
+                count = self.topic.policies.read_batch_max
         if self.trouble is not None and self.trouble.blocks(again=False):
             return False
         batch = self.source.read_cached(position, count, size)

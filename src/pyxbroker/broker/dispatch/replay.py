@@ -48,6 +48,11 @@ class Replay:
         return 0 if self.delayed_index is None else len(self.delayed_index)
 
     @property
+    def is_full(self) -> bool:
+        """Nothing more can be set aside, so nothing new is read until some of it is due."""
+        return self.delayed_index is not None and self.delayed_index.is_full
+
+    @property
     def may_have_some(self) -> bool:
         """Whether fill() may find something."""
         return (

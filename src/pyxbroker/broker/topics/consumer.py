@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyxbroker.base.errors import ConsumerNotFound
+from pyxbroker.base.errors import ConsumerNotFound, TooManyRequests
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.client_memory import CONSUMER_BYTES, HASH_RANGE_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 RATE_WINDOW_S = 60.0  # that of Pulsar
 PERMITS_MAX = 2**31 - 1
 AUTO_SPLIT = KeySharedPolicy()
+TOO_MANY_PARTS = (
+    "{} batches that are acknowledged in part are not remembered, since too many are already"
+    " (maxBatchAckStateSizeInMB); acknowledge whole batches."
+)
 
 
 class ConsumerRates(NamedTuple):
@@ -100,6 +104,8 @@ class Consumer(ConsumerState):
                 self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
             return
         subscription = self.subscription
+        acks = subscription.acks
+        forgotten = acks.refused
         refusal = subscription.acknowledge(self, run, cumulative, has_txn)
         if subscription.topic.is_terminated:
             subscription.tell_end()
@@ -107,6 +113,9 @@ class Consumer(ConsumerState):
             return
         if refusal is not None:
             self._answer_ack(request_id, replies.NOT_ALLOWED, refusal)
+            return
+        if forgotten := acks.refused - forgotten:
+            self._answer_ack(request_id, TooManyRequests.code, TOO_MANY_PARTS.format(forgotten))
             return
         durable = self.subscription.persist()
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))

@@ -26,8 +26,9 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     TopicExists,
     TopicNotFound,
+    with_reference,
 )
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.partition_nodes import (
@@ -474,4 +475,8 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         *(ValueError, OverflowError, KeyError, TypeError, AttributeError),
         RecursionError,  # nested too deeply for JSON
     ) as error:
-        raise MetadataStoreError(f"{path} does not say how many partitions: {error}") from error
+        event = "the record of a partitioned topic does not say how many partitions"
+        reference = reference_of(event, error)
+        log.warning(event, path=path, error=error, reference=reference)
+        sentence = "The record of the topic does not say how many partitions it has."
+        raise MetadataStoreError(with_reference(sentence, reference)) from error

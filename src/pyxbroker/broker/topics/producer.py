@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PersistenceError, PulsarError, TopicTerminated
 from pyxbroker.base.rates import Rates
-from pyxbroker.broker.client_memory import PRODUCER_BYTES, texts_bytes
+from pyxbroker.broker.client_memory import CLOSED_PRODUCER_BYTES, PRODUCER_BYTES, texts_bytes
 from pyxbroker.broker.commands import replies
 from pyxbroker.connection import Connection, ProducerState
 from pyxbroker.entry import EntryRun
@@ -52,6 +52,14 @@ class Producer(ProducerState):
         """It is gone: its connection does not pay for it any more."""
         cost, self.cost = self.cost, 0
         self.connection.session.memory.release(cost)
+
+    def forget(self) -> None:
+        """Its id is not open any more, where it was still its own: SENDs for it are dropped."""
+        if self.connection.producers.get(self.producer_id) is not self:
+            return
+        ids = self.connection.forget_producer(self.producer_id)
+        if ids:
+            self.connection.session.memory.take_over(ids * CLOSED_PRODUCER_BYTES)
 
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""

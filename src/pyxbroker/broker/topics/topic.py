@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from pyxbroker.base.errors import ConsumerBusy, ProducerBusy, ServiceNotReady
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies
@@ -25,6 +26,8 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.publish_steps import PublishStep
+
+log = get_logger("pyxbroker.topic")
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -123,7 +126,7 @@ class Topic:
         if old is not None:
             old.closed = True
             old.release()
-            old.connection.forget_producer(old.producer_id)
+            old.forget()
             self._count_past(old)
         self.producers[producer.name] = producer
 
@@ -284,11 +287,17 @@ class Topic:
             if only_waiting and not producer.pending_sends:
                 continue
             pending += producer.pending_sends
-            connection = producer.connection
-            connection.send_frame(replies.close_producer(producer.producer_id))
-            connection.forget_producer(producer.producer_id)
-            self.remove_producer(producer)
+            try:
+                self._close_producer(producer)
+            except Exception as error:
+                # A defect of one is not one of the others, whose clients wait as well.
+                log.failure("a producer could not be closed", error, topic=self.name)
         return pending
+
+    def _close_producer(self, producer: Producer) -> None:
+        producer.connection.send_frame(replies.close_producer(producer.producer_id))
+        producer.forget()
+        self.remove_producer(producer)
 
     @property
     def is_gone(self) -> bool:

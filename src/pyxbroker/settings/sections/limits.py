@@ -39,6 +39,13 @@ class Limits(Section, title="Limits"):
         " whole; 0 is no limit. One subscription has at most 256 MiB in any case.",
         unit="MiB",
     )
+    maxDelayedDeliveryStateSizeInMB: int = setting(
+        1024,
+        "Memory for the positions and times of delayed messages, 16 to 20 bytes each, of all"
+        " subscriptions. Beyond it those with more than 1 MiB of it read no further until some of"
+        " them are due; 0 is no limit. Apache Pulsar has no such limit.",
+        unit="MiB",
+    )
     maxConcurrentLookupRequest: int = setting(
         50_000, "Lookups in progress; further ones are refused with TooManyRequests.", minimum=1
     )
