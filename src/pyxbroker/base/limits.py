@@ -42,6 +42,14 @@ PROPERTY_KEY_BYTES_MAX = 1_024
 PROPERTY_VALUE_BYTES_MAX = 64 << 10
 PROPERTIES_BYTES_MAX = 256 << 10  # keys and values together
 
+COMMAND_FIELDS_MAX = 120_000
+"""Of one command, with those of the messages in it; what a consumer may ask for of hash ranges, of
+metadata and of properties is less. SEND, ACK, FLOW and REDELIVER_UNACKNOWLEDGED_MESSAGES, whose
+fields are read where they lie, have no such limit."""
+
+HASH_RANGES_MAX = 32_768
+"""Of one STICKY consumer: enough for any set of hashes, as ranges that touch are one."""
+
 PARTITIONS_MAX = 100_000
 """Of one topic, unless maxNumPartitionsPerPartitionedTopic says another number. They are made in
 ten seconds, and the list of their names is still one that the metadata store and a client can take;

@@ -308,6 +308,22 @@ class Subscription:
                 self.dispatcher.settle_batches(run)
         return None
 
+    def redeliver(
+        self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
+    ) -> bool:
+        """Sends again what a consumer names, or (no positions) everything that it has not
+        acknowledged. Returns whether it should name more.
+        """
+        if self.kind in INDIVIDUAL and positions:
+            self.dispatcher.redeliver(consumer, positions)
+            return True
+        if self.kind not in INDIVIDUAL and epoch is not None:
+            # What the client discards has an older epoch; it never goes back.
+            consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
+        # Of one consumer in order everything comes again, also when the client names positions.
+        self.dispatcher.redeliver_all(consumer)
+        return False
+
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> None:
         """Acknowledges whole entries that no consumer shall get."""
         self.cursor.acknowledge_positions(positions)
