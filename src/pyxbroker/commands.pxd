@@ -9,7 +9,8 @@ cdef enum:
     ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
     ACK_IDS = 3                     # the field of an ACK that has its message ids
     REDELIVER_IDS = 2
-    CHUNK_UUID_BYTES_MAX = 1088     # the one of base/limits.py
+    CHUNK_UUID_BYTES_MAX = 1088     # those of base/limits.py
+    METADATA_FIELDS_MAX = 100000
 
     DECODE_OK = 0
     DECODE_MALFORMED = -1
@@ -81,6 +82,7 @@ cdef struct MetadataPeek:
     int32_t num_messages            # in the batch; 1 for a single message; not checked
     uint32_t uncompressed_size      # of the payload, 0: not given
     int32_t marker_type             # -1: not a marker
+    uint32_t fields                 # all there are, also unknown ones
     bint is_batch
     const uint8_t *partition_key
     uint32_t partition_key_size

@@ -322,6 +322,7 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
     while at < size:
         if _parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
+        out.fields += 1
         if field.wire == WIRE_VARINT:
             if field.number == 2:
                 out.sequence_id = field.value

@@ -13,6 +13,7 @@ from pyxbroker.commands cimport (
     RECEIPT_BYTES_MAX,
     REDELIVER_IDS,
     CHUNK_UUID_BYTES_MAX,
+    METADATA_FIELDS_MAX,
     AckCommand,
     AckedId,
     FlowCommand,
@@ -413,6 +414,8 @@ cdef class Connection:
                 refused = "metadata"
             elif peek.uuid_size > CHUNK_UUID_BYTES_MAX:
                 refused = "uuid"
+            elif peek.fields > METADATA_FIELDS_MAX:
+                refused = "fields"
             elif not has_room_for_messages(&peek, <uint32_t>(
                     frame.payload + frame.payload_size - payload.metadata - payload.metadata_size)):
                 refused = "count"

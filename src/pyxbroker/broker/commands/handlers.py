@@ -34,7 +34,7 @@ from pyxbroker.base.errors import (
     UnknownError,
     with_reference,
 )
-from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, COMMAND_FIELDS_MAX
+from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, COMMAND_FIELDS_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
@@ -78,6 +78,10 @@ REFUSED_SENDS = {
     ),
     "uuid": NotAllowed(
         f"The uuid of the chunked message is longer than {CHUNK_UUID_BYTES_MAX} bytes."
+    ),
+    "fields": NotAllowed(
+        f"The metadata of the message has more than {METADATA_FIELDS_MAX} fields; each property is"
+        " one."
     ),
     "count": NotAllowed(
         "The metadata of the message counts more messages than its payload can have, or fewer than"

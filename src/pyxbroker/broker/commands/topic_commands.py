@@ -286,8 +286,7 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
     count = len(meta.hashRanges)
     if count > HASH_RANGES_MAX:
         raise ConsumerAssignError(
-            f"{count} ranges of hashes are more than the {HASH_RANGES_MAX} that a consumer may ask"
-            " for; those that touch can be one."
+            f"{count} ranges are more than the {HASH_RANGES_MAX} hashes there are."
         )
     # To make a Python object of each would take long.
     ranges = HashRanges.of_message(meta.SerializeToString()) if count else NO_RANGES
