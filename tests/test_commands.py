@@ -323,13 +323,21 @@ def test_protobuf_finds_no_more_fields_than_were_counted(noise: bytes) -> None:
 
 
 def test_the_request_id_is_found_without_the_rest() -> None:
-    request = border.request_of(watched().SerializeToString())
+    subscribe, lookup = pb.BaseCommand.SUBSCRIBE, pb.BaseCommand.LOOKUP
+    request = border.request_of(subscribe, watched().SerializeToString())
     assert (request.DESCRIPTOR.name, request.request_id) == ("CommandSubscribe", 7)
     assert request.SerializePartialToString() == b"\x28\x07"
-    for nothing in (b"", b"\x08", CLIENT_FRAMES["FLOW"].encode(), b"\x08\x12\x92\x01\x00"):
-        assert border.request_of(nothing) is None
+    for kind, nothing in (
+        (subscribe, b""),
+        (subscribe, b"\x08\x04"),
+        (subscribe, b"\x08\x04\x22\x00"),
+        (pb.BaseCommand.PING, b"\x08\x12\x92\x01\x00"),  # has no request id
+        (1, b"\x08\x01\x0a\x00"),  # is no command
+        (0, b""),
+    ):
+        assert border.request_of(kind, nothing) is None
     far = b"\xc0\x3e\x00" * border.REQUEST_ID_FIELDS_MAX + b"\x10\x07"  # of a LOOKUP
-    assert border.request_of(b"\x08\x17\xba\x01" + _varint(len(far)) + far) is None
+    assert border.request_of(lookup, b"\x08\x17\xba\x01" + _varint(len(far)) + far) is None
 
 
 # --- the envelope -------------------------------------------------------------------------------

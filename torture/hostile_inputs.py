@@ -13,6 +13,7 @@ from harness.raw import RawConnection
 
 MIB = 1 << 20
 FRAME_BYTES_MAX = 5 * MIB
+COMMAND_BYTES_MAX = MIB - 100  # of most
 FIELDS_MAX = 209_900  # of a command, with those of its request
 HANDSHAKE_BYTES_MAX = 100 << 10
 TOPIC = "persistent://public/default/hostile"
@@ -71,10 +72,10 @@ def filled(one: bytes, size: int = FRAME_BYTES_MAX) -> bytes:
 
 def with_fields(kind: int, head: dict, field: int, one: bytes, fields: int) -> bytes:
     """A command with a field repeated until it has as many as it may have (`fields` in each), and
-    then one that nobody knows, until the frame is full.
+    then one that nobody knows, until it is as long as it may be.
     """
     body = wire.encode(head) + wire.encode({field: one}) * (FIELDS_MAX // fields)
-    body += wire.encode({1000: bytes(FRAME_BYTES_MAX - len(body) - 4096)})
+    body += wire.encode({1000: bytes(COMMAND_BYTES_MAX - len(body))})
     return framed(kind, body)
 
 
@@ -110,6 +111,13 @@ def _metadata(scene: Scene, n: int) -> bytes:
 def _producer(scene: Scene, n: int) -> bytes:
     fields = {1: scene.topic, 2: n + 10, 3: n, 6: pairs(1000, 240)}
     return wire.command(wire.PRODUCER, fields)
+
+
+def _producer_with_schema(scene: Scene, n: int) -> bytes:
+    body = wire.encode({1: scene.topic, 2: n + 10, 3: n})
+    body += wire.encode({6: wire.encode({1: "", 2: ""})}) * (FIELDS_MAX // 3)
+    schema = {1: "s", 3: bytes(FRAME_BYTES_MAX - len(body) - 4096), 4: 2}
+    return framed(wire.PRODUCER, body + wire.encode({7: wire.encode(schema)}))
 
 
 def _subscribe(scene: Scene, n: int) -> bytes:
@@ -166,10 +174,10 @@ COMMANDS = {
         lambda scene, n: wire.command(wire.FLOW, {1: 1, 2: (1 << 31) - 1}),
         Scene.with_messages,
     ),
-    "LOOKUP": Input("70,000 empty properties, a long name, 5 MiB", _lookup),
+    "LOOKUP": Input("70,000 empty properties, a long name, 1 MiB", _lookup),
     "PARTITIONED_METADATA": Input("another long name each, 60 KiB", _metadata),
-    "PING": Input("210,000 unknown fields, 5 MiB", _unknown(wire.PING)),
-    "PONG": Input("210,000 unknown fields, 5 MiB", _unknown(wire.PONG)),
+    "PING": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PING)),
+    "PONG": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PONG)),
     "PRODUCER": Input("1,000 properties, 256 KiB", _producer),
     "CLOSE_PRODUCER": Input("of none", _simple(wire.CLOSE_PRODUCER, of=9)),
     "SUBSCRIBE": Input("65,536 sticky ranges backwards, 1,000 properties", _subscribe),
@@ -192,7 +200,7 @@ COMMANDS = {
         "of a consumer", _simple(wire.GET_LAST_MESSAGE_ID), Scene.with_messages
     ),
     "GET_TOPICS_OF_NAMESPACE": Input(
-        "70,000 properties, 5 MiB",
+        "70,000 properties, 1 MiB",
         lambda scene, n: with_fields(
             wire.GET_TOPICS_OF_NAMESPACE,
             {1: n, 2: "public/default", 3: 2},
@@ -214,6 +222,7 @@ COMMANDS = {
 # Further ones that cost much in another way.
 MORE_COMMANDS = {
     "ACK of many": Input("400,000 ids", _ack_of_many, Scene.with_messages),
+    "PRODUCER with a schema": Input("70,000 properties, 5 MiB", _producer_with_schema),
     "LOOKUP of too many fields": Input(
         "2,600,000 unknown fields",
         lambda scene, n: framed(

@@ -15,7 +15,9 @@ def has_more_fields(data: _Buffer, shape: list[Any], fields_max: int) -> bool:
     """
 
 def find_number(data: _Buffer, number: int, fields_max: int) -> int | None:
-    """The first varint field of that number among the first fields of a message."""
+    """The first varint field of that number among the first ones of a command's message; None: it
+    is not there, or the BaseCommand has another shape than all clients write.
+    """
 
 def decode_base_py(data: _Buffer) -> tuple[int, bytes] | None:
     """(type, message bytes) of a BaseCommand of the usual shape, or None."""

@@ -117,13 +117,18 @@ def has_more_fields(const uint8_t[::1] data not None, list shape not None, int64
 
 
 def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t fields_max):
-    """The first varint field of that number among the first fields of a message, or None."""
+    """The first varint field of that number among the first ones of a command's message; None: it
+    is not there, or the BaseCommand has another shape than all clients write.
+    """
     cdef uint32_t at = 0
+    cdef uint32_t kind, size
+    cdef const uint8_t *message
     cdef Field field
     cdef int64_t i
+    if decode_base(_start(data), <uint32_t>data.shape[0], &kind, &message, &size) != 0:
+        return None
     for i in range(fields_max):
-        if at >= <uint32_t>data.shape[0] or _parse_field(
-                &data[0], <uint32_t>data.shape[0], &at, &field) != 0:
+        if at >= size or _parse_field(message, size, &at, &field) != 0:
             return None
         if field.number == number and field.wire == WIRE_VARINT:
             return field.value

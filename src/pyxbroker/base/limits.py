@@ -47,6 +47,9 @@ COMMAND_FIELDS_MAX = 210_000
 metadata and of properties is less. To parse so many takes 4 ms. SEND, ACK, FLOW and
 REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read where they lie, have no such limit."""
 
+COMMAND_BYTES_MAX = 1 << 20
+"""Of one command that has neither such fields nor a schema: all that it may have is less."""
+
 METADATA_FIELDS_MAX = 100_000
 """Of one message, each property being one. They are looked at again whenever it is sent."""
 

@@ -1,5 +1,5 @@
-"""What a command has to be before anybody looks at it: of no more fields than it may have, and all
-of its text UTF-8 and within its limits.
+"""What a command has to be before anybody looks at it: of no more bytes and fields than it may
+have, and all of its text UTF-8 and within its limits.
 
 A frame has room for millions of fields of two bytes, and to parse them holds everybody up for as
 long as their number says, which a command may therefore not reach.
@@ -20,6 +20,7 @@ from pyxbroker.base.errors import InvalidTopicName, MetadataStoreError, NotAllow
 from pyxbroker.proto import PulsarApi as pb
 
 _PROPERTIES = "KeyValue"
+_REQUEST_ID = "request_id"
 REQUEST_ID_FIELDS_MAX = 100  # among which the request id is: clients write fields by their numbers
 
 
@@ -61,26 +62,28 @@ class _Plan(NamedTuple):
     messages: tuple[str, ...]  # which may have text themselves
 
 
-def is_too_much(data: bytes) -> bool:
-    """Whether a BaseCommand has more fields than a command may have."""
-    # Nearly all are so short that they cannot.
-    return len(data) > limits.COMMAND_FIELDS_MAX and commands.has_more_fields(
-        data, _shape_of_command(), limits.COMMAND_FIELDS_MAX
-    )
+def excess(kind: int, data: bytes) -> str | None:
+    """What a BaseCommand has more of than it may have, which is why it is not parsed."""
+    size = len(data)
+    # Nearly all are so short that they have neither.
+    if size <= limits.COMMAND_FIELDS_MAX:
+        return None
+    if size > limits.COMMAND_BYTES_MAX and not _may_have_schema(kind):
+        return f"{limits.COMMAND_BYTES_MAX} bytes"
+    if commands.has_more_fields(data, _shape_of_command(), limits.COMMAND_FIELDS_MAX):
+        return f"{limits.COMMAND_FIELDS_MAX} fields"
+    return None
 
 
-def request_of(data: bytes) -> Any:
+def request_of(kind: int, data: bytes) -> Any:
     """The message of a BaseCommand that is not parsed, with its request id alone; None: it has
     none, or cannot be found.
     """
-    found = commands.decode_base_py(data)
-    field = None if found is None else pb.BaseCommand.DESCRIPTOR.fields_by_number.get(found[0])
-    if found is None or field is None:
+    field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(kind)
+    request_id = field and field.message_type and field.message_type.fields_by_name.get(_REQUEST_ID)
+    if not request_id:
         return None
-    request_id = field.message_type.fields_by_name.get("request_id")
-    if request_id is None:
-        return None
-    number = commands.find_number(found[1], request_id.number, REQUEST_ID_FIELDS_MAX)
+    number = commands.find_number(data, request_id.number, REQUEST_ID_FIELDS_MAX)
     if number is None:
         return None
     message = getattr(pb.BaseCommand(), field.name)
@@ -136,6 +139,12 @@ def _plan(descriptor: Any) -> _Plan:
         elif not field.is_repeated:
             messages.append(field.name)
     return _Plan(tuple(texts), tuple(properties), tuple(messages))
+
+
+@cache
+def _may_have_schema(kind: int) -> bool:
+    field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(kind)
+    return bool(field and field.message_type and "schema" in field.message_type.fields_by_name)
 
 
 @cache

@@ -34,12 +34,12 @@ from pyxbroker.base.errors import (
     UnknownError,
     with_reference,
 )
-from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, COMMAND_FIELDS_MAX, METADATA_FIELDS_MAX
+from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
-from pyxbroker.broker.commands.border import check_text, is_too_much, request_of
+from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
     consumer_id,
@@ -190,8 +190,9 @@ class Handlers:
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         """A command that is not hot (or not written the usual way)."""
-        if is_too_much(data):
-            self._refuse_much(connection, kind, data)
+        too_much = excess(kind, data)
+        if too_much is not None:
+            self._refuse_much(connection, kind, data, too_much)
             return
         command = pb.BaseCommand()
         try:
@@ -380,16 +381,16 @@ class Handlers:
         self.on_malformed(connection, f"a client does not send {name}")
         connection.close()
 
-    def _refuse_much(self, connection: Connection, kind: int, data: bytes) -> None:
-        """A command with more fields than it may have, which is not parsed."""
-        found, request = self._table.get(kind), request_of(data)
+    def _refuse_much(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
+        """A command that has more than it may have, and is not parsed."""
+        found, request = self._table.get(kind), request_of(kind, data)
         if found is None or request is None or not connection.established:
-            self.on_malformed(connection, f"a command has more than {COMMAND_FIELDS_MAX} fields")
+            self.on_malformed(connection, f"a command has more than {what}")
             connection.close()
             return
         error = NotAllowed(
-            f"The command has more than {COMMAND_FIELDS_MAX} fields, which is the limit of this"
-            " broker; ask for less at once."
+            f"The command has more than {what}, which is the limit of this broker; ask for less at"
+            " once."
         )
         log.warning("refused", peer=connection.peer, command=found.field, reason=error)
         connection.send_frame(found.refusal(request, error))
