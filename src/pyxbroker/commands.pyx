@@ -124,10 +124,10 @@ def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t field
     cdef uint32_t kind, size
     cdef const uint8_t *message
     cdef Field field
-    cdef int64_t i
     if decode_base(_start(data), <uint32_t>data.shape[0], &kind, &message, &size) != 0:
         return None
-    for i in range(fields_max):
+    while fields_max > 0:
+        fields_max -= 1
         if at >= size or _parse_field(message, size, &at, &field) != 0:
             return None
         if field.number == number and field.wire == WIRE_VARINT:

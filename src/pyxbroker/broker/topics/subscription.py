@@ -299,7 +299,7 @@ class Subscription:
         if self.kind in INDIVIDUAL:
             return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
         if len(run) != 1:
-            return f"A cumulative acknowledgement names one message id, not {len(run)}."
+            return "A cumulative acknowledgement names exactly one message id."
         ledger_id, entry_id, left = run.position(0)
         if entry_id >= 0:
             self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
