@@ -67,6 +67,7 @@ class Producer(ProducerState):
 class Consumer:
     def __init__(self, notes: Notes) -> None:
         self.notes = notes
+        self.redelivers_in_parts = True
 
     def on_ack(self, run: AckRun, cumulative: bool, request_id: int | None, has_txn: bool) -> None:
         positions = [run.position(i) for i in range(len(run))]
@@ -74,6 +75,10 @@ class Consumer:
 
     def on_flow(self, permits: int) -> None:
         self.notes.told.append(("flow", permits))
+
+    def on_redeliver(self, positions: list[tuple[int, int]], epoch: int | None) -> bool:
+        self.notes.told.append(("redeliver", positions, epoch))
+        return self.redelivers_in_parts
 
 
 class Served:
@@ -165,6 +170,17 @@ def ping() -> bytes:
 def flow(permits: int, consumer_id: int = 2) -> bytes:
     command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
     command.flow.CopyFrom(pb.CommandFlow(consumer_id=consumer_id, messagePermits=permits))
+    return wire.frame(command.SerializeToString())
+
+
+def redeliver(*ids: Any, consumer_id: int = 2, **fields: Any) -> bytes:
+    """A REDELIVER_UNACKNOWLEDGED_MESSAGES frame of MessageIdData messages."""
+    command = pb.BaseCommand(type=pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES)
+    command.redeliverUnacknowledgedMessages.CopyFrom(
+        pb.CommandRedeliverUnacknowledgedMessages(
+            consumer_id=consumer_id, message_ids=ids, **fields
+        )
+    )
     return wire.frame(command.SerializeToString())
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +17,7 @@ from oracles import commands as plain
 from oracles import wire
 from oracles.golden import CLIENT_FRAMES
 from pyxbroker import commands
+from pyxbroker.broker.commands import border
 from pyxbroker.proto import PulsarApi as pb
 
 uint64 = st.one_of(st.integers(0, 300), st.integers(0, 2**64 - 1), st.just(2**64 - 1))
@@ -66,6 +69,12 @@ acks = messages(
     txnid_most_bits=maybe(uint64),
     request_id=maybe(uint64),
 )
+redeliveries = messages(
+    pb.CommandRedeliverUnacknowledgedMessages,
+    consumer_id=uint64,
+    message_ids=st.lists(message_ids, max_size=5),
+    consumer_epoch=maybe(uint64),
+)
 metadata = messages(
     pb.MessageMetadata,
     producer_name=texts,
@@ -103,6 +112,13 @@ KINDS: dict[str, tuple[Any, Any, Callable[..., Any], Callable[..., Any], Callabl
         commands.decode_ack_py,
         plain.decode_ack,
         plain.ack_of,
+    ),
+    "redeliver": (
+        pb.CommandRedeliverUnacknowledgedMessages,
+        redeliveries,
+        commands.decode_redeliver_py,
+        plain.decode_redeliver,
+        plain.redeliver_of,
     ),
     "metadata": (
         pb.MessageMetadata,
@@ -190,7 +206,7 @@ def _varint(value: int) -> bytes:
         "08",  # a key without its value
         "08ff",  # a varint that does not end
         "08ffffffffffffffffffff01",  # one of eleven bytes
-        "0801",  # a required field is missing
+        "1001",  # a required field is missing
         "080110010a05ab",  # a field longer than what is there
         "080110010affffffffffffffffff01",  # and one of 2^64-1 bytes
         "0801100100",  # field number 0
@@ -216,6 +232,112 @@ def test_a_packed_ack_set_reads_like_an_unpacked_one(message_id: Any) -> None:
     packed = message_id.SerializeToString() + b"\x2a" + _varint(len(body)) + body
     encoded = b"\x08\x01\x10\x00\x1a" + _varint(len(packed)) + packed
     assert commands.decode_ack_py(encoded) == plain.ack_of(loose)
+
+
+# --- what is counted before protobuf parses -----------------------------------------------------
+
+
+def fields_of(message: Any) -> int:
+    """Fields that protobuf has found in a message and the messages in it."""
+    found = len(UnknownFieldSet(message))
+    for field, value in message.ListFields():
+        for each in value if field.is_repeated else [value]:
+            found += 1 + (fields_of(each) if field.message_type is not None else 0)
+    return found
+
+
+def at_most(data: bytes, count: int) -> bool:
+    return not commands.has_more_fields(data, border._shape_of_command(), count)
+
+
+def watched() -> Any:
+    """A command with messages in messages, properties, texts and numbers."""
+    command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+    subscribe = command.subscribe
+    subscribe.topic, subscribe.subscription, subscribe.subType = "t" * 300, "s", 0
+    subscribe.consumer_id, subscribe.request_id = 2**40, 7
+    subscribe.start_message_id.ledgerId = subscribe.start_message_id.entryId = 5
+    subscribe.start_message_id.ack_set.extend([-1, 3])
+    subscribe.start_message_id.first_chunk_message_id.ledgerId = 1
+    subscribe.start_message_id.first_chunk_message_id.entryId = 1
+    for number in range(20):
+        subscribe.metadata.add(key=f"k{number}", value="")
+        subscribe.keySharedMeta.hashRanges.add(start=number, end=number)
+    subscribe.keySharedMeta.keySharedMode = pb.STICKY
+    return command
+
+
+def test_the_fields_of_a_command_are_counted_as_protobuf_finds_them() -> None:
+    command = watched()
+    data = command.SerializeToString()
+    count = fields_of(command)
+    assert count > 120
+    assert at_most(data, count)
+    assert not at_most(data, count - 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "count"),
+    [
+        (b"\xc0\x3e\x00", 1),  # an unknown number
+        (b"\xc2\x3e\x03abc", 1),  # unknown bytes
+        (b"\xc1\x3e" + bytes(8), 1),
+        (b"\xc5\x3e" + bytes(4), 1),
+        (b"\xc3\x3e\xc0\x3e\x00\xc4\x3e", 3),  # a group with a field
+    ],
+)
+def test_unknown_fields_are_counted_too(field: bytes, count: int) -> None:
+    data = b"\x08\x12" + field * 1000
+    assert at_most(data, 1 + 1000 * count)
+    assert not at_most(data, 1000 * count)
+
+
+def test_packed_numbers_are_counted_one_by_one() -> None:
+    """SEEK to a position with an ack set of 1,000 numbers, two bytes each, in one field."""
+    ids = b"\x08\x01\x10\x01\x2a" + _varint(2000) + b"\x80\x01" * 1000
+    seek = b"\x08\x01\x10\x02\x1a" + _varint(len(ids)) + ids
+    data = b"\x08\x1c\xe2\x01" + _varint(len(seek)) + seek
+    assert len(pb.BaseCommand.FromString(data).seek.message_id.ack_set) == 1000
+    assert at_most(data, 2 + 3 + 3 + 1000)
+    assert not at_most(data, 2 + 3 + 3 + 1000 - 1)
+
+
+def test_messages_in_each_other_are_counted_no_deeper_than_protobuf_goes() -> None:
+    message_id = b""
+    for _ in range(500):
+        message_id = b"\x3a" + _varint(len(message_id)) + message_id
+    seek = b"\x1a" + _varint(len(message_id)) + message_id
+    data = b"\x08\x1c\xe2\x01" + _varint(len(seek)) + seek
+    with pytest.raises(DecodeError):
+        pb.BaseCommand.FromString(data)
+    assert at_most(data, 110)
+
+
+@given(noise=st.binary(max_size=60))
+def test_protobuf_finds_no_more_fields_than_were_counted(noise: bytes) -> None:
+    try:
+        count = fields_of(pb.BaseCommand.FromString(noise))
+    except DecodeError:
+        return
+    assert count == 0 or not at_most(noise, count - 1)
+
+
+def test_the_request_id_is_found_without_the_rest() -> None:
+    subscribe, lookup = pb.BaseCommand.SUBSCRIBE, pb.BaseCommand.LOOKUP
+    request = border.request_of(subscribe, watched().SerializeToString())
+    assert (request.DESCRIPTOR.name, request.request_id) == ("CommandSubscribe", 7)
+    assert request.SerializePartialToString() == b"\x28\x07"
+    for kind, nothing in (
+        (subscribe, b""),
+        (subscribe, b"\x08\x04"),
+        (subscribe, b"\x08\x04\x22\x00"),
+        (pb.BaseCommand.PING, b"\x08\x12\x92\x01\x00"),  # has no request id
+        (1, b"\x08\x01\x0a\x00"),  # is no command
+        (0, b""),
+    ):
+        assert border.request_of(kind, nothing) is None
+    far = b"\xc0\x3e\x00" * border.REQUEST_ID_FIELDS_MAX + b"\x10\x07"  # of a LOOKUP
+    assert border.request_of(lookup, b"\x08\x17\xba\x01" + _varint(len(far)) + far) is None
 
 
 # --- the envelope -------------------------------------------------------------------------------
@@ -317,6 +439,7 @@ def test_the_largest_receipt_fits_its_buffer() -> None:
 
 LARGEST_HEADER = """
 from pyxbroker import commands
+from pyxbroker.broker.commands import border
 huge, words = 2**64 - 1, {words}
 frame = commands.build_message_header_py(
     huge, huge, huge, 2**31 - 1, 2**32 - 1, [-1] * words, 2**63 - 1, 1

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from oracles import wire
+from pyxbroker.base.limits import METADATA_FIELDS_MAX
 from pyxbroker.connection import Connection
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
@@ -200,6 +201,21 @@ def test_a_damaged_entry_is_refused_and_the_rest_is_taken() -> None:
             ("refused", 1, 5, "transaction"),
         ]
         assert runs_of(told[5:]) == [(6, good)]
+
+    served(scenario)
+
+
+def test_metadata_with_too_many_fields_is_refused() -> None:
+    """Whoever sends it to a consumer looks at it again."""
+    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    fields = METADATA_FIELDS_MAX - 3
+    most = metadata.SerializeToString() + b"\x22\x00" * fields  # properties
+
+    async def scenario(side: Served) -> None:
+        await side.write(send(1, wire.payload_section(most, b"x")))
+        assert [each[0] for each in side.told] == ["run"]
+        await side.write(send(2, wire.payload_section(most + b"\x22\x00", b"x")))
+        assert side.told == [("refused", 1, 2, "fields")]
 
     served(scenario)
 

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from oracles import key_shared as plain
 from oracles.key_shared import SlowKeyShared
+from oracles.key_shared import owners as as_arrays
 from pyxbroker.keys import KeyShared, key_hash_of, murmur3_of
 
 # --- hashes ---------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class KeySharedMachine(RuleBasedStateMachine):
         self.change_owners(owners)
 
     def change_owners(self, owners: list[tuple[int, int]]) -> None:
-        self.keys.set_owners(owners)
+        self.keys.set_owners(*as_arrays(owners))
         self.slow.ranges = owners
 
     @rule(owners=ranges())
@@ -218,7 +219,7 @@ TestKeyShared = KeySharedMachine.TestCase
 
 def test_memory_of_hashes_that_are_not_used_any_more_is_given_back() -> None:
     keys = KeyShared(True)
-    keys.set_owners([(65535, 1)])
+    keys.set_owners(*as_arrays([(65535, 1)]))
     for key_hash in range(1, 65536):
         keys.sent(key_hash, 1)
     assert keys.states_in_use == 65535
@@ -234,7 +235,7 @@ def test_memory_of_hashes_that_are_not_used_any_more_is_given_back() -> None:
 
 def test_hashes_take_turns() -> None:
     keys = KeyShared(True)
-    keys.set_owners([(65535, 1)])
+    keys.set_owners(*as_arrays([(65535, 1)]))
     for key_hash in (1, 2, 3):
         for entry_id in range(10):
             keys.put(key_hash, 1, key_hash * 100 + entry_id)
@@ -244,7 +245,7 @@ def test_hashes_take_turns() -> None:
 
 def test_nobody_settles_what_it_does_not_have() -> None:
     keys = KeyShared(True)
-    keys.set_owners([(65535, 1)])
+    keys.set_owners(*as_arrays([(65535, 1)]))
     keys.sent(5, 1)
     for slot, key_hash in ((2, 5), (1, 6)):
         with pytest.raises(AssertionError, match="does not hold"):
@@ -253,7 +254,7 @@ def test_nobody_settles_what_it_does_not_have() -> None:
 
 def test_a_plan_takes_no_more_memory_than_what_waits() -> None:
     keys = KeyShared(True)
-    keys.set_owners([(65_535, 1)])
+    keys.set_owners(*as_arrays([(65_535, 1)]))
     for entry in range(3):
         keys.put(7, 1, entry)
     assert keys.plan(1, 2**60 + 1, 2**63 - 1) == [(1, 0, 2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from one_bookie import append, until
 from one_broker import Broker, Message, run, section
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
 from pyxbroker.broker.dispatch.key_shared import KeySlots, look_ahead
 from pyxbroker.policies.table import Policies
@@ -189,11 +191,27 @@ def test_the_last_one_leaves_everything_to_the_next(tmp_path: Path) -> None:
 
 def test_more_ranges_than_there_are_hashes_are_refused() -> None:
     message = pb.CommandSubscribe()
-    message.keySharedMeta.hashRanges.extend([pb.IntRange(start=0, end=1)] * 65_536)
-    assert len(_key_shared_policy(message).ranges) == 65_536
+    message.keySharedMeta.keySharedMode = STICKY
+    message.keySharedMeta.hashRanges.extend([pb.IntRange(start=0, end=1)] * HASH_RANGES_MAX)
+    assert len(_key_shared_policy(message).ranges) == HASH_RANGES_MAX
     message.keySharedMeta.hashRanges.add(start=0, end=1)
     with pytest.raises(ConsumerAssignError, match="65537 ranges"):
         _key_shared_policy(message)
+
+
+def test_as_many_ranges_as_may_be_asked_for_take_little_memory() -> None:
+    message = pb.CommandSubscribe()
+    message.keySharedMeta.keySharedMode = STICKY
+    for i in range(HASH_RANGES_MAX):
+        message.keySharedMeta.hashRanges.add(start=i, end=i)
+    tracemalloc.start()
+    try:
+        ranges = _key_shared_policy(message).ranges
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(ranges), ranges[HASH_RANGES_MAX - 1]) == (HASH_RANGES_MAX, (65535, 65535))
+    assert held < 64 << 10  # besides eight bytes each, which Python does not count
 
 
 def test_not_more_than_the_look_ahead_is_read(tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from itertools import pairwise
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.broker.dispatch.key_shared import NO_RANGES
 from pyxbroker.broker.dispatch.selectors import (
     ConsistentHashing,
     HashRangeAutoSplit,
@@ -17,6 +18,8 @@ from pyxbroker.broker.dispatch.selectors import (
     Selector,
     choose_active,
 )
+from pyxbroker.hash_ranges import HashRanges
+from pyxbroker.proto import PulsarApi as pb
 
 ABCD = [(0, name) for name in "abcd"]
 
@@ -57,11 +60,17 @@ def test_of_equal_names_the_last_one_is_active() -> None:
 # --- owners of hashes -----------------------------------------------------------------------------
 
 
+def owned(selector: Selector) -> list[tuple[int, int]]:
+    """[(last hash of a range, its owner or 0)]."""
+    ends, slots = selector.owners()
+    return list(zip(ends, slots, strict=True))
+
+
 def ranges_of(selector: Selector) -> dict[int, list[tuple[int, int]]]:
     """slot -> its ranges, those that touch joined."""
     found: dict[int, list[tuple[int, int]]] = {}
     first = 65536 - selector.hashes
-    for last, slot in selector.owners():
+    for last, slot in owned(selector):
         mine = found.setdefault(slot, [])
         if mine and mine[-1][1] == first - 1:
             mine[-1] = (mine[-1][0], last)
@@ -75,7 +84,7 @@ def test_the_ring_is_pulsars() -> None:
     """Two consumers have the same name, and some points of theirs meet."""
     ring = ConsistentHashing(100)
     for slot, name in enumerate("abac", start=1):
-        ring.add(slot, name, ())
+        ring.add(slot, name, NO_RANGES)
     before = ranges_of(ring)
     assert {slot: len(each) for slot, each in before.items()} == {1: 76, 2: 78, 3: 70, 4: 68}
     assert before[2][:3] == [(1, 78), (460, 637), (1536, 1575)]
@@ -93,16 +102,16 @@ def test_the_ring_is_pulsars() -> None:
 def test_the_largest_range_is_split() -> None:
     split = HashRangeAutoSplit()
     for slot in (1, 2, 3):
-        split.add(slot, "", ())
-    assert split.owners() == [(16384, 3), (32768, 2), (65535, 1)]
+        split.add(slot, "", NO_RANGES)
+    assert owned(split) == [(16384, 3), (32768, 2), (65535, 1)]
     split.remove(1)
-    assert split.owners() == [(16384, 3), (65535, 2)]
+    assert owned(split) == [(16384, 3), (65535, 2)]
     split.remove(3)
-    assert split.owners() == [(65535, 2)]
+    assert owned(split) == [(65535, 2)]
     split.remove(2)
-    assert split.owners() == []
-    split.add(4, "", ())
-    assert split.owners() == [(65535, 4)]
+    assert owned(split) == []
+    split.add(4, "", NO_RANGES)
+    assert owned(split) == [(65535, 4)]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +124,7 @@ def test_the_largest_range_is_split() -> None:
 )
 def test_ranges_that_are_none(ranges: tuple[tuple[int, int], ...], sentence: str) -> None:
     with pytest.raises(ConsumerAssignError) as caught:
-        HashRangeExclusive().add(1, "", ranges)
+        HashRangeExclusive().add(1, "", HashRanges.of(ranges))
     assert str(caught.value) == sentence
 
 
@@ -133,34 +142,82 @@ def test_ranges_that_are_none(ranges: tuple[tuple[int, int], ...], sentence: str
 )
 def test_ranges_that_another_consumer_has(asked: list[tuple[int, int]], expected: int) -> None:
     sticky = HashRangeExclusive()
-    sticky.add(1, "", [(10, 20)])
-    sticky.add(2, "", [(50, 60), (70, 80)])
-    assert sticky.conflict(asked) == expected
+    sticky.add(1, "", HashRanges.of([(10, 20)]))
+    sticky.add(2, "", HashRanges.of([(50, 60), (70, 80)]))
+    assert sticky.conflict(HashRanges.of(asked)) == expected
 
 
-def test_as_many_ranges_as_there_are_hashes_take_no_time() -> None:
+def test_any_number_of_ranges_is_looked_at_in_any_order() -> None:
     sticky = HashRangeExclusive()
-    began = time.process_time()
-    sticky.add(1, "", [(hash_, hash_) for hash_ in range(65534, -1, -2)])
-    others = [(hash_, hash_) for hash_ in range(1, 65536, 2)]
-    assert sticky.conflict(others) == 0
-    sticky.add(2, "", others)
-    assert time.process_time() - began < 5.0
-    assert sticky.conflict([(65535, 65535)]) == 2
+    even = HashRanges.of((hash_, hash_) for hash_ in range(65534, -1, -2))
+    assert (even.backward, even.overlap, len(even)) == (None, None, 32768)
+    sticky.add(1, "", even)
+    odd = HashRanges.of((hash_, hash_) for hash_ in range(1, 65536, 2))
+    assert sticky.conflict(odd) == 0
+    sticky.add(2, "", odd)
+    assert sticky.conflict(HashRanges.of([(65535, 65535)])) == 2
+    assert owned(sticky) == [(hash_, hash_ % 2 + 1) for hash_ in range(65536)]
+    sticky.remove(1)
+    assert sticky.conflict(even) == 0
+    assert owned(sticky)[:3] == [(0, 0), (1, 2), (2, 0)]
+
+
+RANGES = st.lists(
+    st.tuples(st.integers(-20, 70_000), st.integers(0, 50)).map(lambda it: (it[0], sum(it))),
+    max_size=12,
+)
+
+
+@given(st.lists(RANGES, min_size=1, max_size=5))
+def test_ranges_are_as_an_obvious_model_has_them(each_asks: list[list[tuple[int, int]]]) -> None:
+    sticky, having = HashRangeExclusive(), dict[int, int]()
+    for slot, asked in enumerate(each_asks, start=1):
+        hashes = [hash_ for first, last in asked for hash_ in range(first, last + 1)]
+        ranges = HashRanges.of(asked)
+        assert list(ranges) == sorted(asked)
+        assert (ranges.overlap is not None) == (len(hashes) != len(set(hashes)))
+        others = {having[hash_] for hash_ in hashes if hash_ in having}
+        if asked and ranges.overlap is None:
+            conflict = sticky.conflict(ranges)
+            assert conflict in others if others else conflict == 0
+            if not others:
+                sticky.add(slot, "", ranges)
+                having |= dict.fromkeys(hashes, slot)
+        expected = [having.get(hash_, 0) for hash_ in range(65536)]
+        found = owners_of(sticky)
+        assert found + [0] * (65536 - len(found)) == expected
+
+
+def test_the_ranges_of_a_message_are_those_that_protobuf_reads() -> None:
+    message = pb.KeySharedMeta(keySharedMode=pb.STICKY, allowOutOfOrderDelivery=True)
+    asked = [(-5, 3), (300, 65535), (20, 20)]
+    for first, last in asked:
+        message.hashRanges.add(start=first, end=last)
+    data = message.SerializeToString()
+    assert list(HashRanges.of_message(data)) == sorted(asked)
+    for cut in range(len(data)):
+        try:
+            pb.KeySharedMeta.FromString(data[:cut])
+        except DecodeError:
+            if cut > 2:  # the mode, which is not looked at, is before
+                with pytest.raises(ValueError, match="no "):
+                    HashRanges.of_message(data[:cut])
+    with pytest.raises(IndexError):
+        HashRanges.of(asked)[3]
 
 
 def test_what_nobody_asked_for_nobody_has() -> None:
     sticky = HashRangeExclusive()
-    sticky.add(1, "", [(60_000, 70_000), (-5, 10)])
-    sticky.add(2, "", [(11, 20), (100, 100), (70_001, 80_000), (-100, -50)])
-    assert sticky.owners() == [(10, 1), (20, 2), (99, 0), (100, 2), (59_999, 0), (65535, 1)]
+    sticky.add(1, "", HashRanges.of([(60_000, 70_000), (-5, 10)]))
+    sticky.add(2, "", HashRanges.of([(11, 20), (100, 100), (70_001, 80_000), (-100, -50)]))
+    assert owned(sticky) == [(10, 1), (20, 2), (99, 0), (100, 2), (59_999, 0), (65535, 1)]
     sticky.remove(1)
-    assert sticky.owners() == [(10, 0), (20, 2), (99, 0), (100, 2)]
+    assert owned(sticky) == [(10, 0), (20, 2), (99, 0), (100, 2)]
 
 
 def owners_of(selector: Selector) -> list[int]:
     found: list[int] = [0] * (65536 - selector.hashes)
-    for last, slot in selector.owners():
+    for last, slot in owned(selector):
         found += [slot] * (last + 1 - len(found))
     return found
 
@@ -177,12 +234,12 @@ def test_consumers_that_come_and_go(kind: str, changes: list[tuple[bool, int]]) 
         if comes == (slot in here):
             continue
         if comes:
-            selector.add(slot, f"name-{slot % 3}", ())
+            selector.add(slot, f"name-{slot % 3}", NO_RANGES)
             here.add(slot)
         else:
             selector.remove(slot)
             here.remove(slot)
-        ends = [last for last, _ in selector.owners()]
+        ends = [last for last, _ in owned(selector)]
         assert all(a < b for a, b in pairwise(ends))
         after = owners_of(selector)
         if not here:

@@ -26,7 +26,7 @@ from harness import wire
 from harness.brokers import Broker
 
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
-from torture.hostile_inputs import COMMANDS, ENDPOINTS, Input, Scene
+from torture.hostile_inputs import COMMANDS, ENDPOINTS, MORE_COMMANDS, Input, Scene
 from torture.polite import Polite, p99_ms
 
 TURN_MS_MAX = 20
@@ -215,7 +215,7 @@ def attack_all(attack: Attack, times: int, bytes_max: int, only: str = "") -> It
     """Every input, alone and many times."""
     scene = Scene(attack.broker.port, "sizes")
     with scene.raw:
-        for name, each in COMMANDS.items():
+        for name, each in (COMMANDS | MORE_COMMANDS).items():
             if only in name:
                 for count in dict.fromkeys((1, times_for(each, scene, times, bytes_max))):
                     yield attack.command(name, each, count)

@@ -13,6 +13,8 @@ from harness.raw import RawConnection
 
 MIB = 1 << 20
 FRAME_BYTES_MAX = 5 * MIB
+COMMAND_BYTES_MAX = MIB - 100  # of most
+FIELDS_MAX = 209_900  # of a command, with those of its request
 HANDSHAKE_BYTES_MAX = 100 << 10
 TOPIC = "persistent://public/default/hostile"
 LONG = "persistent://public/default/" + "ä" * 512  # 1,024 bytes, in a name that needs escapes
@@ -30,18 +32,18 @@ class Scene:
         self.raw = RawConnection(port, timeout_s=60)
         self.ledger_id = 0
 
-    def with_messages(self) -> None:
+    def with_messages(self, count: int = MESSAGES) -> None:
         """Opens a producer and a consumer; the consumer gets all messages, and keeps them."""
         self.raw.producer(self.topic)
         self.raw.subscribe(self.topic, sub_type=wire.SHARED)
-        for first in range(0, MESSAGES, 500):
+        for first in range(0, count, 500):
             for i in range(first, first + 500):
                 self.raw.send(b"x", i)
             for _ in range(500):
                 receipt = self.raw.expect(wire.SEND_RECEIPT)
         self.ledger_id = wire.position(receipt.data(3))[0]
-        self.raw.flow(MESSAGES)
-        for _ in range(MESSAGES):
+        self.raw.flow(count)
+        for _ in range(count):
             self.raw.expect(wire.MESSAGE)
 
 
@@ -68,9 +70,16 @@ def filled(one: bytes, size: int = FRAME_BYTES_MAX) -> bytes:
     return one * (size // len(one))
 
 
-def with_bytes(kind: int, head: dict, field: int, one: bytes) -> bytes:
-    """A command with a field repeated until the frame is full."""
-    body = wire.encode(head) + filled(wire.encode({field: one}), FRAME_BYTES_MAX - 4096)
+def with_fields(kind: int, head: dict, field: int, one: bytes, fields: int) -> bytes:
+    """A command with a field repeated until it has as many as it may have (`fields` in each), and
+    then one that nobody knows, until it is as long as it may be.
+    """
+    body = wire.encode(head) + wire.encode({field: one}) * (FIELDS_MAX // fields)
+    body += wire.encode({1000: bytes(COMMAND_BYTES_MAX - len(body))})
+    return framed(kind, body)
+
+
+def framed(kind: int, body: bytes) -> bytes:
     base = wire.encode({1: kind, kind: body})
     return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
 
@@ -80,8 +89,8 @@ def _connect(scene: Scene, n: int) -> bytes:
 
 
 def _unknown(kind: int) -> Callable[[Scene, int], bytes]:
-    """Fields that nobody knows, two bytes each."""
-    frame = with_bytes(kind, {}, 1000, b"")
+    """Fields that nobody knows."""
+    frame = with_fields(kind, {}, 1000, b"", 1)
 
     def make(scene: Scene, n: int) -> bytes:
         return frame
@@ -90,7 +99,7 @@ def _unknown(kind: int) -> Callable[[Scene, int], bytes]:
 
 
 def _lookup(scene: Scene, n: int) -> bytes:
-    return with_bytes(wire.LOOKUP, {1: LONG, 2: n}, 8, wire.encode({1: "", 2: ""}))
+    return with_fields(wire.LOOKUP, {1: LONG, 2: n}, 8, wire.encode({1: "", 2: ""}), 3)
 
 
 def _metadata(scene: Scene, n: int) -> bytes:
@@ -104,8 +113,15 @@ def _producer(scene: Scene, n: int) -> bytes:
     return wire.command(wire.PRODUCER, fields)
 
 
+def _producer_with_schema(scene: Scene, n: int) -> bytes:
+    body = wire.encode({1: scene.topic, 2: n + 10, 3: n})
+    body += wire.encode({6: wire.encode({1: "", 2: ""})}) * (FIELDS_MAX // 3)
+    schema = {1: "s", 3: bytes(FRAME_BYTES_MAX - len(body) - 4096), 4: 2}
+    return framed(wire.PRODUCER, body + wire.encode({7: wire.encode(schema)}))
+
+
 def _subscribe(scene: Scene, n: int) -> bytes:
-    ranges = [wire.encode({1: 2 * i, 2: 2 * i}) for i in range(32_768)]
+    ranges = [wire.encode({1: i, 2: i}) for i in reversed(range(65_536))]
     policy = wire.encode({1: 1, 3: ranges})
     fields = {1: scene.topic, 2: f"s{n}", 3: KEY_SHARED, 4: n + 10, 5: n}
     return wire.command(wire.SUBSCRIBE, fields | {10: pairs(1000, 240), 17: policy})
@@ -116,8 +132,13 @@ def _redeliver(scene: Scene, n: int) -> bytes:
         wire.encode({2: wire.message_id(scene.ledger_id, i)}) for i in reversed(range(MESSAGES))
     )
     body = wire.encode({1: 1}) + filled(ids, FRAME_BYTES_MAX - 4096)
-    base = wire.encode({1: wire.REDELIVER, wire.REDELIVER: body})
-    return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
+    return framed(wire.REDELIVER, body)
+
+
+def _ack_of_many(scene: Scene, n: int) -> bytes:
+    ids = b"".join(wire.encode({3: wire.message_id(scene.ledger_id, i)}) for i in range(MESSAGES))
+    body = wire.encode({1: 1, 2: 0, 8: n}) + filled(ids, FRAME_BYTES_MAX - 4096)
+    return framed(wire.ACK, body)
 
 
 def _ack(scene: Scene, n: int) -> bytes:
@@ -127,8 +148,7 @@ def _ack(scene: Scene, n: int) -> bytes:
         for i in range(0, MESSAGES, 2)
     )
     body = wire.encode({1: 1, 2: 0}) + filled(ids, FRAME_BYTES_MAX - 4096)
-    base = wire.encode({1: wire.ACK, wire.ACK: body})
-    return (len(base) + 4).to_bytes(4, "big") + len(base).to_bytes(4, "big") + base
+    return framed(wire.ACK, body)
 
 
 def _send(scene: Scene, n: int) -> bytes:
@@ -154,13 +174,13 @@ COMMANDS = {
         lambda scene, n: wire.command(wire.FLOW, {1: 1, 2: (1 << 31) - 1}),
         Scene.with_messages,
     ),
-    "LOOKUP": Input("800,000 empty properties, a long name", _lookup),
+    "LOOKUP": Input("70,000 empty properties, a long name, 1 MiB", _lookup),
     "PARTITIONED_METADATA": Input("another long name each, 60 KiB", _metadata),
-    "PING": Input("5 MiB of unknown fields", _unknown(wire.PING)),
-    "PONG": Input("5 MiB of unknown fields", _unknown(wire.PONG)),
+    "PING": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PING)),
+    "PONG": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PONG)),
     "PRODUCER": Input("1,000 properties, 256 KiB", _producer),
     "CLOSE_PRODUCER": Input("of none", _simple(wire.CLOSE_PRODUCER, of=9)),
-    "SUBSCRIBE": Input("32,768 sticky ranges, 1,000 properties", _subscribe),
+    "SUBSCRIBE": Input("65,536 sticky ranges backwards, 1,000 properties", _subscribe),
     "UNSUBSCRIBE": Input("of none", _simple(wire.UNSUBSCRIBE, of=9)),
     "CLOSE_CONSUMER": Input("of none", _simple(wire.CLOSE_CONSUMER, of=9)),
     "REDELIVER_UNACKNOWLEDGED_MESSAGES": Input(
@@ -180,12 +200,13 @@ COMMANDS = {
         "of a consumer", _simple(wire.GET_LAST_MESSAGE_ID), Scene.with_messages
     ),
     "GET_TOPICS_OF_NAMESPACE": Input(
-        "5 MiB of properties",
-        lambda scene, n: with_bytes(
+        "70,000 properties, 1 MiB",
+        lambda scene, n: with_fields(
             wire.GET_TOPICS_OF_NAMESPACE,
             {1: n, 2: "public/default", 3: 2},
             6,
             wire.encode({1: "", 2: ""}),
+            3,
         ),
     ),
     "WATCH_TOPIC_LIST": Input(
@@ -195,6 +216,25 @@ COMMANDS = {
         ),
     ),
     "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),
+}
+
+
+# Further ones that cost much in another way.
+MORE_COMMANDS = {
+    "ACK of many": Input("400,000 ids", _ack_of_many, Scene.with_messages),
+    "PRODUCER with a schema": Input("70,000 properties, 5 MiB", _producer_with_schema),
+    "LOOKUP of too many fields": Input(
+        "2,600,000 unknown fields",
+        lambda scene, n: framed(
+            wire.LOOKUP,
+            wire.encode({1: TOPIC, 2: n}) + filled(wire.encode({15: b""}), FRAME_BYTES_MAX - 4096),
+        ),
+    ),
+    "REDELIVER_UNACKNOWLEDGED_MESSAGES of all": Input(
+        "20,000 messages that wait",
+        lambda scene, n: wire.command(wire.REDELIVER, {1: 1}),
+        lambda scene: scene.with_messages(20_000),
+    ),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -55,7 +56,9 @@ class Consumers:
             consumer.keys, consumer.slot = self.keys, slot
             self.slots.append(consumer)
         last = 65535
-        self.keys.set_owners([(last * slot // CONSUMERS, slot) for slot in range(1, CONSUMERS + 1)])
+        slots = range(1, CONSUMERS + 1)
+        ends = array("H", [last * slot // CONSUMERS for slot in slots])
+        self.keys.set_owners(ends, array("i", slots))
 
     def settle(self) -> None:
         """The client reads, and acknowledges everything."""

@@ -48,3 +48,4 @@ cdef int32_t bits_below(bytes words, int64_t messages) noexcept
 cdef class PositionSet:
     cdef dict ledgers               # ledger id -> EntryBitmap
     cdef int64_t count
+    cdef int put(self, int64_t ledger_id, int64_t entry_id) except -1

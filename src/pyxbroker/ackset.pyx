@@ -596,10 +596,14 @@ cdef class PositionSet:
         return bitmap is not None and bitmap.contains(position[1])
 
     def add(self, int64_t ledger_id, int64_t entry_id):
+        self.put(ledger_id, entry_id)
+
+    cdef int put(self, int64_t ledger_id, int64_t entry_id) except -1:
         cdef EntryBitmap bitmap = self.ledgers.get(ledger_id)
         if bitmap is None:
             bitmap = self.ledgers[ledger_id] = EntryBitmap()
         self.count += bitmap.add(entry_id)
+        return 0
 
     def first_range(self, int64_t count_max):
         """(ledger_id, first, last) of the first positions without a gap, at most count_max."""

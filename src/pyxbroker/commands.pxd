@@ -7,7 +7,10 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef enum:
     ACK_SET_WORDS_MAX = 4096        # 262,144 messages in one batch
-    CHUNK_UUID_BYTES_MAX = 1088     # the one of base/limits.py
+    ACK_IDS = 3                     # the field of an ACK that has its message ids
+    REDELIVER_IDS = 2
+    CHUNK_UUID_BYTES_MAX = 1088     # those of base/limits.py
+    METADATA_FIELDS_MAX = 100000
 
     DECODE_OK = 0
     DECODE_MALFORMED = -1
@@ -26,6 +29,7 @@ cdef enum CommandType:
     CMD_FLOW = 11
     CMD_PING = 18
     CMD_PONG = 19
+    CMD_REDELIVER = 20              # REDELIVER_UNACKNOWLEDGED_MESSAGES
 
 cdef struct SendCommand:
     uint64_t producer_id
@@ -41,6 +45,13 @@ cdef struct SendCommand:
 cdef struct FlowCommand:
     uint64_t consumer_id
     uint32_t permits
+
+# Its positions are MessageIdData, as those of an ACK.
+cdef struct RedeliverCommand:
+    uint64_t consumer_id
+    uint64_t consumer_epoch
+    uint32_t ids                    # message ids in it
+    bint has_epoch
 
 # One MessageIdData of an ACK. ack_set stays protobuf bytes: it is read only for batch-index acks.
 cdef struct AckedId:
@@ -71,6 +82,7 @@ cdef struct MetadataPeek:
     int32_t num_messages            # in the batch; 1 for a single message; not checked
     uint32_t uncompressed_size      # of the payload, 0: not given
     int32_t marker_type             # -1: not a marker
+    uint32_t fields                 # all there are, also unknown ones
     bint is_batch
     const uint8_t *partition_key
     uint32_t partition_key_size
@@ -104,10 +116,11 @@ cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
 cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexcept nogil
 cdef int decode_flow(const uint8_t *data, uint32_t size, FlowCommand *out) noexcept nogil
 cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcept nogil
-# Steps through the ids of an ACK: at is an offset that starts at 0; returns 1 with out filled, 0 at
-# the end, DECODE_MALFORMED.
-cdef int decode_ack_next(const uint8_t *data, uint32_t size, uint32_t *at,
-                         AckedId *out) noexcept nogil
+cdef int decode_redeliver(const uint8_t *data, uint32_t size, RedeliverCommand *out) noexcept nogil
+# Steps through the ids of an ACK, or (field 2) of a REDELIVER_UNACKNOWLEDGED_MESSAGES: at is an
+# offset that starts at 0; returns 1 with out filled, 0 at the end, DECODE_MALFORMED.
+cdef int decode_next_id(const uint8_t *data, uint32_t size, uint32_t field_number, uint32_t *at,
+                        AckedId *out) noexcept nogil
 # Copies up to words_max words of the ack set of one id; returns the words copied or an error.
 cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil

@@ -8,6 +8,7 @@ cdef enum:
     WIRE_FIXED64 = 1
     WIRE_BYTES = 2
     WIRE_FIXED32 = 5
+    NESTED_MAX = 100                # messages in each other; protobuf reads no more of them
 
 
 # One protobuf field: its number, wire type, and value or bytes.
@@ -63,6 +64,75 @@ cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
     message[0] = field.data
     message_size[0] = field.size
     return DECODE_OK
+
+
+cdef int _take_fields(const uint8_t *data, uint32_t size, list shape, int depth,
+                      int64_t *room) except -1:
+    """Takes from room one for each field of a message and of the messages in it, and for each
+    number of a packed field; ends where there is no room left, and where protobuf will not go on.
+    """
+    cdef uint32_t at = 0
+    cdef uint32_t i
+    cdef uint64_t key, length
+    while at < size and room[0] > 0:
+        room[0] -= 1
+        if get_varint(data, size, &at, &key) != 0:
+            return 0
+        length = 0
+        if key & 7 == WIRE_VARINT:
+            if get_varint(data, size, &at, &length) != 0:
+                return 0
+            continue
+        if key & 7 == WIRE_BYTES:
+            if get_varint(data, size, &at, &length) != 0:
+                return 0
+        elif key & 7 == WIRE_FIXED64:
+            length = 8
+        elif key & 7 == WIRE_FIXED32:
+            length = 4
+        # What else there is begins or ends a group, whose fields count like others.
+        if length > size - at:
+            return 0
+        if key & 7 == WIRE_BYTES and key >> 3 < <uint64_t>len(shape):
+            inner = shape[key >> 3]
+            if inner is True:
+                for i in range(at, at + <uint32_t>length):
+                    room[0] -= data[i] < 0x80
+            elif inner is not None and depth < NESTED_MAX:
+                _take_fields(data + at, <uint32_t>length, inner, depth + 1, room)
+        at += <uint32_t>length
+    return 0
+
+
+def has_more_fields(const uint8_t[::1] data not None, list shape not None, int64_t fields_max):
+    """Whether a message has more fields than so many, with those of the messages in it.
+
+    shape: by the number of a field, the shape of the message in it, True for numbers that may be
+    packed, None for anything else. What a parser makes of a message goes with its fields, and they
+    are counted in a fraction of its time; of more than fields_max no more are looked at.
+    """
+    cdef int64_t room = fields_max + 1
+    _take_fields(_start(data), <uint32_t>data.shape[0], shape, 0, &room)
+    return room <= 0
+
+
+def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t fields_max):
+    """The first varint field of that number among the first ones of a command's message; None: it
+    is not there, or the BaseCommand has another shape than all clients write.
+    """
+    cdef uint32_t at = 0
+    cdef uint32_t kind, size
+    cdef const uint8_t *message
+    cdef Field field
+    if decode_base(_start(data), <uint32_t>data.shape[0], &kind, &message, &size) != 0:
+        return None
+    while fields_max > 0:
+        fields_max -= 1
+        if at >= size or _parse_field(message, size, &at, &field) != 0:
+            return None
+        if field.number == number and field.wire == WIRE_VARINT:
+            return field.value
+    return None
 
 
 cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexcept nogil:
@@ -125,7 +195,7 @@ cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcep
     while at < size:
         if _parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
-        if field.number == 3 and field.wire == WIRE_BYTES:
+        if field.number == ACK_IDS and field.wire == WIRE_BYTES:
             out.ids += 1
         elif field.wire != WIRE_VARINT:
             continue
@@ -151,13 +221,35 @@ cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcep
     return DECODE_OK if seen == 3 else DECODE_MALFORMED
 
 
-cdef int decode_ack_next(const uint8_t *data, uint32_t size, uint32_t *at,
-                         AckedId *out) noexcept nogil:
+cdef int decode_redeliver(const uint8_t *data, uint32_t size,
+                          RedeliverCommand *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef bint has_consumer = False
+    cdef Field field
+    memset(out, 0, sizeof(RedeliverCommand))
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.number == REDELIVER_IDS and field.wire == WIRE_BYTES:
+            out.ids += 1
+        elif field.wire != WIRE_VARINT:
+            continue
+        elif field.number == 1:
+            out.consumer_id = field.value
+            has_consumer = True
+        elif field.number == 3:
+            out.consumer_epoch = field.value
+            out.has_epoch = True
+    return DECODE_OK if has_consumer else DECODE_MALFORMED
+
+
+cdef int decode_next_id(const uint8_t *data, uint32_t size, uint32_t field_number, uint32_t *at,
+                        AckedId *out) noexcept nogil:
     cdef Field field
     while at[0] < size:
         if _parse_field(data, size, at, &field) != 0:
             return DECODE_MALFORMED
-        if field.number == 3 and field.wire == WIRE_BYTES:
+        if field.number == field_number and field.wire == WIRE_BYTES:
             return 1 if _decode_acked_id(field.data, field.size, out) == 0 else DECODE_MALFORMED
     return 0
 
@@ -235,6 +327,7 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
     while at < size:
         if _parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
+        out.fields += 1
         if field.wire == WIRE_VARINT:
             if field.number == 2:
                 out.sequence_id = field.value
@@ -393,7 +486,7 @@ def decode_ack_py(const uint8_t[::1] data not None):
         return None
     ids = []
     while True:
-        got = decode_ack_next(start, <uint32_t>data.shape[0], &at, &id)
+        got = decode_next_id(start, <uint32_t>data.shape[0], ACK_IDS, &at, &id)
         if got == 0:
             return out, ids
         n = decode_ack_set(&id, words, 1024) if got == 1 else DECODE_MALFORMED
@@ -401,6 +494,25 @@ def decode_ack_py(const uint8_t[::1] data not None):
             return None
         ids.append((id.ledger_id, id.entry_id, id.batch_index, id.batch_size,
                     [words[i] for i in range(n)]))
+
+
+def decode_redeliver_py(const uint8_t[::1] data not None):
+    """(CommandRedeliverUnacknowledgedMessages as a dict, [(ledger, entry)]), or None."""
+    cdef RedeliverCommand out
+    cdef AckedId id
+    cdef uint32_t at = 0
+    cdef int got
+    cdef const uint8_t *start = _start(data)
+    if decode_redeliver(start, <uint32_t>data.shape[0], &out) != 0:
+        return None
+    ids = []
+    while True:
+        got = decode_next_id(start, <uint32_t>data.shape[0], REDELIVER_IDS, &at, &id)
+        if got == 0:
+            return out, ids
+        if got < 0:
+            return None
+        ids.append((id.ledger_id, id.entry_id))
 
 
 def peek_metadata_py(const uint8_t[::1] data not None):

@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from pyxbroker.buffers cimport OutVector, Slab, SlabPool
-from pyxbroker.commands cimport SendCommand
+from pyxbroker.commands cimport AckCommand, RedeliverCommand, SendCommand
 from pyxbroker.entry cimport EntryRun
 from pyxbroker.frames cimport Frame
 from pyxbroker.turn cimport Turn
@@ -24,6 +24,11 @@ cdef enum:
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
+    PAUSED_TURN = 16                # others have their turn before it goes on
+
+    # What one turn takes of a command with many message ids.
+    ACK_PART_BYTES = 131072         # up to 20,000 ids
+    REDELIVER_PART_IDS = 1000       # Java's client sends no more of them in one command
 
 cdef class Connections:
     cdef readonly object loop
@@ -85,6 +90,9 @@ cdef class Connection:
     cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]
     cdef uint64_t end
     cdef bytes stash
+    cdef uint32_t part_at           # where the next part of the command at start begins, 0: anew,
+    cdef AckCommand ack             # and what it says besides its ids
+    cdef RedeliverCommand redeliver
     cdef int paused
     cdef bint reading
     cdef readonly bint writing              # waits for the socket to take more
@@ -97,6 +105,7 @@ cdef class Connection:
     cdef int _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1
+    cdef int _on_redeliver(self, const uint8_t *message, uint32_t size) except -1
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1
     cdef int _malformed(self, str what) except -1
     cdef int _collect(self, ProducerState producer, SendCommand *send, Frame *frame,

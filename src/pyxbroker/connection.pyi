@@ -133,6 +133,8 @@ class Connection:
         """Bytes queued for the peer and not sent yet."""
     def send_frame(self, frame: bytes) -> None:
         """Queues a whole frame; it leaves when the turn ends."""
+    def go_on(self) -> None:
+        """Others had their turn: goes on with a long command, and with what is behind it."""
     def pause_commands(self, on: bool) -> None:
         """Too many commands of this client are under way (or few enough again)."""
 

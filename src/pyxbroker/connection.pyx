@@ -4,23 +4,29 @@ from libc.string cimport memcpy, memmove
 
 from pyxbroker.buffers cimport SLAB_BYTES
 from pyxbroker.commands cimport (
+    ACK_IDS,
     ACK_SET_WORDS_MAX,
     CMD_ACK,
     CMD_FLOW,
+    CMD_REDELIVER,
     CMD_SEND,
     RECEIPT_BYTES_MAX,
+    REDELIVER_IDS,
     CHUNK_UUID_BYTES_MAX,
+    METADATA_FIELDS_MAX,
     AckCommand,
     AckedId,
     FlowCommand,
     MetadataPeek,
+    RedeliverCommand,
     SendCommand,
     build_receipt,
     decode_ack,
-    decode_ack_next,
     decode_ack_set,
     decode_base,
     decode_flow,
+    decode_next_id,
+    decode_redeliver,
     decode_send,
     has_room_for_messages,
     peek_metadata,
@@ -243,10 +249,28 @@ cdef class Connection:
 
     def _on_readable(self):
         cdef Turn turn = self.group.turn
+        if self.part_at:
+            return
         turn.begin()
         try:
             if self._receive():
                 self._consume_frames()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            turn.end()
+
+    def go_on(self):
+        """Others had their turn: goes on with a long command, and with what is behind it."""
+        cdef Turn turn = self.group.turn
+        turn.begin()
+        try:
+            if self.closed:
+                self._keep_rest()
+                return
+            self._consume_frames()
+            if self.part_at == 0:
+                self._set_paused(PAUSED_TURN, False)
         except Exception as error:
             self._fail(error)
         finally:
@@ -304,8 +328,13 @@ cdef class Connection:
                     if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
                 self.close()
                 return 0
-            self.start += <uint64_t>n
             self._on_frame(&frame)
+            if self.part_at and not self.closed:
+                # It stays where it is, and nothing is read behind it.
+                self._set_paused(PAUSED_TURN, True)
+                self.group.loop.call_soon(self.go_on)
+                return self._publish_runs()
+            self.start += <uint64_t>n
         # The runs point into the slab, which is moved, reused or freed when the rest is kept.
         self._publish_runs()
         return self._keep_rest()
@@ -349,6 +378,8 @@ cdef class Connection:
                     return self._on_ack(message, size)
                 if kind == CMD_FLOW:
                     return self._on_flow(message, size)
+                if kind == CMD_REDELIVER:
+                    return self._on_redeliver(message, size)
         # A cold command may close what earlier SENDs of this turn were for.
         self._publish_runs()
         self.group.handlers.on_command(self, kind, frame.command[:frame.command_size],
@@ -383,6 +414,8 @@ cdef class Connection:
                 refused = "metadata"
             elif peek.uuid_size > CHUNK_UUID_BYTES_MAX:
                 refused = "uuid"
+            elif peek.fields > METADATA_FIELDS_MAX:
+                refused = "fields"
             elif not has_room_for_messages(&peek, <uint32_t>(
                     frame.payload + frame.payload_size - payload.metadata - payload.metadata_size)):
                 refused = "count"
@@ -440,18 +473,22 @@ cdef class Connection:
         return 0
 
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1:
-        cdef AckCommand ack
+        """Takes an ACK, or the next part of one with many ids."""
+        cdef AckCommand *ack = &self.ack
         cdef AckedId id
         cdef AckItem item
         cdef AckRun run
         cdef int64_t words[ACK_SET_WORDS_MAX]
         cdef int got, count
-        cdef uint32_t at = 0
-        if decode_ack(message, size, &ack) != 0:
+        cdef bint is_last = True
+        cdef uint32_t at = self.part_at
+        cdef uint32_t end = at + ACK_PART_BYTES
+        self.part_at = 0
+        if at == 0 and decode_ack(message, size, ack) != 0:
             return self._malformed("an ACK command could not be decoded")
         run = AckRun()
         while True:
-            got = decode_ack_next(message, size, &at, &id)
+            got = decode_next_id(message, size, ACK_IDS, &at, &id)
             if got == 0:
                 break
             count = 0
@@ -464,14 +501,46 @@ cdef class Connection:
             item.batch_index = id.batch_index
             item.batch_size = id.batch_size
             run.append(&item, words, <uint32_t>count)
+            if at >= end:
+                # What is cumulative names one id; more of them are refused at once.
+                is_last = ack.cumulative or ack.ids == <uint32_t>run.count
+                break
+        ack.ids -= <uint32_t>run.count
         consumer = self.consumers.get(ack.consumer_id)
-        if consumer is not None:
+        if not is_last and consumer is not None:
+            self.part_at = at
+            consumer.on_ack(run, False, None, bool(ack.has_txn))
+        elif consumer is not None:
             consumer.on_ack(run, bool(ack.cumulative),
                             ack.request_id if ack.has_request_id else None, bool(ack.has_txn))
         elif ack.has_request_id:
             self.group.handlers.on_stray_ack(self, ack.consumer_id, ack.request_id)
         else:
             self.group.handlers.on_stray_command("ACK")
+        return 0
+
+    cdef int _on_redeliver(self, const uint8_t *message, uint32_t size) except -1:
+        """Takes a REDELIVER_UNACKNOWLEDGED_MESSAGES, or the next part of one with many ids."""
+        cdef RedeliverCommand *redeliver = &self.redeliver
+        cdef AckedId id
+        cdef uint32_t at = self.part_at
+        cdef list positions = []
+        self.part_at = 0
+        if at == 0 and decode_redeliver(message, size, redeliver) != 0:
+            return self._malformed("a REDELIVER_UNACKNOWLEDGED_MESSAGES command could not be"
+                                   " decoded")
+        while redeliver.ids and len(positions) < REDELIVER_PART_IDS:
+            if decode_next_id(message, size, REDELIVER_IDS, &at, &id) < 0:
+                return self._malformed("a message id of a REDELIVER_UNACKNOWLEDGED_MESSAGES command"
+                                       " could not be decoded")
+            redeliver.ids -= 1
+            positions.append((id.ledger_id, id.entry_id))
+        consumer = self.consumers.get(redeliver.consumer_id)
+        if consumer is None:
+            self.group.handlers.on_stray_command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
+        elif consumer.on_redeliver(
+                positions, <int64_t>redeliver.consumer_epoch if redeliver.has_epoch else None):
+            self.part_at = at if redeliver.ids else 0
         return 0
 
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pyxbroker.ackset import AckSet
+from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.connection import Connection
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.entry import AckRun, EntryBatch
@@ -158,6 +158,16 @@ class ConsumerState:
         """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
     def pending_positions(self) -> list[tuple[int, int]]:
         """Every delivered, unacknowledged position, in order."""
+    def take_back_all(
+        self,
+        acks: AckSet,
+        to: PositionSet | None,
+        redelivery_counts: dict[tuple[int, int], int] | None,
+    ) -> None:
+        """Forgets all deliveries; those that are not acknowledged wait to be sent again, in `to` or
+        (None) among those of their key. Each is counted as a redelivery, unless there are no
+        counts.
+        """
     def clear_pending(self) -> None:
         """Forgets all deliveries: they will be sent again."""
 

@@ -2,7 +2,7 @@
 from libc.math cimport ceil
 from libc.stdint cimport uint8_t
 
-from pyxbroker.ackset cimport bits_below
+from pyxbroker.ackset cimport PositionSet, bits_below
 from pyxbroker.buffers cimport OutVector
 from pyxbroker.commands cimport (
     ACK_SET_WORD_BYTES_MAX,
@@ -472,6 +472,33 @@ cdef class ConsumerState:
         """Every delivered, unacknowledged position, in order."""
         return sorted((ledger_id, entry_id)
                       for ledger_id, entries in self.pending.items() for entry_id in entries)
+
+    def take_back_all(self, AckSet acks not None, PositionSet to, dict redelivery_counts):
+        """Forgets all deliveries; those that are not acknowledged wait to be sent again, in `to` or
+        (None) among those of their key. Each is counted as redelivered, unless there are no counts.
+        """
+        cdef dict pending = self.pending
+        cdef dict entries
+        cdef int64_t ledger_id, entry_id, held
+        self.pending = {}
+        for ledger in sorted(pending):
+            entries = pending[ledger]
+            ledger_id = ledger
+            for entry in sorted(entries):
+                entry_id = entry
+                held = entries[entry]
+                self._settled(held)
+                if self.holders is not None:
+                    self.holders.release(ledger_id, entry_id, self.holder_slot)
+                if acks.contains(ledger_id, entry_id):
+                    continue
+                if to is not None:
+                    to.put(ledger_id, entry_id)
+                else:
+                    self.keys.wait_again(<int32_t>(held >> 32), ledger_id, entry_id)
+                if redelivery_counts is not None:
+                    position = (ledger, entry)
+                    redelivery_counts[position] = redelivery_counts.get(position, 0) + 1
 
     def clear_pending(self):
         """Forgets all deliveries: they will be sent again, to this consumer or to others."""

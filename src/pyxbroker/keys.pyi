@@ -1,5 +1,7 @@
 """What Python sees of keys.pyx: which entries of which key may go to whom."""
 
+from array import array
+
 class KeyShared:
     """The state of one Key_Shared subscription. Consumers are slots, counted from 1; 0 is nobody.
 
@@ -28,8 +30,10 @@ class KeyShared:
         """Hashes that anything is known of."""
     def clear(self) -> None:
         """Forgets everything but the owners of hashes."""
-    def set_owners(self, ranges: list[tuple[int, int]]) -> None:
-        """Who owns which hashes: [(last hash of the range, slot)], ascending; slot 0 is nobody."""
+    def set_owners(self, last_hashes: array[int], slots: array[int]) -> None:
+        """Who owns which hashes: the last one of each range ("H"), ascending, and its slot ("i"); 0
+        is nobody.
+        """
     def has_ready(self, slot: int) -> bool:
         """Whether something waits that may be sent to a consumer now."""
     def plan(self, slot: int, count_max: int, gap_max: int) -> list[tuple[int, int, int]]:

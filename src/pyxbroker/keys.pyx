@@ -161,18 +161,25 @@ cdef class KeyShared:
 
     # --- owners -------------------------------------------------------------------------------
 
-    def set_owners(self, ranges):
-        """Who owns which hashes: [(last hash of the range, slot)], ascending; slot 0 is nobody."""
-        cdef int32_t count = len(ranges)
+    def set_owners(self, const uint16_t[::1] last_hashes not None,
+                   const int32_t[::1] slots not None):
+        """Who owns which hashes: the last one of each range, ascending, and its slot; 0 is nobody.
+        """
+        cdef int32_t count = <int32_t>last_hashes.shape[0]
         cdef int32_t i
-        cdef uint16_t *ends = <uint16_t *>malloc(max(count, 1) * sizeof(uint16_t))
-        cdef int32_t *owners = <int32_t *>malloc(max(count, 1) * sizeof(int32_t))
+        cdef uint16_t *ends
+        cdef int32_t *owners
+        if slots.shape[0] != count:
+            raise ValueError("%d ranges have %d owners" % (count, slots.shape[0]))
+        ends = <uint16_t *>malloc(max(count, 1) * sizeof(uint16_t))
+        owners = <int32_t *>malloc(max(count, 1) * sizeof(int32_t))
         if ends == NULL or owners == NULL:
             free(ends)
             free(owners)
             raise MemoryError("no memory for %d ranges of hashes" % count)
         for i in range(count):
-            ends[i], owners[i] = ranges[i]
+            ends[i] = last_hashes[i]
+            owners[i] = slots[i]
         free(self.range_ends)
         free(self.range_owners)
         self.range_ends = ends

@@ -16,6 +16,7 @@ DECODERS = (
     (commands.decode_flow_py, plain.decode_flow),
     (commands.decode_ack_py, plain.decode_ack),
     (commands.peek_metadata_py, plain.peek_metadata),
+    (commands.decode_redeliver_py, plain.decode_redeliver),
 )
 
 
@@ -41,6 +42,12 @@ def seeds() -> list[bytes]:
                 ordering_key=b"order",
                 deliver_at_time=5,
                 marker_type=20,
+            ),
+        ),
+        (
+            5,
+            pb.CommandRedeliverUnacknowledgedMessages(
+                consumer_id=1, message_ids=[message_id] * 2, consumer_epoch=2**63
             ),
         ),
     ]

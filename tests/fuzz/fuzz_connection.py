@@ -187,6 +187,15 @@ def told_of(command: bytes, section: bytes) -> list[tuple[Any, ...]]:
             return []
         given = 0 < flow["permits"] <= PERMITS_MAX
         return [("flow", flow["permits"]) if given else ("malformed",)]
+    if kind == pb.BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES:
+        redeliver = plain.decode_redeliver(message)
+        if redeliver is None:
+            return [("malformed",)]
+        head, ids = redeliver
+        if head["consumer_id"] != CONSUMER:
+            return []
+        epoch = wire.signed(head["consumer_epoch"], 64) if head["has_epoch"] else None
+        return [("redeliver", ids, epoch)]
     # A command that stops the plain decoder half way has no kind; the connection may know it.
     return [("command", command, section)]
 
@@ -246,7 +255,7 @@ def happened(told: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         elif what == "malformed":
             found.append((what,))
         elif what != "closed":
-            assert what in ("ack", "flow"), f"{what}: {rest}"
+            assert what in ("ack", "flow", "redeliver"), f"{what}: {rest}"
             found.append((what, *rest))
     return found
 
@@ -276,7 +285,10 @@ def one_input(data: bytes) -> None:
 
 def compare(found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> None:
     """The same in the same order, but that SENDs of one read come after its ACKs and refusals."""
-    for kinds in (("send", "command", "malformed"), ("refused", "ack", "flow", "malformed")):
+    for kinds in (
+        ("send", "command", "malformed"),
+        ("refused", "ack", "flow", "redeliver", "malformed"),
+    ):
         seen = [each for each in found if each[0] in kinds]
         hoped = [each for each in wanted if each[0] in kinds]
         assert len(seen) == len(hoped), f"{len(seen)} instead of {len(hoped)} {kinds}"

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import driver
 
-from oracles.key_shared import SlowKeyShared, key_hash, murmur3
+from oracles.key_shared import SlowKeyShared, key_hash, murmur3, owners
 from oracles.quorum import SlowPendingAdds
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.keys import KeyShared, key_hash_of, murmur3_of
@@ -98,7 +98,7 @@ def run_keys(steps: driver.Steps) -> None:
         if kind == 0:
             ends = sorted({HASHES[steps.byte() % len(HASHES)] for _ in range(steps.byte() % 5)})
             slow.ranges = [(end, steps.byte() % (SLOTS + 1)) for end in ends]
-            keys.set_owners(slow.ranges)
+            keys.set_owners(*owners(slow.ranges))
         elif kind <= 2:
             position = (1 + number // 20, number % 20)
             number += 1

@@ -101,6 +101,27 @@ def decode_ack(data: bytes) -> tuple[dict[str, Any], list[Any]] | None:
     return command, acknowledged
 
 
+def decode_redeliver(data: bytes) -> tuple[dict[str, Any], list[tuple[int, int]]] | None:
+    try:
+        found = _last(data, VARINT)
+        ids = [
+            decode_message_id(each.value)[:2]
+            for each in fields(data)
+            if each.number == 2 and each.wire == BYTES
+        ]
+    except Malformed:
+        return None
+    if 1 not in found:
+        return None
+    command = {
+        "consumer_id": found[1],
+        "consumer_epoch": found.get(3, 0),
+        "ids": len(ids),
+        "has_epoch": 3 in found,
+    }
+    return command, ids
+
+
 def decode_message_id(data: bytes) -> tuple[int, int, int, int, list[int]]:
     """(ledger, entry, batch index, batch size, ack set). Raises Malformed."""
     found = _last(data, VARINT)
@@ -201,6 +222,18 @@ def ack_of(message: Any) -> tuple[dict[str, Any], list[Any]]:
         for each in message.message_id
     ]
     return command, acknowledged
+
+
+def redeliver_of(message: Any) -> tuple[dict[str, Any], list[tuple[int, int]]]:
+    """What decode_redeliver tells of a CommandRedeliverUnacknowledgedMessages."""
+    command = {
+        "consumer_id": message.consumer_id,
+        "consumer_epoch": message.consumer_epoch,
+        "ids": len(message.message_ids),
+        "has_epoch": message.HasField("consumer_epoch"),
+    }
+    ids = [(signed(each.ledgerId, 64), signed(each.entryId, 64)) for each in message.message_ids]
+    return command, ids
 
 
 def metadata_of(message: Any) -> dict[str, Any]:

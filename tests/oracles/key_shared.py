@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from array import array
 from collections import defaultdict
 
 Position = tuple[int, int]
@@ -61,6 +62,11 @@ def decoded(text: bytes) -> bytes:
         return base64.b64decode(text + padding, validate=True)
     except binascii.Error:
         return b"NONE_KEY"
+
+
+def owners(ranges: list[tuple[int, int]]) -> tuple[array[int], array[int]]:
+    """(last hash, slot) pairs as KeyShared.set_owners takes them."""
+    return array("H", [last for last, _ in ranges]), array("i", [slot for _, slot in ranges])
 
 
 class SlowKeyShared:

@@ -42,6 +42,20 @@ PROPERTY_KEY_BYTES_MAX = 1_024
 PROPERTY_VALUE_BYTES_MAX = 64 << 10
 PROPERTIES_BYTES_MAX = 256 << 10  # keys and values together
 
+COMMAND_FIELDS_MAX = 210_000
+"""Of one command, with those of the messages in it; what a consumer may ask for of hash ranges, of
+metadata and of properties is less. To parse so many takes 4 ms. SEND, ACK, FLOW and
+REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read where they lie, have no such limit."""
+
+COMMAND_BYTES_MAX = 1 << 20
+"""Of one command that has neither such fields nor a schema: all that it may have is less."""
+
+METADATA_FIELDS_MAX = 100_000
+"""Of one message, each property being one. They are looked at again whenever it is sent."""
+
+HASH_RANGES_MAX = 65_536
+"""Of one STICKY consumer: as many as there are hashes. More of them overlap."""
+
 PARTITIONS_MAX = 100_000
 """Of one topic, unless maxNumPartitionsPerPartitionedTopic says another number. They are made in
 ten seconds, and the list of their names is still one that the metadata store and a client can take;

@@ -28,7 +28,7 @@ WATCHER_BYTES = 1 << 10
 WATCHED_NAME_BYTES = 64  # a place in a set; the name itself is the namespace's
 COMMAND_BYTES = 4 << 10  # a task
 COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
-HASH_RANGE_BYTES = 200
+HASH_RANGE_BYTES = 40  # with who has which, where nobody has what is between them
 TEXT_BYTES = 100  # an object for a text, and its place
 
 TOTAL_SETTING = "maxClientStateSizeInMB"

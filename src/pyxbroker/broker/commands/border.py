@@ -1,4 +1,8 @@
-"""What all text of a command has to be before anybody looks at it: UTF-8, and within its limits.
+"""What a command has to be before anybody looks at it: of no more bytes and fields than it may
+have, and all of its text UTF-8 and within its limits.
+
+A frame has room for millions of fields of two bytes, and to parse them holds everybody up for as
+long as their number says, which a command may therefore not reach.
 
 The messages are proto2, whose parser takes any bytes for a string and hands over those that are no
 UTF-8 as bytes. So a command is looked at once, as it comes in; whoever handles it has text. Apache
@@ -10,10 +14,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
+from pyxbroker import commands
 from pyxbroker.base import limits
 from pyxbroker.base.errors import InvalidTopicName, MetadataStoreError, NotAllowed, PulsarError
+from pyxbroker.proto import PulsarApi as pb
 
 _PROPERTIES = "KeyValue"
+_REQUEST_ID = "request_id"
+REQUEST_ID_FIELDS_MAX = 100  # among which the request id is: clients write fields by their numbers
 
 
 class _Text(NamedTuple):
@@ -52,6 +60,35 @@ class _Plan(NamedTuple):
     texts: tuple[tuple[str, _Text], ...]
     properties: tuple[str, ...]
     messages: tuple[str, ...]  # which may have text themselves
+
+
+def excess(kind: int, data: bytes) -> str | None:
+    """What a BaseCommand has more of than it may have, which is why it is not parsed."""
+    size = len(data)
+    # Nearly all are so short that they have neither.
+    if size <= limits.COMMAND_FIELDS_MAX:
+        return None
+    if size > limits.COMMAND_BYTES_MAX and not _may_have_schema(kind):
+        return f"{limits.COMMAND_BYTES_MAX} bytes"
+    if commands.has_more_fields(data, _shape_of_command(), limits.COMMAND_FIELDS_MAX):
+        return f"{limits.COMMAND_FIELDS_MAX} fields"
+    return None
+
+
+def request_of(kind: int, data: bytes) -> Any:
+    """The message of a BaseCommand that is not parsed, with its request id alone; None: it has
+    none, or cannot be found.
+    """
+    field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(kind)
+    request_id = field and field.message_type and field.message_type.fields_by_name.get(_REQUEST_ID)
+    if not request_id:
+        return None
+    number = commands.find_number(data, request_id.number, REQUEST_ID_FIELDS_MAX)
+    if number is None:
+        return None
+    message = getattr(pb.BaseCommand(), field.name)
+    message.request_id = number
+    return message
 
 
 def check_text(message: Any) -> None:
@@ -102,3 +139,32 @@ def _plan(descriptor: Any) -> _Plan:
         elif not field.is_repeated:
             messages.append(field.name)
     return _Plan(tuple(texts), tuple(properties), tuple(messages))
+
+
+@cache
+def _may_have_schema(kind: int) -> bool:
+    field = pb.BaseCommand.DESCRIPTOR.fields_by_number.get(kind)
+    return bool(field and field.message_type and "schema" in field.message_type.fields_by_name)
+
+
+@cache
+def _shape_of_command() -> list[Any]:
+    """What has_more_fields wants to know of a BaseCommand."""
+    known: dict[str, list[Any]] = {}
+
+    def shape(descriptor: Any) -> list[Any]:
+        found = known.get(descriptor.full_name)
+        if found is not None:
+            return found
+        # Known before its fields are: one kind of message has itself in it.
+        found = known[descriptor.full_name] = [None] * (
+            max(descriptor.fields_by_number, default=0) + 1
+        )
+        for field in descriptor.fields:
+            if field.message_type is not None:
+                found[field.number] = shape(field.message_type)
+            elif field.is_repeated and field.type not in (field.TYPE_STRING, field.TYPE_BYTES):
+                found[field.number] = True
+        return found
+
+    return shape(pb.BaseCommand.DESCRIPTOR)

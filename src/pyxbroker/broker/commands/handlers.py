@@ -32,12 +32,12 @@ from pyxbroker.base.errors import (
     UnknownError,
     with_reference,
 )
-from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX
+from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger, reference_of
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
-from pyxbroker.broker.commands.border import check_text
+from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
     consumer_id,
@@ -73,6 +73,10 @@ REFUSED_SENDS = {
     ),
     "uuid": NotAllowed(
         f"The uuid of the chunked message is longer than {CHUNK_UUID_BYTES_MAX} bytes."
+    ),
+    "fields": NotAllowed(
+        f"The metadata of the message has more than {METADATA_FIELDS_MAX} fields; each property is"
+        " one."
     ),
     "count": NotAllowed(
         "The metadata of the message counts more messages than its payload can have, or fewer than"
@@ -111,7 +115,7 @@ class Handlers:
         self.broker = broker
         self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
         self.stray_commands: Counter[str] = Counter()
-        commands = TopicCommands(broker, self.on_stray_command)
+        commands = TopicCommands(broker)
         lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
@@ -148,9 +152,6 @@ class Handlers:
             ),
             kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
             kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
-            kinds.REDELIVER_UNACKNOWLEDGED_MESSAGES: Command(
-                "redeliverUnacknowledgedMessages", commands.handle_redeliver
-            ),
             kinds.CONSUMER_STATS: Command("consumerStats", commands.handle_consumer_stats),
             kinds.SEEK: Command("seek", seek.handle_seek),
             kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
@@ -172,6 +173,10 @@ class Handlers:
 
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         """A command that is not hot (or not written the usual way)."""
+        too_much = excess(kind, data)
+        if too_much is not None:
+            self._refuse_much(connection, kind, data, too_much)
+            return
         command = pb.BaseCommand()
         try:
             command.ParseFromString(data)
@@ -363,6 +368,20 @@ class Handlers:
                 return
         self.on_malformed(connection, f"a client does not send {name}")
         connection.close()
+
+    def _refuse_much(self, connection: Connection, kind: int, data: bytes, what: str) -> None:
+        """A command that has more than it may have, and is not parsed."""
+        found, request = self._table.get(kind), request_of(kind, data)
+        if found is None or request is None or not connection.established:
+            self.on_malformed(connection, f"a command has more than {what}")
+            connection.close()
+            return
+        error = NotAllowed(
+            f"The command has more than {what}, which is the limit of this broker; ask for less at"
+            " once."
+        )
+        log.warning("refused", peer=connection.peer, command=found.field, reason=error)
+        connection.send_frame(found.refusal(request, error))
 
     def _refuse_text(
         self, connection: Connection, command: Command, message: Any, error: PulsarError

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -14,37 +12,31 @@ from pyxbroker.base.errors import (
     NotAllowed,
     ProducerBusy,
 )
-from pyxbroker.base.slices import Slices
+from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
-from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
-from pyxbroker.broker.dispatch.selectors import RANGE_HASHES
+from pyxbroker.broker.dispatch.key_shared import NO_RANGES, KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.connection import Connection
+from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
 
 
-SLICE_S = 0.002  # of work on a long list, then it yields
-REDELIVERED_PER_PART = 1_000  # positions; Java's client sends no more of them in one command
-
-
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, broker: Broker, on_stray_command: Callable[[str], None]) -> None:
+    def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._on_stray_command = on_stray_command
         self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
-        self._redelivering: Counter[Connection] = Counter()
 
     # --- producers ----------------------------------------------------------------------------
 
@@ -261,50 +253,6 @@ class TopicCommands:
         await subscription.topic.unsubscribe(subscription)
         connection.send_frame(replies.success(message.request_id))
 
-    def handle_redeliver(
-        self, connection: Connection, message: Any
-    ) -> Coroutine[Any, Any, None] | None:
-        consumer = connection.consumers.get(message.consumer_id)
-        if consumer is None:
-            self._on_stray_command("REDELIVER_UNACKNOWLEDGED_MESSAGES")
-            return None
-        subscription: Subscription = consumer.subscription
-        if message.message_ids and subscription.kind in INDIVIDUAL:
-            if len(message.message_ids) > REDELIVERED_PER_PART:
-                return self._redeliver_in_parts(connection, consumer, message.message_ids)
-            subscription.dispatcher.redeliver(consumer, _positions(message.message_ids))
-            return None
-        if message.HasField("consumer_epoch") and subscription.kind not in INDIVIDUAL:
-            # What the client discards has an older epoch; it never goes back.
-            epoch = signed(message.consumer_epoch)
-            consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
-        # Of one consumer in order everything comes again, also when the client names positions.
-        subscription.dispatcher.redeliver_all(consumer)
-        return None
-
-    async def _redeliver_in_parts(
-        self, connection: Connection, consumer: Consumer, ids: Any
-    ) -> None:
-        """As if the client had sent several commands, which others do. A frame has room for most
-        of a million positions; what the client says after them waits.
-        """
-        self._redelivering[connection] += 1
-        connection.pause_commands(True)
-        try:
-            slices = Slices(SLICE_S)
-            for first in range(0, len(ids), REDELIVERED_PER_PART):
-                if connection.consumers.get(consumer.consumer_id) is not consumer:
-                    return
-                part = _positions(ids[first : first + REDELIVERED_PER_PART])
-                consumer.subscription.dispatcher.redeliver(consumer, part)
-                await slices.pause()
-        finally:
-            self._redelivering[connection] -= 1
-            if not self._redelivering[connection]:
-                del self._redelivering[connection]
-                if not connection.closed:
-                    connection.pause_commands(False)
-
     def handle_consumer_stats(self, connection: Connection, message: Any) -> None:
         consumer = connection.consumers.get(message.consumer_id)
         if consumer is None:
@@ -317,10 +265,6 @@ class TopicCommands:
             )
             return
         connection.send_frame(replies.consumer_stats(message.request_id, consumer))
-
-
-def _positions(ids: Any) -> list[tuple[int, int]]:
-    return [(signed(each.ledgerId), signed(each.entryId)) for each in ids]
 
 
 def _refuse_unsupported_producer(message: Any) -> None:
@@ -337,15 +281,14 @@ def _refuse_unsupported_producer(message: Any) -> None:
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:
     meta = message.keySharedMeta
-    if len(meta.hashRanges) > RANGE_HASHES:
+    count = len(meta.hashRanges)
+    if count > HASH_RANGES_MAX:
         raise ConsumerAssignError(
-            f"{len(meta.hashRanges)} ranges are more than the {RANGE_HASHES} hashes there are."
+            f"{count} ranges are more than the {HASH_RANGES_MAX} hashes there are."
         )
-    return KeySharedPolicy(
-        KeySharedMode(meta.keySharedMode),
-        tuple((each.start, each.end) for each in meta.hashRanges),
-        meta.allowOutOfOrderDelivery,
-    )
+    # To make a Python object of each would take long.
+    ranges = HashRanges.of_message(meta.SerializeToString()) if count else NO_RANGES
+    return KeySharedPolicy(KeySharedMode(meta.keySharedMode), ranges, meta.allowOutOfOrderDelivery)
 
 
 def _refuse_unsupported_consumer(message: Any) -> None:

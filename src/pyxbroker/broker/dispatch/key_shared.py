@@ -8,7 +8,6 @@ ones are read.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import ConsumerAssignError
@@ -20,6 +19,7 @@ from pyxbroker.broker.dispatch.selectors import (
     Selector,
 )
 from pyxbroker.delivery import deal, deal_now, deal_waiting
+from pyxbroker.hash_ranges import HashRanges
 from pyxbroker.keys import KeyShared
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
 ENTRY_ID_MAX = 2**63 - 1
+NO_RANGES = HashRanges()
 
 
 class KeySharedMode(enum.IntEnum):
@@ -46,7 +47,7 @@ class KeySharedPolicy(NamedTuple):
     """What a Key_Shared consumer asks for (KeySharedMeta)."""
 
     mode: KeySharedMode = KeySharedMode.AUTO_SPLIT
-    ranges: tuple[tuple[int, int], ...] = ()
+    ranges: HashRanges = NO_RANGES
     out_of_order: bool = False
 
 
@@ -106,7 +107,7 @@ class KeySlots(Chooser):
         consumer.keys = self.keys
         self._owners_changed()
 
-    def holder(self, ranges: Sequence[tuple[int, int]]) -> Consumer | None:
+    def holder(self, ranges: HashRanges) -> Consumer | None:
         """Who has asked for a part of these ranges."""
         if not isinstance(self.selector, HashRangeExclusive):
             return None
@@ -119,7 +120,7 @@ class KeySlots(Chooser):
         self._owners_changed()
 
     def _owners_changed(self) -> None:
-        self.keys.set_owners(self.selector.owners())
+        self.keys.set_owners(*self.selector.owners())
         self.on_policies()
 
     def on_policies(self) -> None:
@@ -215,6 +216,12 @@ class KeyQueue:
                 self.keys.put_back(key_hash, *position)
                 taken.append(position)
         return taken
+
+    def take_back_all(
+        self, consumer: Consumer, acks: AckSet, counts: dict[tuple[int, int], int] | None
+    ) -> None:
+        """Takes all deliveries of a consumer back, and counts them unless there are no counts."""
+        consumer.take_back_all(acks, None, counts)
 
     def pass_over(self, position: Position, last: int) -> None:
         """Entries up to the id last cannot be read."""

@@ -63,6 +63,7 @@ class OneByOne(FromMark):
         self.replay: Replay = Replay(dispatcher.topic, dispatcher.wake, chooser.chunked)
         self._consumers = chooser.consumers
         self._keys = chooser.key_queue
+        self._queue = self.replay if self._keys is None else self._keys
         self._limits = dispatcher.limits
 
     def on_added(self, consumer: Consumer) -> None:
@@ -75,7 +76,8 @@ class OneByOne(FromMark):
             self.counts.clear()
         if self._consumers or self._dispatcher.is_kept:
             # To read again what is set aside would be long: the next consumer finds it here.
-            self._take_back(consumer, consumer.pending_positions())
+            # It does not count as a redelivery: nobody said that the consumer failed.
+            self._queue.take_back_all(consumer, self._dispatcher.acks, None)
         else:
             consumer.clear_pending()
             self._dispatcher.rewind()
@@ -94,24 +96,15 @@ class OneByOne(FromMark):
             self._dispatcher.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:
-        self._redeliver(consumer, consumer.pending_positions())
+        self._queue.take_back_all(consumer, self._dispatcher.acks, self.counts)
+        self._go_on()
 
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
-        self._redeliver(consumer, sorted(positions))
-
-    def _redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         counts = self.counts
-        for position in self._take_back(consumer, positions):
+        for position in self._queue.take_back(consumer, sorted(positions), self._dispatcher.acks):
             counts[position] = counts.get(position, 0) + 1
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._dispatcher.wake()
         self._limits.let_others_go_on()
-
-    def _take_back(
-        self, consumer: Consumer, positions: list[tuple[int, int]]
-    ) -> list[tuple[int, int]]:
-        """Takes deliveries back, to send them again; returns those that a consumer had, in order.
-
-        A consumer that goes away does not count as a redelivery: nobody said that it failed.
-        """
-        queue = self.replay if self._keys is None else self._keys
-        return queue.take_back(consumer, positions, self._dispatcher.acks)

@@ -6,18 +6,22 @@ the same after a move from one to the other, and tools show the same ranges.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, insort
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from pyxbroker.base.errors import ConsumerAssignError
+from pyxbroker.hash_ranges import HashRanges, HeldRanges
 from pyxbroker.keys import murmur3_of
 
 FAILOVER_POINTS = 100  # of each consumer on the ring
 HASH_MAX = 65535
 RING_HASHES = 65535  # a ring leaves out 0
 RANGE_HASHES = 65536
+
+Owners: TypeAlias = "tuple[array[int], array[int]]"
+"""The last hashes of ranges, ascending, and who has each: a slot, or 0 for nobody."""
 
 
 def choose_active(
@@ -46,14 +50,14 @@ class Selector(Protocol):
     hashes: int
     """How many hashes there are: RING_HASHES or RANGE_HASHES."""
 
-    def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         """A consumer came. Raises ConsumerAssignError when it cannot have what it asks for."""
 
     def remove(self, slot: int) -> None:
         """A consumer is gone."""
 
-    def owners(self) -> list[tuple[int, int]]:
-        """[(last hash of a range, its owner or 0)], ascending."""
+    def owners(self) -> Owners:
+        """Who has which hashes."""
 
 
 class ConsistentHashing:
@@ -73,7 +77,7 @@ class ConsistentHashing:
         self._behind: dict[int, list[int]] = {}  # point -> slots that came later
         self._names: dict[int, tuple[str, int]] = {}  # slot -> name and its number
 
-    def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         taken = {number for other, number in self._names.values() if other == name}
         number = next(n for n in range(len(taken) + 1) if n not in taken)
         self._names[slot] = (name, number)
@@ -108,11 +112,13 @@ class ConsistentHashing:
             for point in range(self._points)
         }
 
-    def owners(self) -> list[tuple[int, int]]:
-        found = [(point, self._at[point]) for point in self._sorted]
-        if found and found[-1][0] < HASH_MAX:
-            found.append((HASH_MAX, found[0][1]))
-        return found
+    def owners(self) -> Owners:
+        ends = array("H", self._sorted)
+        slots = array("i", map(self._at.__getitem__, self._sorted))
+        if ends and ends[-1] < HASH_MAX:
+            ends.append(HASH_MAX)
+            slots.append(slots[0])
+        return ends, slots
 
 
 class HashRangeAutoSplit:
@@ -124,7 +130,7 @@ class HashRangeAutoSplit:
         self._ends: list[int] = []  # ascending; the last one is RANGE_HASHES
         self._owners: dict[int, int] = {}
 
-    def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         if not self._ends:
             self._ends = [RANGE_HASHES]
             self._owners[RANGE_HASHES] = slot
@@ -155,8 +161,9 @@ class HashRangeAutoSplit:
             del self._ends[at]
             del self._owners[end]
 
-    def owners(self) -> list[tuple[int, int]]:
-        return [(min(end, HASH_MAX), self._owners[end]) for end in self._ends]
+    def owners(self) -> Owners:
+        ends = array("H", (min(end, HASH_MAX) for end in self._ends))
+        return ends, array("i", map(self._owners.__getitem__, self._ends))
 
 
 class HashRangeExclusive:
@@ -165,51 +172,32 @@ class HashRangeExclusive:
     hashes = RANGE_HASHES
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int, int]] = []  # (first, last, slot), ascending
+        self._held = HeldRanges()
 
-    def add(self, slot: int, name: str, ranges: Sequence[tuple[int, int]]) -> None:
+    def add(self, slot: int, name: str, ranges: HashRanges) -> None:
         self.check(ranges)
-        self._ranges.extend((first, last, slot) for first, last in ranges)
-        self._ranges.sort()
+        self._held.add(slot, ranges)
 
-    def check(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def check(self, ranges: HashRanges) -> None:
         """Raises ConsumerAssignError for ranges that are none, or overlap each other."""
-        if not ranges:
+        if not len(ranges):
             raise ConsumerAssignError("Ranges for KeyShared policy must not be empty.")
-        for first, last in ranges:
-            if first > last:
-                raise ConsumerAssignError(
-                    f"Fixed hash range start > end for range: [{first},{last}]"
-                )
-        in_order = sorted(ranges)
-        for one, other in pairwise(in_order):
-            if other[0] <= one[1]:
-                raise ConsumerAssignError(
-                    f"Consumer's own ranges conflict: [{one[0]},{one[1]}] overlaps with"
-                    f" [{other[0]},{other[1]}]"
-                )
+        if ranges.backward is not None:
+            first, last = ranges.backward
+            raise ConsumerAssignError(f"Fixed hash range start > end for range: [{first},{last}]")
+        if ranges.overlap is not None:
+            one, other = ranges.overlap
+            raise ConsumerAssignError(
+                f"Consumer's own ranges conflict: [{one[0]},{one[1]}] overlaps with"
+                f" [{other[0]},{other[1]}]"
+            )
 
-    def conflict(self, ranges: Sequence[tuple[int, int]]) -> int:
+    def conflict(self, ranges: HashRanges) -> int:
         """The slot of a consumer that has a part of these ranges; 0: nobody has."""
-        for first, last in ranges:
-            # None of them overlap, so only the two can that are next to its beginning.
-            at = bisect_left(self._ranges, (first, first, 0))
-            for held_first, held_last, slot in self._ranges[max(at - 1, 0) : at + 1]:
-                if held_first <= last and first <= held_last:
-                    return slot
-        return 0
+        return self._held.conflict(ranges)
 
     def remove(self, slot: int) -> None:
-        self._ranges = [each for each in self._ranges if each[2] != slot]
+        self._held.remove(slot)
 
-    def owners(self) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        free_from = 0
-        for first, last, slot in self._ranges:
-            if last < 0 or first > HASH_MAX:
-                continue  # nothing of it exists
-            if first > free_from:
-                found.append((first - 1, 0))
-            found.append((min(last, HASH_MAX), slot))
-            free_from = last + 1
-        return found
+    def owners(self) -> Owners:
+        return self._held.owners()

@@ -120,6 +120,12 @@ class Consumer(ConsumerState):
         durable = self.subscription.persist()
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
 
+    def on_redeliver(self, positions: list[tuple[int, int]], epoch: int | None) -> bool:
+        """REDELIVER_UNACKNOWLEDGED_MESSAGES: what the client wants again, or (no positions)
+        everything; of many positions some. Returns whether the rest of them is of interest.
+        """
+        return not self.closed and self.subscription.redeliver(self, positions, epoch)
+
     def _on_ack_durable(self, future: asyncio.Future[None], request_id: int) -> None:
         error = future.exception()
         if error is None:

@@ -299,7 +299,7 @@ class Subscription:
         if self.kind in INDIVIDUAL:
             return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
         if len(run) != 1:
-            return f"A cumulative acknowledgement names one message id, not {len(run)}."
+            return "A cumulative acknowledgement names exactly one message id."
         ledger_id, entry_id, left = run.position(0)
         if entry_id >= 0:
             self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
@@ -307,6 +307,22 @@ class Subscription:
             if left:
                 self.dispatcher.settle_batches(run)
         return None
+
+    def redeliver(
+        self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
+    ) -> bool:
+        """Sends again what a consumer names, or (no positions) everything that it has not
+        acknowledged. Returns whether it should name more.
+        """
+        if self.kind in INDIVIDUAL and positions:
+            self.dispatcher.redeliver(consumer, positions)
+            return True
+        if self.kind not in INDIVIDUAL and epoch is not None:
+            # What the client discards has an older epoch; it never goes back.
+            consumer.consumer_epoch = max(epoch, consumer.consumer_epoch)
+        # Of one consumer in order everything comes again, also when the client names positions.
+        self.dispatcher.redeliver_all(consumer)
+        return False
 
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> None:
         """Acknowledges whole entries that no consumer shall get."""

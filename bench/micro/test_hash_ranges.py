@@ -1,0 +1,33 @@
+"""hash_ranges.pyx: as many ranges as a STICKY consumer may ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.base.limits import HASH_RANGES_MAX
+from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from pyxbroker.proto import PulsarApi as pb
+
+ALL = [(i, i) for i in range(HASH_RANGES_MAX)]
+
+
+def test_all_ranges_are_read(benchmark: Any) -> None:
+    meta = pb.KeySharedMeta(keySharedMode=pb.STICKY)
+    for first, last in ALL:
+        meta.hashRanges.add(start=first, end=last)
+    message = meta.SerializeToString()
+    assert len(benchmark(HashRanges.of_message, message)) == HASH_RANGES_MAX
+
+
+def test_all_ranges_are_given_to_one_and_taken_back(benchmark: Any) -> None:
+    ranges = HashRanges.of(ALL)
+    held = HeldRanges()
+
+    def come_and_go() -> int:
+        assert held.conflict(ranges) == 0
+        held.add(1, ranges)
+        ends, _ = held.owners()
+        held.remove(1)
+        return len(ends)
+
+    assert benchmark(come_and_go) == HASH_RANGES_MAX

@@ -1,0 +1,192 @@
+"""Ranges of hashes that STICKY consumers ask for, and who has which; see hash_ranges.pxd."""
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc, qsort, realloc
+
+from array import array
+
+from pyxbroker.integers cimport get_varint
+
+cdef enum:
+    HASH_LAST = 65535               # of all
+    RANGES_FIELD = 3                # KeySharedMeta.hashRanges
+    WIRE_BYTES = 2
+
+
+cdef int _compare(const void *a, const void *b) noexcept nogil:
+    cdef const HashRange *x = <const HashRange *>a
+    cdef const HashRange *y = <const HashRange *>b
+    if x.first != y.first:
+        return -1 if x.first < y.first else 1
+    return (x.last > y.last) - (x.last < y.last)
+
+
+cdef class HashRanges:
+    """What one consumer asks for."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    @staticmethod
+    def of(ranges):
+        """From (first, last) pairs."""
+        cdef HashRanges made = HashRanges()
+        for first, last in ranges:
+            made._append(first, last)
+        made._settle()
+        return made
+
+    @staticmethod
+    def of_message(bytes message not None):
+        """Those of a KeySharedMeta, as protobuf writes it. Raises ValueError for other bytes."""
+        cdef HashRanges made = HashRanges()
+        cdef const uint8_t *data = message
+        cdef uint32_t size = <uint32_t>len(message)
+        cdef uint32_t at = 0
+        cdef uint32_t end
+        cdef uint64_t key, value
+        cdef uint64_t bounds[3]
+        while at < size:
+            if get_varint(data, size, &at, &key) != 0 or get_varint(data, size, &at, &value) != 0:
+                raise ValueError("no KeySharedMeta")
+            if key & 7 != WIRE_BYTES:
+                continue
+            if value > size - at:
+                raise ValueError("no KeySharedMeta")
+            end = at + <uint32_t>value
+            if key >> 3 != RANGES_FIELD:
+                at = end
+                continue
+            bounds[1] = bounds[2] = 0
+            while at < end:
+                if (get_varint(data, end, &at, &key) != 0
+                        or get_varint(data, end, &at, &value) != 0):
+                    raise ValueError("no IntRange")
+                if key == 1 << 3 or key == 2 << 3:
+                    bounds[key >> 3] = value
+            made._append(<int32_t>bounds[1], <int32_t>bounds[2])
+        made._settle()
+        return made
+
+    cdef int _append(self, int32_t first, int32_t last) except -1:
+        cdef int32_t grown
+        cdef void *moved
+        if self.count == self.capacity:
+            grown = max(self.capacity * 2, 4)
+            moved = realloc(self.items, <size_t>grown * sizeof(HashRange))
+            if moved == NULL:
+                raise MemoryError("no memory for ranges of hashes")
+            self.items = <HashRange *>moved
+            self.capacity = grown
+        self.items[self.count].first = first
+        self.items[self.count].last = last
+        self.count += 1
+        if last < first and self.backward is None:
+            self.backward = (first, last)
+        return 0
+
+    cdef int _settle(self) except -1:
+        """All are there: brings them in order, and gives back what was not needed."""
+        cdef int32_t i
+        cdef void *moved
+        if self.count == 0:
+            return 0
+        moved = realloc(self.items, <size_t>self.count * sizeof(HashRange))
+        if moved != NULL:
+            self.items = <HashRange *>moved
+            self.capacity = self.count
+        for i in range(1, self.count):
+            if _compare(&self.items[i - 1], &self.items[i]) > 0:
+                qsort(self.items, <size_t>self.count, sizeof(HashRange), _compare)
+                break
+        for i in range(1, self.count):
+            if self.items[i].first <= self.items[i - 1].last:
+                self.overlap = (self[i - 1], self[i])
+                break
+        return 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, int32_t i):
+        if not 0 <= i < self.count:
+            raise IndexError(i)
+        return self.items[i].first, self.items[i].last
+
+
+cdef class HeldRanges:
+    """What all consumers of a subscription have. Consumers are slots, counted from 1."""
+
+    def __dealloc__(self):
+        free(self.items)
+
+    def conflict(self, HashRanges asked not None):
+        """The slot of a consumer that has a part of what is asked for; 0: nobody has."""
+        cdef int32_t i
+        cdef int32_t at = 0
+        for i in range(asked.count):
+            while at < self.count and self.items[at].last < asked.items[i].first:
+                at += 1
+            if at == self.count:
+                break
+            if self.items[at].first <= asked.items[i].last:
+                return self.items[at].slot
+        return 0
+
+    def add(self, int32_t slot, HashRanges ranges not None):
+        """A consumer has these, which nobody else has a part of."""
+        cdef int32_t total = self.count + ranges.count
+        cdef int32_t mine = 0
+        cdef int32_t i = 0
+        cdef int32_t at
+        cdef HeldRange *merged = <HeldRange *>malloc(<size_t>max(total, 1) * sizeof(HeldRange))
+        if merged == NULL:
+            raise MemoryError("no memory for ranges of hashes")
+        for at in range(total):
+            if mine == self.count or (
+                    i < ranges.count and ranges.items[i].first < self.items[mine].first):
+                merged[at].first = ranges.items[i].first
+                merged[at].last = ranges.items[i].last
+                merged[at].slot = slot
+                i += 1
+            else:
+                merged[at] = self.items[mine]
+                mine += 1
+        free(self.items)
+        self.items = merged
+        self.count = total
+
+    def remove(self, int32_t slot):
+        """A consumer is gone."""
+        cdef int32_t kept = 0
+        cdef int32_t i
+        cdef void *moved
+        for i in range(self.count):
+            if self.items[i].slot != slot:
+                self.items[kept] = self.items[i]
+                kept += 1
+        self.count = kept
+        moved = realloc(self.items, <size_t>max(kept, 1) * sizeof(HeldRange))
+        if moved != NULL:
+            self.items = <HeldRange *>moved
+
+    def owners(self):
+        """The last hashes of ranges, ascending, and who has each; 0: nobody."""
+        ends = array("H", bytes(4 * (self.count + 1)))
+        slots = array("i", bytes(8 * (self.count + 1)))
+        cdef unsigned short[::1] end = ends
+        cdef int[::1] owner = slots
+        cdef int32_t free_from = 0
+        cdef int32_t count = 0
+        cdef int32_t i
+        for i in range(self.count):
+            if self.items[i].last < 0 or self.items[i].first > HASH_LAST:
+                continue  # nothing of it exists
+            if self.items[i].first > free_from:
+                end[count] = <unsigned short>(self.items[i].first - 1)
+                owner[count] = 0
+                count += 1
+            end[count] = <unsigned short>min(self.items[i].last, HASH_LAST)
+            owner[count] = self.items[i].slot
+            count += 1
+            free_from = min(self.items[i].last, HASH_LAST) + 1
+        return ends[:count], slots[:count]
