@@ -163,6 +163,28 @@ def test_sigint_stops_cleanly_too(tmp_path: Path) -> None:
         assert broker.stop(signal.SIGINT)[0] == 0
 
 
+def test_payloads_message_properties_and_secrets_are_never_logged(tmp_path: Path) -> None:
+    topic = "persistent://public/default/t"
+    secret = wire.metadata("p", 1, 1, fields={4: wire.encode({1: "HIDDEN", 2: "HIDDEN"})})
+    with standalone(tmp_path / "data", "--log-level", "DEBUG") as broker:
+        with RawConnection(broker.broker_port, handshake=False) as one:
+            one.connect(fields={3: b"HIDDEN", 5: "token"})
+            one.producer(topic)
+            assert one.subscribe(topic).type == wire.SUCCESS
+            one.flow(10)
+            one.write(wire.send(1, 0, secret, b"HIDDEN"))
+            # Both of these are refused, which leaves a line each.
+            one.write(wire.send(1, 1, secret, b"HIDDEN", break_checksum=True))
+            one.write(wire.send(1, 2, b"HIDDEN", b"HIDDEN"))
+            came = sorted(one.receive().type for _ in range(4))
+            expected = [wire.SEND_RECEIPT, wire.SEND_ERROR, wire.SEND_ERROR, wire.MESSAGE]
+            assert came == sorted(expected)
+        code, out, err = broker.stop()
+    assert code == 0
+    assert err.count('event="a SEND was refused"') == 2
+    assert "HIDDEN" not in out + err
+
+
 def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:
     probe = (
         "import asyncio, sys\n"
