@@ -168,6 +168,23 @@ def test_a_damaged_send_is_refused_alone(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_send_whose_metadata_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        # The checksum of each is right.
+        for number, metadata in enumerate([b"\xff" * 9, b"", b"\x0a\x7fshort"]):
+            command = pb.CommandSend(producer_id=1, sequence_id=number)
+            client.send(command, wire.payload_section(metadata, b"data"))
+            error = await client.receive("send_error")
+            assert (error.sequence_id, error.error) == (number, pb.ChecksumError)
+            assert "metadata of the message cannot be decoded" in error.message
+        client.send(pb.CommandSend(producer_id=1, sequence_id=9), section(b"data"))
+        assert (await client.receive("send_receipt")).sequence_id == 9
+
+    run(tmp_path, scenario)
+
+
 def test_a_send_that_counts_more_messages_than_its_payload_can_have_is_refused(
     tmp_path: Path,
 ) -> None:
