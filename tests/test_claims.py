@@ -136,7 +136,7 @@ def references_of(text: str) -> list[str]:
 
 
 def is_shown(sentence: str, heads: dict[str, str], path: Path) -> bool:
-    """Whether a promise has a test or a command beside it; for a row, what heads its table counts."""
+    """Whether a promise has a test or a command beside it, or at the head of its table."""
     around = sentence + heads.get(sentence, "")
     if references_of(around) or FOOTNOTE.search(code_as_x(around)):
         return True
