@@ -565,6 +565,29 @@ def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_topics_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        opened = broker.topics._open_managed_ledger
+        under_way, most = 0, 0
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.01)
+            try:
+                return await opened(*arguments)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(broker.topics, "_open_managed_ledger", counted)
+        await asyncio.gather(*[broker.topic(f"{TOPIC}-{number}") for number in range(10)])
+        assert most == 3
+        assert len(broker.topics) == 10
+
+    run(tmp_path, scenario, maxConcurrentTopicLoadRequest=3)
+
+
 def test_a_lookup_that_meets_a_defect_is_in_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
