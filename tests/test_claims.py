@@ -21,6 +21,16 @@ from typing import NamedTuple
 
 import pytest
 
+from pyxbroker.admin import endpoints, request_parser, web_connection
+from pyxbroker.base import limits, log_limits
+from pyxbroker.bookie import space
+from pyxbroker.broker.commands import handlers, seek, topic_list
+from pyxbroker.broker.dispatch import chunks, read_trouble
+from pyxbroker.ledger import patience
+from pyxbroker.metadata import zookeeper
+from pyxbroker.mledger import cursor_ledger
+from pyxbroker.settings.config import SCHEMA
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md"])
 
@@ -33,10 +43,103 @@ PROMISE = re.compile(
 # Pages that the program writes from its tables, with what shows the promises in them, by the first
 # code of a row or the beginning of a sentence: names of tests have no place in a broker.
 WRITTEN: dict[str, dict[str, str]] = {
-    "configuration.md": {},
-    "policies.md": {},
-    "rest.md": {},
+    "configuration.md": {
+        "A value that cannot be used": "tests/test_config.py::"
+        "test_a_bad_value_names_place_key_and_what_is_expected",
+        "webServicePort": "tests/test_cli.py::test_an_empty_web_port_serves_none",
+        "keepAliveIntervalSeconds": "tests/test_cli.py::"
+        "test_who_is_silent_is_asked_unless_that_is_off",
+        "connectionLivenessCheckTimeoutMillis": "tests/test_liveness.py::"
+        "test_without_a_timeout_nobody_is_asked",
+        "maxClientStateSizeInMBPerConnection": "tests/test_client_memory.py::"
+        "test_a_connection_opens_no_more_than_its_memory_allows",
+        "maxBatchAckStateSizeInMB": "tests/test_ackset.py::"
+        "test_batches_have_a_limit_over_all_sets_and_who_has_little_goes_on",
+        "maxConcurrentTopicLoadRequest": "tests/test_topics.py::"
+        "test_topics_are_opened_a_few_at_a_time",
+        "defaultRetentionSizeInMB": "tests/test_trimming.py::"
+        "test_retention_keeps_what_is_young_and_within_its_size",
+        "keySharedLookAheadMsgInReplayThresholdPerSubscription": "tests/"
+        "test_key_shared_dispatch.py::test_the_look_ahead",
+        "managedLedgerMaxUnackedRangesToPersist": "tests/test_cursor.py::"
+        "test_a_million_holes_survive_a_kill",
+        "autoSkipNonRecoverableData": "tests/test_read_trouble.py::"
+        "test_a_longer_run_stops_the_subscription_until_it_can_be_read",
+        "shutdownOnJournalFailure": "tests/test_cli.py::"
+        "test_a_failed_journal_ends_the_process_only_when_asked",
+        "diskReserveSizeMB": "tests/test_space.py::"
+        "test_the_reserve_is_made_where_there_is_space_and_no_larger_than_an_eighth",
+    },
+    "policies.md": {
+        "A field with a value that it cannot have": "tests/test_policies.py::"
+        "test_a_wrong_value_is_refused_for_its_policy_alone",
+        "While a record cannot be read": "tests/test_inactive_topics.py::"
+        "test_policies_that_cannot_be_read_delete_nothing",
+        "look_ahead_per_subscription_max": "tests/test_key_shared_dispatch.py::test_the_look_ahead",
+    },
 }
+NOT_BUILT = "*Not implemented yet.*"
+
+# Numbers of the program that pages repeat, with the words in which they do.
+NUMBERS: list[tuple[str, object, object, str]] = [
+    ("compatibility.md", limits.TENANT_BYTES_MAX, 256, "| tenant, namespace | 256 bytes each |"),
+    ("compatibility.md", limits.NAMESPACE_BYTES_MAX, 256, "| tenant, namespace | 256 bytes each |"),
+    ("compatibility.md", limits.CLUSTER_BYTES_MAX, 256, "| `clusterName` | 256 bytes |"),
+    ("compatibility.md", limits.TOPIC_BYTES_MAX, 1_024, "without `-partition-N` | 1,024 bytes |"),
+    ("compatibility.md", limits.SUBSCRIPTION_BYTES_MAX, 1_024, "consumer | 1,024 bytes each |"),
+    ("compatibility.md", limits.PRODUCER_BYTES_MAX, 1_024, "consumer | 1,024 bytes each |"),
+    ("compatibility.md", limits.CONSUMER_BYTES_MAX, 1_024, "consumer | 1,024 bytes each |"),
+    ("compatibility.md", limits.PROPERTIES_MAX, 1_000, "| 1,000; a key 1,024 bytes, a value 64"),
+    ("compatibility.md", limits.PROPERTY_KEY_BYTES_MAX, 1_024, "a key 1,024 bytes, a value 64"),
+    ("compatibility.md", limits.PROPERTY_VALUE_BYTES_MAX, 64 << 10, "a value 64 KiB, all of them"),
+    ("compatibility.md", limits.PROPERTIES_BYTES_MAX, 256 << 10, "all of them 256 KiB |"),
+    ("compatibility.md", limits.CLIENT_VERSION_BYTES_MAX, 1_024, "of a client | 1,024 bytes |"),
+    ("compatibility.md", limits.TEXT_BYTES_MAX, 64 << 10, "text of a command | 64 KiB |"),
+    ("compatibility.md", limits.CHUNK_UUID_BYTES_MAX, 1_088, "in chunks | 1,088 bytes;"),
+    ("compatibility.md", limits.PARTITIONS_MAX, 100_000, "partitions of a topic | 100,000,"),
+    ("compatibility.md", topic_list.WATCHERS_MAX, 1_000, "at most 1,000 watchers of topics"),
+    ("compatibility.md", handlers.COMMANDS_MAX, 1_000, "more than 1,000 commands under way"),
+    ("compatibility.md", chunks.MESSAGES_MAX, 1_000, "a Shared subscription knows 1,000, and"),
+    ("compatibility.md", chunks.PLACES_MAX, 20_000, "and 20,000 chunks of all of them"),
+    ("compatibility.md", seek.SEEK_MAX_S, 25.0, "waits for it, 25 s at most"),
+    ("compatibility.md", read_trouble.LOST_IN_A_ROW_MAX, 64, "up to 64 in a row"),
+    ("compatibility.md", read_trouble.LOOK_AGAIN_S, 30.0, "which is tried every 30 s"),
+    ("reliability.md", read_trouble.LOST_IN_A_ROW_MAX, 64, "more than 64 entries in a row"),
+    ("reliability.md", read_trouble.LOOK_AGAIN_S, 30.0, "It looks again every 30 s"),
+    ("reliability.md", patience.PATIENCE_S, 10.0, "It is tried again for up to 10 s, then clients"),
+    ("reliability.md", patience.RETRY_MAX_S, 1.0, "tried again, at most a second later"),
+    (
+        "reliability.md",
+        SCHEMA["dispatcherReadFailureBackoffMaxTimeInMs"].default,
+        1_000,
+        "tried again, at most a second later",
+    ),
+    ("operations.md", log_limits.WINDOW_S, 10.0, "one such line every ten seconds"),
+    ("operations.md", log_limits.PEER_LINES_MAX, 3, "at most three of a cause's lines"),
+    (
+        "operations.md",
+        log_limits.LINES_PER_SECOND_MAX,
+        100,
+        "at most a hundred lines and about 128",
+    ),
+    ("operations.md", log_limits.BYTES_PER_SECOND_MAX, 128 << 10, "about 128 KiB in a second"),
+    ("operations.md", log_limits.CHARACTERS_MAX, 1_024, "at most 1,024 characters"),
+    ("operations.md", log_limits.LINE_BYTES_MAX, 8 << 10, "a line 8 KiB"),
+    ("operations.md", log_limits.TRACEBACK_LINES_MAX, 100, "a traceback a hundred lines and 32"),
+    ("operations.md", log_limits.TRACEBACK_BYTES_MAX, 32 << 10, "a hundred lines and 32 KiB"),
+    ("operations.md", space.SHARE_MAX, 0.25, "at most a quarter of the disk"),
+    ("operations.md", space.RESERVE_SHARE, 8, "at most an eighth of the disk"),
+    ("operations.md", space.MARGIN, 1.25, "when there is a quarter more than is needed"),
+    ("operations.md", web_connection.HEAD_TIMEOUT_S, 10.0, "has 10 s for its head"),
+    ("operations.md", request_parser.URL_BYTES_MAX, 8 << 10, "(8 KiB of URL,"),
+    ("operations.md", request_parser.HEAD_BYTES_MAX, 16 << 10, "16 KiB of headers)"),
+    ("operations.md", web_connection.BODY_TIMEOUT_S, 30.0, "30 s for its body"),
+    ("operations.md", endpoints.BODY_BYTES_MAX, 1 << 20, "its body (1 MiB)"),
+    ("operations.md", web_connection.KEEP_ALIVE_TIMEOUT_S, 75.0, "is closed after 75 s"),
+    ("metadata.md", zookeeper.REQUESTS_IN_FLIGHT_MAX, 128, "While 128 requests are under way"),
+    ("formats.md", cursor_ledger.CHANGES_BYTES_MIN, 64 << 10, "(at least 64 KiB)"),
+    ("formats.md", cursor_ledger.CHANGES_MAX, 10_000, "or are 10,000 entries"),
+]
 
 CODE_SPAN = re.compile(r"`([^`]+)`")
 FOOTNOTE = re.compile(r"\[\^([\w-]+)\](?!:)")
@@ -109,7 +212,7 @@ def sentences_of(block: Block) -> list[str]:
 
 def promises_of(block: Block) -> list[str]:
     """The sentences of a block that promise something."""
-    if block.is_footnote:
+    if block.is_footnote or NOT_BUILT in block.text:
         return []
     return [each for each in sentences_of(block) if PROMISE.search(code_as_x(each))]
 
@@ -177,6 +280,15 @@ def test_footnotes_are_used_and_name_a_test_or_a_command(path: Path) -> None:
     defined = footnotes_of(path)
     assert used == set(defined)
     assert [name for name, text in defined.items() if not references_of(text)] == []
+
+
+@pytest.mark.parametrize(("page", "value", "expected", "words"), NUMBERS)
+def test_numbers_are_those_of_the_program(
+    page: str, value: object, expected: object, words: str
+) -> None:
+    assert value == expected, "the page has to change with it"
+    text = " ".join((ROOT / "docs" / page).read_text().split())
+    assert words in text
 
 
 def tables_of(path: Path) -> Iterator[tuple[str, list[Block], str]]:
