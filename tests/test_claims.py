@@ -424,6 +424,14 @@ def test_files_that_a_page_names_exist(path: Path) -> None:
     assert not missing, "\n" + "\n".join(missing)
 
 
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_series_that_a_page_names_are_defined(path: Path) -> None:
+    defined = " ".join(file.read_text() for file in (ROOT / "src/pyxbroker/stats").glob("*.py"))
+    named = re.findall(r"`((?:bookie|pulsar|pyxbroker|process)_\w+)`", path.read_text())
+    whole = [re.sub(r"_(sum|count|bucket|total)$", "", name) for name in named]
+    assert [name for name in whole if name not in defined] == []
+
+
 def test_written_promises_are_still_there() -> None:
     for page, shown in WRITTEN.items():
         path = ROOT / "docs" / page
