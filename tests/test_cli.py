@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -13,6 +14,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 from harness import wire
 from harness.raw import RawConnection
@@ -161,6 +163,60 @@ def test_banner_rest_and_a_clean_stop(tmp_path: Path) -> None:
 def test_sigint_stops_cleanly_too(tmp_path: Path) -> None:
     with standalone(tmp_path / "data") as broker:
         assert broker.stop(signal.SIGINT)[0] == 0
+
+
+def test_an_empty_web_port_serves_none(tmp_path: Path) -> None:
+    for value, ports in (("0", 2), ("", 1)):
+        with standalone(tmp_path / "data", "--set", f"webServicePort={value}") as broker:
+            found = psutil.Process(broker.process.pid).net_connections("tcp")
+            listening = {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+            assert broker.broker_port in listening
+            assert len(listening) == ports
+            assert broker.stop()[0] == 0
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_who_is_silent_is_asked_unless_that_is_off(tmp_path: Path, seconds: int) -> None:
+    setting = f"keepAliveIntervalSeconds={seconds}"
+    with standalone(tmp_path / "data", "--set", setting) as broker:
+        with socket.create_connection(("127.0.0.1", broker.broker_port), timeout=5) as client:
+            client.sendall(wire.command(wire.CONNECT, {1: "test", 4: 21}))
+            reader = wire.FrameReader()
+            kinds: list[int] = []
+            deadline = time.monotonic() + 2.5
+            while (left := deadline - time.monotonic()) > 0:
+                client.settimeout(left)
+                with contextlib.suppress(TimeoutError):
+                    data = client.recv(65536)
+                    if not data:
+                        kinds.append(-1)
+                        break
+                    kinds += [frame.type for frame in reader.feed(data)]
+        # It is asked, and is closed when it has not answered.
+        asked = [wire.CONNECTED, wire.PING, -1]
+        assert kinds == (asked if seconds else [wire.CONNECTED])
+
+
+def test_payloads_message_properties_and_secrets_are_never_logged(tmp_path: Path) -> None:
+    topic = "persistent://public/default/t"
+    secret = wire.metadata("p", 1, 1, fields={4: wire.encode({1: "HIDDEN", 2: "HIDDEN"})})
+    with standalone(tmp_path / "data", "--log-level", "DEBUG") as broker:
+        with RawConnection(broker.broker_port, handshake=False) as one:
+            one.connect(fields={3: b"HIDDEN", 5: "token"})
+            one.producer(topic)
+            assert one.subscribe(topic).type == wire.SUCCESS
+            one.flow(10)
+            one.write(wire.send(1, 0, secret, b"HIDDEN"))
+            # Both of these are refused, which leaves a line each.
+            one.write(wire.send(1, 1, secret, b"HIDDEN", break_checksum=True))
+            one.write(wire.send(1, 2, b"HIDDEN", b"HIDDEN"))
+            came = sorted(one.receive().type for _ in range(4))
+            expected = [wire.SEND_RECEIPT, wire.SEND_ERROR, wire.SEND_ERROR, wire.MESSAGE]
+            assert came == sorted(expected)
+        code, out, err = broker.stop()
+    assert code == 0
+    assert err.count('event="a SEND was refused"') == 2
+    assert "HIDDEN" not in out + err
 
 
 def test_nothing_heavy_before_the_port_is_served(tmp_path: Path) -> None:

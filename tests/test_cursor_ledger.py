@@ -329,10 +329,25 @@ def test_what_is_written_stays_in_proportion(tmp_path: Path) -> None:
             assert used is cursor._ledger
             # A word and its place for each, and whole states of no more than that again.
             assert written < acknowledged * 12 * 2.5
+            whole = used._whole_bytes
+            assert whole > 80_000
             expected = state_of(cursor.acks)
             successor = node.kill()
         async with successor as node:
+            read: list[int] = []
+            ask = node.bookie.read
+
+            def noted(*arguments: Any) -> None:
+                def answer(batch: Any) -> None:
+                    read.extend(len(batch.data(i)) for i in range(len(batch)))
+                    arguments[-1](batch)
+
+                ask(*arguments[:-1], answer)
+
+            node.bookie.read = noted  # type: ignore[method-assign]
+            node.bookie.read_cached = lambda *_: None  # type: ignore[method-assign]
             assert state_of(await found_by(node, cursor, 1_000_000)) == expected
+            assert whole <= sum(read) < 2.1 * whole
 
     asyncio.run(scenario())
 

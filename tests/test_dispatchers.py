@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, run, section
+from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 
@@ -96,6 +98,36 @@ def test_permits_are_never_exceeded(tmp_path: Path) -> None:
         assert message.consumer_id == 1
         assert message.data == b"message 8"
         assert await client.quiet() == []
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Shared, pb.CommandSubscribe.Exclusive])
+def test_no_more_is_read_than_there_are_permits(tmp_path: Path, kind: int) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(*data_of(500))
+        topic = await broker.topic()
+        asked: list[int] = []
+        log = topic.managed_ledger
+        read_cached, read = log.read_cached, log.read
+
+        def note_cached(position: Position, count_max: int, *rest: Any) -> EntryBatch | None:
+            asked.append(count_max)
+            return read_cached(position, count_max, *rest)
+
+        def note(position: Position, count_max: int, *rest: Any) -> None:
+            asked.append(count_max)
+            read(position, count_max, *rest)
+
+        log.read_cached, log.read = note_cached, note  # type: ignore[method-assign]
+        client = await broker.client()
+        await client.subscribe(1, permits=3, subType=kind)
+        assert len(await client.messages(3)) == 3
+        client.flow(40, 1)
+        assert len(await client.messages(40)) == 40
+        await client.quiet()
+        assert max(asked) <= 40
+        assert asked[0] == 3
 
     run(tmp_path, scenario)
 

@@ -261,6 +261,24 @@ def test_a_batch_outlives_the_ledger_and_the_bookie(tmp_path: Path) -> None:
     assert data == [b"%d" % n * 1000 for n in range(20)]
 
 
+def test_a_batch_of_the_cache_keeps_its_bytes_while_the_cache_goes_round(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        adder = Adder()
+        for entry_id in range(10):
+            adder.add(node, 1, entry_id, b"%d" % entry_id * 1000)
+        await until(lambda: len(adder.entries) == 10)
+        held = node.bookie.read_cached(1, 0, 9, 100, 1 << 30)
+        assert held is not None
+        # Several times what the cache holds goes through it.
+        for entry_id in range(100):
+            adder.add(node, 2, entry_id, b"y" * 100_000)
+            await until(lambda count=10 + entry_id + 1: len(adder.entries) == count)
+        assert node.bookie.read_cached(1, 0, 9, 100, 1 << 30) is None, "it is in no memory any more"
+        assert [held.data(i) for i in range(10)] == [b"%d" % n * 1000 for n in range(10)]
+
+    run(tmp_path, scenario, **SMALL)
+
+
 def test_fencing_is_durable_and_stops_adds(tmp_path: Path) -> None:
     async def scenario(node: Node) -> None:
         adder = Adder()

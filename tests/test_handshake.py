@@ -231,11 +231,39 @@ def test_garbage_ends_one_connection_and_no_other(tmp_path: Path, data: bytes) -
     run(tmp_path, scenario)
 
 
+def fill(message: Any) -> None:
+    """Gives the fields that a message must have a value."""
+    for field in message.DESCRIPTOR.fields:
+        if field.is_required and field.message_type is not None:
+            fill(getattr(message, field.name))
+            getattr(message, field.name).SetInParent()
+        elif field.is_required:
+            is_text = field.type in (field.TYPE_STRING, field.TYPE_BYTES)
+            value = "t" if field.type == field.TYPE_STRING else b"t" if is_text else 1
+            setattr(message, field.name, value)
+
+
 def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        answer = await client.request(pb.CommandGetSchema(topic="t", request_id=0), "error")
-        assert answer.error == pb.NotAllowedError
-        assert "not supported" in answer.message
+        served = {*broker.handlers._table, pb.BaseCommand.ACK}
+        requests = {
+            field.name: field.number
+            for field in pb.BaseCommand.DESCRIPTOR.fields
+            if field.message_type is not None
+            and "request_id" in field.message_type.fields_by_name
+            and field.number not in served
+        }
+        assert requests.keys() >= {"getSchema", "getOrCreateSchema", "newTxn", "endTxnOnPartition"}
+        for number, (name, kind) in enumerate(requests.items(), start=100):
+            command = pb.BaseCommand(type=kind)
+            message = getattr(command, name)
+            fill(message)
+            message.request_id = number
+            await broker.loop.sock_sendall(client.far, wire.frame(command.SerializeToString()))
+            answer = await client.receive("error")
+            assert (answer.request_id, answer.error) == (number, pb.NotAllowedError), name
+            assert "is not supported by this broker" in answer.message
+        assert not client.connection.closed
 
     run(tmp_path, scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -250,6 +251,26 @@ def test_nobody_settles_what_it_does_not_have() -> None:
     for slot, key_hash in ((2, 5), (1, 6)):
         with pytest.raises(AssertionError, match="does not hold"):
             keys.settled(key_hash, slot)
+
+
+def test_an_entry_costs_the_same_however_many_wait() -> None:
+    def best_time(waiting: int) -> float:
+        keys = KeyShared(True)
+        keys.set_owners([(65_535, 1)])
+        for entry in range(waiting):
+            keys.put(1 + entry % 5_000, 1, entry)
+        best = float("inf")
+        for first in range(0, 3_000, 1_000):
+            before = time.process_time()
+            for entry in range(waiting + first, waiting + first + 1_000):
+                keys.put(1 + entry % 5_000, 1, entry)
+            for _, first_entry, last_entry in keys.plan(1, 1_000, 0):
+                for entry in range(first_entry, last_entry + 1):
+                    assert keys.take(1 + entry % 5_000, 1, entry)
+            best = min(best, time.process_time() - before)
+        return best
+
+    assert best_time(200_000) < best_time(5_000) * 5 + 0.005
 
 
 def test_a_plan_takes_no_more_memory_than_what_waits() -> None:

@@ -125,6 +125,23 @@ def test_a_broker_starts_without_a_lost_file_when_the_loss_is_accepted(
     assert (code, re.findall(" ERROR .*", err)) == (0, [])
 
 
+def test_without_its_bookie_there_are_all_topics_and_subscriptions_and_no_message(
+    data: Path,
+) -> None:
+    lose(data, LOST["bookie"])
+    options = ("--accept-loss", "--set", "allowAutoSubscriptionCreation=false")
+    with standalone(data, *options) as broker, RawConnection(broker.broker_port) as one:
+        one.command(wire.GET_TOPICS_OF_NAMESPACE, {1: 7, 2: "public/default"})
+        assert one.receive().fields[2] == [TOPIC.encode()]
+        assert one.subscribe(TOPIC, "new").type == wire.ERROR
+        assert one.subscribe(TOPIC).type == wire.SUCCESS, "so this one is there"
+        one.flow(100)
+        with pytest.raises(TimeoutError):
+            one.wait_for(wire.MESSAGE, 0.5)
+        publish(broker.broker_port, 1)
+        assert wire.parse_payload(one.wait_for(wire.MESSAGE).rest).body == b"m" * 100
+
+
 def test_a_lost_log_of_the_metadata_is_made_up_for_and_named(data: Path) -> None:
     """What SQLite had not folded in is in the store's own log of changes as well."""
     lose(data, "metadata/metadata.db-wal")

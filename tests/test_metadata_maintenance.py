@@ -13,6 +13,7 @@ import pytest
 
 from metadata_backends import coroutine_test
 from pyxbroker.metadata import maintenance, paths
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.findings import Severity
 from pyxbroker.metadata.store import CorruptStore, MetadataError, NoSpace
@@ -130,6 +131,31 @@ async def test_a_deleted_database_is_not_a_new_store_and_is_restored(tmp_path: P
     assert summary.copy == tmp_path / "metadata.copies" / "0000000002.copy"
     assert (summary.nodes, summary.deleted) == (len(expected), 0)
     assert summary.set_aside is None
+    assert await read(tmp_path) == expected
+
+
+@pytest.mark.parametrize(("kept", "left"), [(1, 2), (2, 2), (3, 3)])
+@coroutine_test
+async def test_the_newest_copies_are_kept_and_one_damaged_costs_nothing(
+    tmp_path: Path, kept: int, left: int
+) -> None:
+    store = EmbeddedStore(tmp_path / "metadata", CopySettings(kept=kept))
+    await store.open()
+    for number in range(6):
+        await fill(store, number)
+        await store.make_copy()
+    expected = await content(store)
+    await store.close()
+    numbers = {
+        suffix: sorted(int(each.stem) for each in (tmp_path / "metadata.copies").glob(f"*{suffix}"))
+        for suffix in (".copy", ".changes")
+    }
+    newest = max(numbers[".copy"])
+    assert numbers[".copy"] == [*range(newest - left + 1, newest + 1)]
+    # With all changes since the oldest that is kept.
+    assert set(numbers[".changes"]) >= set(range(newest - left + 1, newest + 1))
+    (tmp_path / "metadata" / "metadata.db").write_bytes(b"gone" * 1000)
+    flip(tmp_path / "metadata.copies" / f"{newest:010}.copy", 5000)
     assert await read(tmp_path) == expected
 
 

@@ -140,6 +140,22 @@ async def test_copies_of_another_store_are_refused(tmp_path: Path) -> None:
 
 
 @coroutine_test
+async def test_a_damaged_database_is_built_anew_and_kept_as_it_was(tmp_path: Path) -> None:
+    expected = await crashed(tmp_path)
+    directory = tmp_path / "live"
+    path = directory / "metadata" / "metadata.db"
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.index(b"/managed-ledgers")] ^= 1
+    path.write_bytes(damaged)
+    assert await read(directory) == expected
+    [kept] = path.parent.glob("metadata.db.damaged-*")
+    assert kept.read_bytes() == damaged
+    checked = sqlite3.connect(path)
+    assert checked.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    checked.close()
+
+
+@coroutine_test
 async def test_a_large_store_is_looked_at_after_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from metadata_backends import Backend, coroutine_test
+from pyxbroker.metadata import zookeeper
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -101,6 +103,40 @@ async def test_lost_answers_of_conditional_writes_are_found_out(
             assert [result.version for result in results] == list(range(first + 1, first + 401))
             await asyncio.gather(*creates, *pairs, *deletes)
         assert await store.children("/c") == []
+
+
+@coroutine_test
+async def test_requests_are_bounded_and_two_writes_of_a_node_are_never_under_way(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend.store() as store:
+        assert isinstance(store, zookeeper.ZooKeeperStore)
+        monkeypatch.setattr(zookeeper, "REQUESTS_IN_FLIGHT_MAX", 10)
+        under_way: dict[object, tuple[str, ...]] = {}
+        most = 0
+        send, leave = store._send, store._leave_path
+
+        def note_send(operation: Any, requests: list[Any]) -> None:
+            nonlocal most
+            if operation not in under_way:
+                assert store._in_flight < 10, "no operation is begun beyond it"
+                under_way[operation] = operation.written_paths
+            written = [path for paths in under_way.values() for path in paths]
+            assert len(written) == len(set(written))
+            send(operation, requests)
+            most = max(most, store._in_flight)
+
+        def note_end(operation: Any) -> None:
+            under_way.pop(operation, None)
+            leave(operation)
+
+        monkeypatch.setattr(store, "_send", note_send)
+        monkeypatch.setattr(store, "_leave_path", note_end)
+        puts = [store.put(f"/n/{number % 7}/{number % 50}", b"x") for number in range(400)]
+        puts += [store.put("/n/one", b"%d" % number) for number in range(100)]
+        await asyncio.gather(*puts)
+        assert most >= 10
+        assert not under_way
 
 
 @coroutine_test

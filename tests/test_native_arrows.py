@@ -123,6 +123,20 @@ def test_every_function_of_a_header_is_found_in_a_file() -> None:
     assert declared - defined == set()
 
 
+def test_only_the_module_knows_python() -> None:
+    """What its threads run is in the other files, so they can neither take nor need the GIL."""
+    sources = {path.name: path.read_text() for path in NATIVE.glob("*.[ch]")}
+    reaches = {"Python.h"}
+    count = 0
+    while count != len(reaches):
+        count = len(reaches)
+        include = re.compile(rf'#include [<"]({"|".join(map(re.escape, sorted(reaches)))})[>"]')
+        reaches |= {name for name, text in sources.items() if include.search(text)}
+    assert reaches == {"Python.h", "module.c", "module.h", "module_faults.c"}
+    threads = {name for name, text in sources.items() if "pthread_create(" in text}
+    assert threads and not threads & reaches
+
+
 def test_headers_include_each_other_without_a_ring() -> None:
     include = re.compile(r'^#include "([\w.]+)"', re.M)
     arrows = {path.name: set(include.findall(path.read_text())) for path in NATIVE.glob("*.h")}

@@ -450,6 +450,26 @@ def test_a_watcher_goes_with_its_connection(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_connection_has_a_limit_of_watchers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert topic_list.WATCHERS_MAX == 1_000
+    monkeypatch.setattr(topic_list, "WATCHERS_MAX", 3)
+
+    async def scenario(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        for number in range(3):
+            assert not hasattr(await watch(client, watcher_id=number), "error")
+        refusal = await watch(client, watcher_id=3)
+        assert refusal.error == pb.NotAllowedError
+        assert "at most 3 topic list watchers" in refusal.message
+        assert not hasattr(await watch(other, watcher_id=3), "error")
+        await client.request(pb.CommandWatchTopicListClose(watcher_id=1), "success")
+        assert not hasattr(await watch(client, watcher_id=3), "error")
+
+    run(tmp_path, scenario)
+
+
 def test_watchers_that_cannot_be(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -42,6 +42,41 @@ def test_receipts_come_in_order_with_their_positions(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_messages_make_no_tasks(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        await client.subscribe(permits=1)
+
+        async def send_and_receive(sequence_id: int) -> None:
+            client.publish(sequence_id, b"x")
+            [message] = await client.messages(1)
+            await client.receive("send_receipt")
+            position = pb.MessageIdData(ledgerId=message.position[0], entryId=message.position[1])
+            client.send(pb.CommandAck(consumer_id=1, ack_type=0, message_id=[position]))
+            client.flow(1)
+
+        await send_and_receive(0)
+        await client.quiet()
+        made: list[str] = []
+
+        def note(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+            if "pyxbroker" in work.cr_code.co_filename:
+                made.append(work.__qualname__)
+            return asyncio.Task(work, loop=loop, **options)
+
+        broker.loop.set_task_factory(note)
+        for number in range(1, 101):
+            await send_and_receive(number)
+        # The cursor is stored now and then: that goes with time, not with messages.
+        assert len(made) < 10, made
+        before = len(made)
+        await client.subscribe(2, subscription="t")
+        assert len(made) > before, "what has to wait is a task, and is seen here"
+
+    run(tmp_path, scenario)
+
+
 def test_names_of_producers_are_taken_once(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         first = await broker.client()
@@ -129,6 +164,23 @@ def test_a_damaged_send_is_refused_alone(tmp_path: Path) -> None:
         assert (error.sequence_id, error.error) == (1, pb.ChecksumError)
         receipts = [await client.receive("send_receipt") for _ in range(2)]
         assert [each.sequence_id for each in receipts] == [0, 2]
+
+    run(tmp_path, scenario)
+
+
+def test_a_send_whose_metadata_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce()
+        # The checksum of each is right.
+        for number, metadata in enumerate([b"\xff" * 9, b"", b"\x0a\x7fshort"]):
+            command = pb.CommandSend(producer_id=1, sequence_id=number)
+            client.send(command, wire.payload_section(metadata, b"data"))
+            error = await client.receive("send_error")
+            assert (error.sequence_id, error.error) == (number, pb.ChecksumError)
+            assert "metadata of the message cannot be decoded" in error.message
+        client.send(pb.CommandSend(producer_id=1, sequence_id=9), section(b"data"))
+        assert (await client.receive("send_receipt")).sequence_id == 9
 
     run(tmp_path, scenario)
 
@@ -511,6 +563,29 @@ def test_a_topic_is_opened_once_however_many_ask(tmp_path: Path) -> None:
         assert len(broker.topics) == 1
 
     run(tmp_path, scenario)
+
+
+def test_topics_are_opened_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        opened = broker.topics._open_managed_ledger
+        under_way, most = 0, 0
+
+        async def counted(*arguments: Any) -> Any:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await asyncio.sleep(0.01)
+            try:
+                return await opened(*arguments)
+            finally:
+                under_way -= 1
+
+        monkeypatch.setattr(broker.topics, "_open_managed_ledger", counted)
+        await asyncio.gather(*[broker.topic(f"{TOPIC}-{number}") for number in range(10)])
+        assert most == 3
+        assert len(broker.topics) == 10
+
+    run(tmp_path, scenario, maxConcurrentTopicLoadRequest=3)
 
 
 def test_a_lookup_that_meets_a_defect_is_in_the_log(

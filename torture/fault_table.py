@@ -22,7 +22,7 @@ PROMISES = {
     "waits": "Whoever asked waits and is served; nobody else is delayed and nothing is noticed.",
     "read again": "An error of a read is not damage. It is tried again, at most a second later, "
     "for as long as it lasts; consumers wait, nothing is passed over, nothing older is taken for "
-    "the newest.",
+    "the newest.[^read-again]",
     "journal ends": "Nothing more is acknowledged. Writes are refused at once with a sentence, "
     "everything acknowledged can be read, health is 503; a restart recovers all of it "
     "(`shutdownOnJournalFailure` lets the process end instead).",
@@ -217,7 +217,8 @@ def markdown() -> str:
         lines.append("| " + " | ".join([*where, *cells, test]) + " |")
     lines += ["", "The promises:", ""]
     lines += [f"- **{name}**: {text}" for name, text in PROMISES.items()]
-    lines += ["", "A dash is an error that the call cannot have. Calls that are never made:", ""]
+    lines += ["", "A dash: the call has no such error.", ""]
+    lines += ["Calls that the broker does not make:[^no-call]", ""]
     for kind, name in FILES.items():
         made = {row.call for row in ROWS if row.kind == kind}
         never = [call for call in CALLS if call not in made]

@@ -200,6 +200,29 @@ def test_a_random_prefix_is_kept_and_its_end_is_torn(run: Run) -> None:
     assert any(kept % 1024 for kept in seen), "nothing was ever torn"
 
 
+def test_each_file_has_a_moment_of_its_own(run: Run) -> None:
+    names = ("a", "b")
+    seen = set()
+    for seed in range(25):
+        for name in names:
+            run(f'fd = put("{name}", b"-" * 5120); os.ftruncate(fd, 5120)', watched=False)
+        simulator = run(
+            """
+            files = [os.open(name, os.O_RDWR) for name in "ab"]
+            for n in range(5):
+                for fd in files: os.pwrite(fd, b"x" * 1024, n * 1024)
+            """
+        )
+        left = cut(simulator, Mode.FILES, seed)
+        kept = [len(left[name].rstrip(b"-")) for name in names]
+        assert all(
+            left[name] == b"x" * n + b"-" * (5120 - n) for name, n in zip(names, kept, strict=True)
+        )
+        seen.add((kept[0] > kept[1] + 1024, kept[1] > kept[0] + 1024))
+    # Either may have kept what came long after the other's moment.
+    assert {(True, False), (False, True)} <= seen
+
+
 def test_sectors_are_kept_or_lost_one_by_one(run: Run) -> None:
     run('put("file", b"0" * 16384)', watched=False)
     data = cut(run('put("file", b"1" * 16384)'), Mode.SECTORS, 3)["file"]

@@ -20,13 +20,13 @@ REFUSAL = "#/components/schemas/Refusal"
 
 INTRODUCTION = """\
 The web port (`webServicePort`, 8080) answers the part of Pulsar's admin REST that is below, HTTP
-lookups and `/metrics`. The same table, for programs, is at `/openapi.json`.
+lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
 
 - A path that is not here is answered with 404, another method of a path that is with 405.
 - HEAD is answered as GET. A slash at the end of a path means nothing, and `%2F` does not divide.
 - `{domain}` is `persistent` or `non-persistent`.
 - A refusal is a status and `{"reason": "..."}`, a sentence; the statuses are below.
-- *Right* is what Pulsar's authorization asks for, and who has it; a superuser has every right.
+- *Right* is what Pulsar's authorization asks for, and who has it; a superuser has all rights.
   Authorization is not built yet: everybody may do everything.
 """
 
