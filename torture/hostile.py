@@ -32,6 +32,7 @@ from torture.polite import Polite, p99_ms
 TURN_MS_MAX = 20
 EXCHANGE_S_MAX = 60
 QUIET_S = 0.1
+WRITE_BYTES = 512 << 10  # at least, while there is so much
 LAST_REQUEST = 0x5A5A5A5A5A
 BUCKET = "pyxbroker_loop_turn_seconds_bucket{"
 
@@ -105,11 +106,11 @@ class Attack:
             run = exchange_until(web, requests, lambda _, answers: answers >= times)
             return self._measured(name, times, run)
 
-    def peers(self, name: str, act: Callable[[int, int], None]) -> Cost:
-        """Peers that do something else than to ask and to read."""
+    def peers(self, name: str, act: Callable[[int, int, int], None], most: int) -> Cost:
+        """Peers that do something else than to ask and to read; at most so many of them."""
 
         def run() -> bool:
-            act(self.broker.port, self.broker.web_port)
+            act(self.broker.port, self.broker.web_port, most)
             return True
 
         return self._measured(name, 1, run)
@@ -120,10 +121,10 @@ class Attack:
         memory, cpu_s, turns = self.broker.memory_kib(), self.broker.cpu_s(), self._turns()
         began = time.monotonic()
         is_answered = run()
-        self._wait_quiet()
         seconds = time.monotonic() - began
+        p99 = p99_ms(self.polite.take())  # of receipts while it lasted
+        self._wait_quiet()
         cpu_s = self.broker.cpu_s() - cpu_s
-        p99 = p99_ms(self.polite.take())
         grown = self.broker.memory_kib() - memory
         turn_ms = longest_ms(turns, self._turns())
         return Cost(name, times, is_answered, cpu_s * 1000, turn_ms, p99, grown, seconds)
@@ -189,12 +190,11 @@ def exchange_until(
                                 return True
                         if ready & selectors.EVENT_WRITE and not is_all_sent:
                             if not waiting:
-                                piece = next(pieces, None)
-                                is_all_sent = piece is None
-                                if piece is None:
+                                waiting = memoryview(b"".join(_some(pieces)))
+                                is_all_sent = not waiting
+                                if is_all_sent:
                                     selector.modify(peer, selectors.EVENT_READ)
                                     continue
-                                waiting = memoryview(piece)
                             waiting = waiting[peer.send(waiting) :]
                     except BlockingIOError:
                         continue
@@ -203,6 +203,16 @@ def exchange_until(
         return False
 
     return run
+
+
+def _some(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """What is sent in one write: many small ones come to the broker in one read."""
+    size = 0
+    for each in pieces:
+        yield each
+        size += len(each)
+        if size >= WRITE_BYTES:
+            return
 
 
 def times_for(each: Input, scene: Scene | None, times: int, bytes_max: int) -> int:
@@ -235,7 +245,7 @@ def flood_all(attack: Attack, times_max: int, only: str = "") -> Iterator[Cost]:
             yield attack.endpoint(f"flood of {name}", each, min(times, times_max))
     for name, act in PEERS.items():
         if only in name:
-            yield attack.peers(name, act)
+            yield attack.peers(name, act, times_max)
 
 
 def main(arguments: list[str] | None = None) -> int:

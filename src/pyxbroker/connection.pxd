@@ -23,6 +23,11 @@ cdef enum:
     PAUSED_GATE = 2                 # it publishes, and the publish buffer is full
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
+    PAUSED_TURN = 16                # others have their turn before it goes on
+    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN   # what was read waits as well
+
+    FRAMES_PER_LOOK = 64            # frames between two looks at the clock
+    READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
 
 cdef class Connections:
     cdef readonly object loop
@@ -84,15 +89,19 @@ cdef class Connection:
     cdef uint64_t end
     cdef bytes stash
     cdef int paused
+    cdef bint is_granted                    # its turn has come: the next command need not wait
+    cdef bint has_ended                     # the peer has hung up
     cdef bint reading
     cdef readonly bint writing              # waits for the socket to take more
     cdef public bint taken                  # it took some since the last keep-alive check
     cdef bint is_dirty
     cdef uint64_t[2] watches                # how many were made for reading, for writing
     cdef int _receive(self) except -1
+    cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1
-    cdef int _on_frame(self, Frame *frame) except -1
+    cdef bint _may_begin(self) except -1
+    cdef bint _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1
     cdef int _on_flow(self, const uint8_t *message, uint32_t size) except -1

@@ -11,7 +11,8 @@ class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
 
     handlers: Any
-    """on_command, on_malformed, on_internal_error, on_refused_send, on_stray_ack, on_closed."""
+    """may_begin, wait_turn, on_command, on_malformed, on_internal_error, on_refused_send,
+    on_stray_command, on_stray_ack, on_closed."""
     frame_bytes_max: int
     """Largest total size field of a frame."""
     sends_max: int
@@ -133,6 +134,8 @@ class Connection:
         """Bytes queued for the peer and not sent yet."""
     def send_frame(self, frame: bytes) -> None:
         """Queues a whole frame; it leaves when the turn ends."""
+    def go_on(self) -> None:
+        """Its turn has come: what was read of the peer before is looked at."""
     def pause_commands(self, on: bool) -> None:
         """Too many commands of this client are under way (or few enough again)."""
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import Pace
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
+SLICE_S = 0.002  # of looking at connections, then it yields
+CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 METADATA_REFUSAL_S = 30.0  # how long health tells that the metadata's disk refused something
 
@@ -92,6 +96,7 @@ class Broker:
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
         self._connections_of: Counter[str] = Counter()
+        self.pace = Pace()
         ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
         self.client_memory = ClientMemory(
             config.maxClientStateSizeInMB << 20,
@@ -162,7 +167,7 @@ class Broker:
 
     def accept(self, sock: socket.socket, peer: str, address: str) -> None:
         """Serves one more client: a connected, non-blocking socket from an address."""
-        self.connections.accept(sock, peer, Session(address, self.client_memory))
+        self.connections.accept(sock, peer, Session(address, self.client_memory, self.pace))
         self._connections_of[address] += 1
 
     def on_disconnected(self, address: str) -> None:
@@ -202,7 +207,12 @@ class Broker:
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+        slices = Slices(SLICE_S)
+        live = list(self.connections.live)
+        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
+            some = live[first : first + CONNECTIONS_PER_LOOK]
+            self.connections.turn.run(self.handlers.check_alive, some)
+            await slices.pause()
 
     async def _check_ages(self) -> None:
         await self.topics.check_ages()

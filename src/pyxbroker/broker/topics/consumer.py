@@ -75,6 +75,10 @@ class Consumer(ConsumerState):
         cost, self.cost = self.cost, 0
         self.connection.session.memory.release(cost)
 
+    def leave(self) -> None:
+        """Its connection is closed; a second call changes nothing."""
+        self.subscription.remove_consumer(self)
+
     def rates(self) -> ConsumerRates:
         """What it got and did, per second, lately."""
         now = self.subscription.topic.loop.time()

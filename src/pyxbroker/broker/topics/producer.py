@@ -53,6 +53,10 @@ class Producer(ProducerState):
         cost, self.cost = self.cost, 0
         self.connection.session.memory.release(cost)
 
+    def leave(self) -> None:
+        """Its connection is closed; a second call changes nothing."""
+        self.topic.remove_producer(self)
+
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
         try:
