@@ -12,11 +12,15 @@ import pytest
 
 from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.commands import handlers
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.proto import PulsarApi as pb
+from web_client import dial
+from web_client import served as web_served
 
 BUDGET = 10  # looks at the clock, which a step takes two of
 PER_TURN_MAX = 2 * BUDGET  # of the sockets, and of what was waiting
@@ -53,13 +57,16 @@ class Turns:
         self._counting.cancel()
 
 
-def in_broker(path: Path, scenario: Callable[[Broker, Turns], Awaitable[None]]) -> None:
+def counted_pace() -> Pace:
     """Each look at the clock takes a time unit: what is counted does not depend on a machine."""
+    looks = iter(range(10**9))
+    return Pace(BUDGET, lambda: float(next(looks)))
 
+
+def in_broker(path: Path, scenario: Callable[[Broker, Turns], Awaitable[None]]) -> None:
     async def run() -> None:
-        looks = iter(range(10**9))
         broker = Broker(path)
-        broker.pace = Pace(BUDGET, lambda: float(next(looks)))
+        broker.pace = counted_pace()
         async with broker:
             turns = Turns()
             await scenario(broker, turns)
@@ -286,3 +293,66 @@ def test_many_that_hang_up_at_once_are_closed_a_few_in_a_turn(
         assert turns.most <= PER_TURN_MAX
 
     in_broker(tmp_path, scenario)
+
+
+def test_acknowledgements_that_wait_for_the_disk_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client is not read any further, also what was read already; all are answered."""
+
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        client = await broker.client()
+        await client.subscribe()
+        durable: list[asyncio.Future[None]] = []
+
+        def persist(subscription: Subscription) -> asyncio.Future[None]:
+            durable.append(broker.loop.create_future())
+            return durable[-1]
+
+        monkeypatch.setattr(Subscription, "persist", persist)
+        position = pb.MessageIdData(ledgerId=1, entryId=1)
+        kind = pb.CommandAck.Individual
+        flood(
+            client,
+            *(
+                pb.CommandAck(consumer_id=1, ack_type=kind, message_id=[position], request_id=n)
+                for n in range(2500)
+            ),
+        )
+        await until(lambda: len(durable) == 1000)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert (len(durable), client.connection.pending_acks) == (1000, 1000)
+        assert client.connection.is_paused
+        answered: list[int] = []
+        while len(answered) < 2500:
+            for each in durable:
+                if not each.done():
+                    each.set_result(None)
+            await asyncio.sleep(0)
+            answered += [each.request_id for _, each, _ in client.take()]
+        assert answered == list(range(2500))
+        assert (client.connection.pending_acks, client.connection.is_paused) == (0, False)
+
+    in_broker(tmp_path, scenario)
+
+
+def test_requests_of_many_connections_are_answered_a_few_in_a_turn() -> None:
+    async def scenario() -> None:
+        turns = Turns()
+
+        async def answer(request: Request) -> Response:
+            return Response.json([])
+
+        async with web_served(turns.counted(answer), pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(100)]
+            for _, writer in peers:
+                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            for reader, writer in peers:
+                assert b"200 OK" in await reader.readline()
+                writer.close()
+        assert sum(turns.seen.values()) == 100
+        assert turns.most <= PER_TURN_MAX
+        turns.close()
+
+    asyncio.run(scenario())

@@ -32,6 +32,7 @@ from torture.polite import Polite, p99_ms
 TURN_MS_MAX = 20
 EXCHANGE_S_MAX = 60
 QUIET_S = 0.1
+SILENCE_S = 0.2  # after which nothing more is going to come
 WRITE_BYTES = 512 << 10  # at least, while there is so much
 LAST_REQUEST = 0x5A5A5A5A5A
 BUCKET = "pyxbroker_loop_turn_seconds_bucket{"
@@ -121,10 +122,10 @@ class Attack:
         memory, cpu_s, turns = self.broker.memory_kib(), self.broker.cpu_s(), self._turns()
         began = time.monotonic()
         is_answered = run()
-        seconds = time.monotonic() - began
-        p99 = p99_ms(self.polite.take())  # of receipts while it lasted
         self._wait_quiet()
+        seconds = time.monotonic() - began
         cpu_s = self.broker.cpu_s() - cpu_s
+        p99 = p99_ms(self.polite.take())
         grown = self.broker.memory_kib() - memory
         turn_ms = longest_ms(turns, self._turns())
         return Cost(name, times, is_answered, cpu_s * 1000, turn_ms, p99, grown, seconds)
@@ -165,15 +166,15 @@ def exchange_until(
 ) -> Callable[[], bool]:
     """Sends all pieces and reads all answers; ends when they are in, or when the peer hangs up.
 
-    Returns whether they are. `is_done` gets the last bytes that came, and how many HTTP
-    answers did.
+    Returns whether they are, and nothing more comes. `is_done` gets the last bytes that came, and
+    how many HTTP answers did.
     """
 
     def run() -> bool:
         until = time.monotonic() + EXCHANGE_S_MAX
         peer.setblocking(False)
         waiting = memoryview(b"")
-        tail, answers, is_all_sent = b"", 0, False
+        tail, answers, is_all_sent, is_answered = b"", 0, False, False
         with selectors.DefaultSelector() as selector:
             selector.register(peer, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while time.monotonic() < until:
@@ -182,12 +183,14 @@ def exchange_until(
                         if ready & selectors.EVENT_READ:
                             data = peer.recv(1 << 20)
                             if not data:
-                                return False
+                                return is_answered
                             seen = tail + data
                             answers += seen.count(b"HTTP/1.1 ") - tail.count(b"HTTP/1.1 ")
                             tail = seen[-64:]
-                            if is_done(seen, answers):
-                                return True
+                            if is_answered or is_done(seen, answers):
+                                # Commands that wait for something are answered after it.
+                                is_answered = True
+                                until = time.monotonic() + SILENCE_S
                         if ready & selectors.EVENT_WRITE and not is_all_sent:
                             if not waiting:
                                 waiting = memoryview(b"".join(_some(pieces)))
@@ -200,7 +203,7 @@ def exchange_until(
                         continue
                     except ConnectionError:
                         return False
-        return False
+        return is_answered
 
     return run
 

@@ -24,7 +24,10 @@ cdef enum:
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
     PAUSED_TURN = 16                # others have their turn before it goes on
-    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN   # what was read waits as well
+    PAUSED_ACKS = 32                # too many acknowledgements wait for their answer
+    # With one of these, what was read already waits as well.
+    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS
+    ACKS_MAX = 1000                 # that wait for the disk, before it is read no further
 
     FRAMES_PER_LOOK = 64            # frames between two looks at the clock
     READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
@@ -80,6 +83,7 @@ cdef class Connection:
     cdef readonly dict producers            # id -> ProducerState
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
+    cdef readonly uint32_t pending_acks     # whose client waits for an answer
     cdef dict closed_producers              # ids, in the order in which they were closed
     cdef list run_producers                 # producers with a run in this turn
     cdef dict waiting_output                # calls for when delivery may go on, in their order

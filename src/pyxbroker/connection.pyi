@@ -139,6 +139,13 @@ class Connection:
     def pause_commands(self, on: bool) -> None:
         """Too many commands of this client are under way (or few enough again)."""
 
+    def ack_begun(self) -> None:
+        """An acknowledgement is going to be answered when it is durable."""
+    def ack_ended(self) -> None:
+        """It is answered."""
+    @property
+    def pending_acks(self) -> int:
+        """Acknowledgements that are not answered yet."""
     @property
     def is_paused(self) -> bool:
         """Nothing is read from the peer now."""

@@ -564,6 +564,18 @@ cdef class Connection:
         """Too many commands of this client are under way (or few enough again)."""
         self._set_paused(PAUSED_COMMANDS, on)
 
+    def ack_begun(self):
+        """An acknowledgement is going to be answered when it is durable."""
+        self.pending_acks += 1
+        if self.pending_acks >= ACKS_MAX:
+            self._set_paused(PAUSED_ACKS, True)
+
+    def ack_ended(self):
+        """It is answered."""
+        self.pending_acks -= 1
+        if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
+            self._set_paused(PAUSED_ACKS, False)
+
     @property
     def is_paused(self):
         """Nothing is read from the peer now, so its silence says nothing."""

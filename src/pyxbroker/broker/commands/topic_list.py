@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import paced
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.client_memory import (
@@ -178,7 +179,7 @@ class WatchedNamespace:
         found.users += 1
         try:
             if found.filled is None:
-                found.filled = asyncio.ensure_future(self._fill(found))
+                found.filled = asyncio.ensure_future(paced(self._fill(found)))
             await asyncio.shield(found.filled)
         except BaseException:
             self.release(text, found)

@@ -113,9 +113,11 @@ class Consumer(ConsumerState):
             self._answer_ack(request_id, replies.NOT_ALLOWED, refusal)
             return
         durable = self.subscription.persist()
+        self.connection.ack_begun()
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
 
     def _on_ack_durable(self, future: asyncio.Future[None], request_id: int) -> None:
+        self.connection.ack_ended()
         error = future.exception()
         if error is None:
             self._answer_ack(request_id, None, "")
