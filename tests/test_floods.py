@@ -15,7 +15,7 @@ from oracles import wire
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.base.pacing import Pace
-from pyxbroker.broker.commands import handlers
+from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.proto import PulsarApi as pb
@@ -291,6 +291,32 @@ def test_many_that_hang_up_at_once_are_closed_a_few_in_a_turn(
         await until(lambda: not broker.node.connections.live)
         assert sum(turns.seen.values()) == 100
         assert turns.most <= PER_TURN_MAX
+
+    in_broker(tmp_path, scenario)
+
+
+def test_a_connection_opens_as_many_watchers_at_once_as_it_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is open and waits for its list is one, and not two."""
+    monkeypatch.setattr(topic_list, "WATCHERS_MAX", 100)
+
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        await broker.topic()
+        client = await broker.client()
+        watches = [
+            pb.CommandWatchTopicList(
+                request_id=n,
+                watcher_id=n,
+                namespace="public/default",
+                topics_pattern=f"public/default/.*({n})?",
+            )
+            for n in range(101)
+        ]
+        flood(client, *watches[:100])
+        assert sorted(await answers(client, "watchTopicListSuccess", 100)) == list(range(100))
+        flood(client, watches[100])
+        assert "at most 100" in (await client.receive("error")).message
 
     in_broker(tmp_path, scenario)
 

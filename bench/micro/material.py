@@ -58,6 +58,9 @@ class Handlers:
     def may_begin(self, connection: Connection) -> bool:
         return True
 
+    def wait_turn(self, connection: Connection) -> None:
+        connection.group.loop.call_soon(connection.go_on)
+
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         raise AssertionError(f"a command of type {kind}")
 

@@ -350,8 +350,11 @@ class TopicLists:
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._watchable(message.topics_pattern)
         session = connection.session
-        opening = sum(kind == "watcher" for kind, _ in session.opening)
-        # The one that is asked for is among those that are being opened.
+        # The one that is asked for is among those that are being opened; others may be open
+        # already, and wait for their list.
+        opening = sum(
+            kind == "watcher" and each not in session.watchers for kind, each in session.opening
+        )
         if len(session.watchers) + opening > WATCHERS_MAX:
             raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
         text = message.topics_pattern
