@@ -300,6 +300,14 @@ def test_a_connection_opens_as_many_watchers_at_once_as_it_may_have(
 ) -> None:
     """One that is open and waits for its list is one, and not two."""
     monkeypatch.setattr(topic_list, "WATCHERS_MAX", 100)
+    hash_of_parts = topic_list.hash_of_parts
+
+    async def slow(*arguments: Any) -> str:
+        for _ in range(100):
+            await asyncio.sleep(0)
+        return await hash_of_parts(*arguments)
+
+    monkeypatch.setattr(topic_list, "hash_of_parts", slow)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         await broker.topic()
