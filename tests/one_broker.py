@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 
 from one_bookie import Node, append
 from oracles import wire
+from pyxbroker.base.pacing import Pace
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker import broker as served
@@ -47,6 +49,8 @@ class Broker:
         # A test reads what a client got only when it asks for it: nobody answers in time.
         settings.setdefault("connectionLivenessCheckTimeoutMillis", 0)
         self.config = Config(**settings)
+        # How many steps a turn makes must not depend on the machine.
+        self.pace = Pace(math.inf)
         self.service: served.Broker
         self.topics: Topics
         self.clients: list[Client] = []
@@ -63,6 +67,7 @@ class Broker:
             self.storage_state,
             Addresses("pulsar://here:1", "http://here:2"),
         )
+        self.service.pace = self.pace
         # A test does itself what a broker does at intervals.
         self.service.is_ready = True
         self.topics = self.service.topics

@@ -21,6 +21,12 @@ class Notes:
         self.told: list[tuple[Any, ...]] = []
         self.stray: list[str] = []  # commands that were dropped
 
+    def may_begin(self, connection: Connection) -> bool:
+        return True
+
+    def wait_turn(self, connection: Connection) -> None:
+        asyncio.get_running_loop().call_soon(connection.go_on)
+
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         self.told.append(("command", kind, data, payload))
 

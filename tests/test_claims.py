@@ -98,7 +98,7 @@ NUMBERS: list[tuple[str, object, object, str]] = [
     ("compatibility.md", limits.CHUNK_UUID_BYTES_MAX, 1_088, "in chunks | 1,088 bytes;"),
     ("compatibility.md", limits.PARTITIONS_MAX, 100_000, "partitions of a topic | 100,000,"),
     ("compatibility.md", topic_list.WATCHERS_MAX, 1_000, "at most 1,000 watchers of topics"),
-    ("compatibility.md", handlers.COMMANDS_MAX, 1_000, "more than 1,000 commands under way"),
+    ("compatibility.md", handlers.COMMANDS_MAX, 1_000, "with 1,000 commands under way"),
     ("compatibility.md", chunks.MESSAGES_MAX, 1_000, "a Shared subscription knows 1,000, and"),
     ("compatibility.md", chunks.PLACES_MAX, 20_000, "and 20,000 chunks of all of them"),
     ("compatibility.md", seek.SEEK_MAX_S, 25.0, "waits for it, 25 s at most"),

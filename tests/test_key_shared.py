@@ -256,7 +256,7 @@ def test_nobody_settles_what_it_does_not_have() -> None:
 def test_an_entry_costs_the_same_however_many_wait() -> None:
     def best_time(waiting: int) -> float:
         keys = KeyShared(True)
-        keys.set_owners([(65_535, 1)])
+        keys.set_owners(*as_arrays([(65_535, 1)]))
         for entry in range(waiting):
             keys.put(1 + entry % 5_000, 1, entry)
         best = float("inf")

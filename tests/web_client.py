@@ -16,6 +16,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.server import WebServer
 from pyxbroker.base.listening import listen
+from pyxbroker.base.pacing import Pace
 
 TIMEOUT_S = 10
 HOST = b"Host: broker\r\n"
@@ -66,9 +67,11 @@ class Served:
 
 
 @asynccontextmanager
-async def served(answer: Answer = echo, connections_max: int = 0) -> AsyncIterator[Served]:
+async def served(
+    answer: Answer = echo, connections_max: int = 0, pace: Pace | None = None
+) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
-    web = Served(WebServer(answer, connections_max), sock.getsockname()[1])
+    web = Served(WebServer(answer, connections_max, pace), sock.getsockname()[1])
     await web.server.start(sock)
     try:
         yield web

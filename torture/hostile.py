@@ -32,6 +32,8 @@ from torture.polite import Polite, p99_ms
 TURN_MS_MAX = 20
 EXCHANGE_S_MAX = 60
 QUIET_S = 0.1
+SILENCE_S = 0.2  # after which nothing more is going to come
+WRITE_BYTES = 512 << 10  # at least, while there is so much
 LAST_REQUEST = 0x5A5A5A5A5A
 BUCKET = "pyxbroker_loop_turn_seconds_bucket{"
 
@@ -105,11 +107,11 @@ class Attack:
             run = exchange_until(web, requests, lambda _, answers: answers >= times)
             return self._measured(name, times, run)
 
-    def peers(self, name: str, act: Callable[[int, int], None]) -> Cost:
-        """Peers that do something else than to ask and to read."""
+    def peers(self, name: str, act: Callable[[int, int, int], None], most: int) -> Cost:
+        """Peers that do something else than to ask and to read; at most so many of them."""
 
         def run() -> bool:
-            act(self.broker.port, self.broker.web_port)
+            act(self.broker.port, self.broker.web_port, most)
             return True
 
         return self._measured(name, 1, run)
@@ -164,15 +166,15 @@ def exchange_until(
 ) -> Callable[[], bool]:
     """Sends all pieces and reads all answers; ends when they are in, or when the peer hangs up.
 
-    Returns whether they are. `is_done` gets the last bytes that came, and how many HTTP
-    answers did.
+    Returns whether they are, and nothing more comes. `is_done` gets the last bytes that came, and
+    how many HTTP answers did.
     """
 
     def run() -> bool:
         until = time.monotonic() + EXCHANGE_S_MAX
         peer.setblocking(False)
         waiting = memoryview(b"")
-        tail, answers, is_all_sent = b"", 0, False
+        tail, answers, is_all_sent, is_answered = b"", 0, False, False
         with selectors.DefaultSelector() as selector:
             selector.register(peer, selectors.EVENT_READ | selectors.EVENT_WRITE)
             while time.monotonic() < until:
@@ -181,28 +183,39 @@ def exchange_until(
                         if ready & selectors.EVENT_READ:
                             data = peer.recv(1 << 20)
                             if not data:
-                                return False
+                                return is_answered
                             seen = tail + data
                             answers += seen.count(b"HTTP/1.1 ") - tail.count(b"HTTP/1.1 ")
                             tail = seen[-64:]
-                            if is_done(seen, answers):
-                                return True
+                            if is_answered or is_done(seen, answers):
+                                # Commands that wait for something are answered after it.
+                                is_answered = True
+                                until = time.monotonic() + SILENCE_S
                         if ready & selectors.EVENT_WRITE and not is_all_sent:
                             if not waiting:
-                                piece = next(pieces, None)
-                                is_all_sent = piece is None
-                                if piece is None:
+                                waiting = memoryview(b"".join(_some(pieces)))
+                                is_all_sent = not waiting
+                                if is_all_sent:
                                     selector.modify(peer, selectors.EVENT_READ)
                                     continue
-                                waiting = memoryview(piece)
                             waiting = waiting[peer.send(waiting) :]
                     except BlockingIOError:
                         continue
                     except ConnectionError:
                         return False
-        return False
+        return is_answered
 
     return run
+
+
+def _some(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """What is sent in one write: many small ones come to the broker in one read."""
+    size = 0
+    for each in pieces:
+        yield each
+        size += len(each)
+        if size >= WRITE_BYTES:
+            return
 
 
 def times_for(each: Input, scene: Scene | None, times: int, bytes_max: int) -> int:
@@ -235,7 +248,7 @@ def flood_all(attack: Attack, times_max: int, only: str = "") -> Iterator[Cost]:
             yield attack.endpoint(f"flood of {name}", each, min(times, times_max))
     for name, act in PEERS.items():
         if only in name:
-            yield attack.peers(name, act)
+            yield attack.peers(name, act, times_max)
 
 
 def main(arguments: list[str] | None = None) -> int:

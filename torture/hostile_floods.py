@@ -19,6 +19,7 @@ from torture.hostile_inputs import (
 )
 
 HOST = "127.0.0.1"
+RECONNECTS = 10_000
 
 
 def _subscribe(scene: Scene, n: int) -> bytes:
@@ -30,8 +31,34 @@ def _watch(scene: Scene, n: int) -> bytes:
     return wire.command(wire.WATCH_TOPIC_LIST, fields)
 
 
+def _watch_all(scene: Scene, n: int) -> bytes:
+    """Another pattern each, and all topics in each."""
+    fields = {1: n, 2: n, 3: "public/default", 4: f"public/default/.*({n})?"}
+    return wire.command(wire.WATCH_TOPIC_LIST, fields)
+
+
 def _producer(scene: Scene, n: int) -> bytes:
     return wire.command(wire.PRODUCER, {1: f"{TOPIC}-flood-{n}", 2: n + 10, 3: n})
+
+
+def _many_topics(scene: Scene) -> None:
+    """A thousand, which are all that a watcher may be told of."""
+    scene.raw.write(b"".join(_producer(scene, n) for n in range(1_000)))
+    for _ in range(1_000):
+        scene.raw.expect(wire.PRODUCER_SUCCESS)
+
+
+def _with_consumer(scene: Scene) -> None:
+    scene.raw.producer(scene.topic)
+    scene.raw.subscribe(scene.topic, sub_type=wire.SHARED)
+    scene.raw.flow(100_000)
+
+
+def _delayed(scene: Scene, n: int) -> bytes:
+    """All become due in the same two milliseconds."""
+    now_ms = int(time.time() * 1000)
+    due_ms = now_ms - now_ms % 2_000 + 2_000
+    return wire.send(1, n, wire.metadata("p", n, now_ms, fields={19: due_ms}), b"x")
 
 
 def _ack(scene: Scene, n: int) -> bytes:
@@ -52,6 +79,8 @@ COMMAND_FLOODS = {
         20_000,
     ),
     "watchers": (Input("another pattern each", _watch), 50),
+    "watchers of everything": (Input("of 1,000 topics", _watch_all, _many_topics), 1_000),
+    "delayed messages": (Input("due at once", _delayed, _with_consumer), 20_000),
     "acknowledgements": (Input("single, each answered", _ack, Scene.with_messages), 20_000),
     "seeks": (
         Input(
@@ -66,13 +95,56 @@ COMMAND_FLOODS = {
 REQUEST_FLOODS = {"pipelined requests": (request("GET", BASE), 5_000)}
 
 
-def connections(port: int, web_port: int) -> None:
+def connections(port: int, web_port: int, most: int) -> None:
     """Connects, says hello and hangs up, 500 times."""
-    for _ in range(500):
+    for _ in range(min(most, 500)):
         RawConnection(port).socket.close()
 
 
-def half_open(port: int, web_port: int) -> None:
+def reconnects(port: int, web_port: int, most: int) -> None:
+    """Ten thousand clients that connect at once, hang up at once and come back."""
+    hello = wire.command(wire.CONNECT, {1: "storm", 4: 21})
+    for _ in range(2):
+        with ExitStack() as stack:
+            peers = []
+            for _ in range(min(most, RECONNECTS)):
+                peer = stack.enter_context(socket.create_connection((HOST, port)))
+                peer.sendall(hello)
+                peers.append(peer)
+            for peer in peers:
+                peer.recv(1 << 10)
+
+
+def consumers_that_leave(port: int, web_port: int, most: int) -> None:
+    """One connection with a thousand consumers that hangs up."""
+    scene = Scene(port, "leaving")
+    with scene.raw:
+        count = min(most, 1_000)
+        scene.raw.write(b"".join(_subscribe(scene, n) for n in range(count)))
+        for _ in range(count):
+            scene.raw.expect(wire.SUCCESS)
+
+
+def lookups_of_many(port: int, web_port: int, most: int) -> None:
+    """Two hundred connections with 20 lookups each, all at once, and as many requests."""
+    lookups = b"".join(wire.command(wire.LOOKUP, {1: TOPIC, 2: n}) for n in range(20))
+    get = f"GET {BASE} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with ExitStack() as stack:
+        peers = [stack.enter_context(RawConnection(port)) for _ in range(min(most, 200))]
+        webs = [
+            stack.enter_context(socket.create_connection((HOST, web_port)))
+            for _ in range(min(most, 200))
+        ]
+        for peer, web in zip(peers, webs, strict=True):
+            peer.write(lookups)
+            web.sendall(get)
+        for peer, web in zip(peers, webs, strict=True):
+            for _ in range(20):
+                peer.expect(wire.LOOKUP_RESPONSE)
+            web.recv(1 << 16)
+
+
+def half_open(port: int, web_port: int, most: int) -> None:
     """Four hundred that connect and say nothing, on both ports."""
     with ExitStack() as stack:
         for one in [port, web_port] * 200:
@@ -80,7 +152,7 @@ def half_open(port: int, web_port: int) -> None:
         time.sleep(1)
 
 
-def slow_writers(port: int, web_port: int) -> None:
+def slow_writers(port: int, web_port: int, most: int) -> None:
     """A hundred that send one byte in a while, of a frame and of a request."""
     frame = wire.command(wire.CONNECT, {1: "slow", 4: 21})
     with ExitStack() as stack:
@@ -94,7 +166,7 @@ def slow_writers(port: int, web_port: int) -> None:
             time.sleep(1)
 
 
-def slow_readers(port: int, web_port: int) -> None:
+def slow_readers(port: int, web_port: int, most: int) -> None:
     """Twenty that ask for much and read nothing of it."""
     with ExitStack() as stack:
         scene = Scene(port, "slow-readers")
@@ -113,8 +185,11 @@ def slow_readers(port: int, web_port: int) -> None:
         time.sleep(1)
 
 
-PEERS: dict[str, Callable[[int, int], None]] = {
+PEERS: dict[str, Callable[[int, int, int], None]] = {
     "connections": connections,
+    "reconnecting clients": reconnects,
+    "consumers that leave at once": consumers_that_leave,
+    "lookups and requests of 200 connections each": lookups_of_many,
     "half-open connections": half_open,
     "slow writers": slow_writers,
     "slow readers": slow_readers,

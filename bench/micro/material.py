@@ -55,6 +55,12 @@ class Handlers:
     def on_malformed(self, connection: Connection, what: str) -> None:
         raise AssertionError(what)
 
+    def may_begin(self, connection: Connection) -> bool:
+        return True
+
+    def wait_turn(self, connection: Connection) -> None:
+        connection.group.loop.call_soon(connection.go_on)
+
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         raise AssertionError(f"a command of type {kind}")
 

@@ -25,6 +25,13 @@ cdef enum:
     PAUSED_OUTPUT = 4               # the peer does not read what we answer
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
     PAUSED_TURN = 16                # others have their turn before it goes on
+    PAUSED_ACKS = 32                # too many acknowledgements wait for their answer
+    # With one of these, what was read already waits as well.
+    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS
+    ACKS_MAX = 1000                 # that wait for the disk, before it is read no further
+
+    FRAMES_PER_LOOK = 64            # frames between two looks at the clock
+    READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
 
     # What one turn takes of a command with many message ids.
     ACK_PART_BYTES = 131072         # up to 20,000 ids
@@ -81,6 +88,7 @@ cdef class Connection:
     cdef readonly dict producers            # id -> ProducerState
     cdef readonly dict consumers            # id -> consumer
     cdef readonly uint32_t pending_sends
+    cdef readonly uint32_t pending_acks     # whose client waits for an answer
     cdef dict closed_producers              # ids, in the order in which they were closed
     cdef Py_ssize_t closed_producers_counted    # that forget_producer has told of
     cdef list run_producers                 # producers with a run in this turn
@@ -94,15 +102,19 @@ cdef class Connection:
     cdef AckCommand ack             # and what it says besides its ids
     cdef RedeliverCommand redeliver
     cdef int paused
+    cdef bint is_granted                    # its turn has come: the next command need not wait
+    cdef bint has_ended                     # the peer has hung up
     cdef bint reading
     cdef readonly bint writing              # waits for the socket to take more
     cdef public bint taken                  # it took some since the last keep-alive check
     cdef bint is_dirty
     cdef uint64_t[2] watches                # how many were made for reading, for writing
     cdef int _receive(self) except -1
+    cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1
-    cdef int _on_frame(self, Frame *frame) except -1
+    cdef bint _may_begin(self) except -1
+    cdef bint _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1
     cdef int _on_redeliver(self, const uint8_t *message, uint32_t size) except -1

@@ -11,7 +11,8 @@ class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
 
     handlers: Any
-    """on_command, on_malformed, on_internal_error, on_refused_send, on_stray_ack, on_closed."""
+    """may_begin, wait_turn, on_command, on_malformed, on_internal_error, on_refused_send,
+    on_stray_command, on_stray_ack, on_closed."""
     frame_bytes_max: int
     """Largest total size field of a frame."""
     sends_max: int
@@ -134,10 +135,17 @@ class Connection:
     def send_frame(self, frame: bytes) -> None:
         """Queues a whole frame; it leaves when the turn ends."""
     def go_on(self) -> None:
-        """Others had their turn: goes on with a long command, and with what is behind it."""
+        """Its turn has come: goes on with a long command, and with what was read behind it."""
     def pause_commands(self, on: bool) -> None:
         """Too many commands of this client are under way (or few enough again)."""
 
+    def ack_begun(self) -> None:
+        """An acknowledgement is going to be answered when it is durable."""
+    def ack_ended(self) -> None:
+        """It is answered."""
+    @property
+    def pending_acks(self) -> int:
+        """Acknowledgements that are not answered yet."""
     @property
     def is_paused(self) -> bool:
         """Nothing is read from the peer now."""

@@ -41,6 +41,7 @@ from pyxbroker.frames cimport (
     payload_check,
 )
 from pyxbroker.integers cimport load_be32
+from pyxbroker.turn_watch cimport turn_now_ns
 
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -260,22 +261,6 @@ cdef class Connection:
         finally:
             turn.end()
 
-    def go_on(self):
-        """Others had their turn: goes on with a long command, and with what is behind it."""
-        cdef Turn turn = self.group.turn
-        turn.begin()
-        try:
-            if self.closed:
-                self._keep_rest()
-                return
-            self._consume_frames()
-            if self.part_at == 0:
-                self._set_paused(PAUSED_TURN, False)
-        except Exception as error:
-            self._fail(error)
-        finally:
-            turn.end()
-
     def _fail(self, error):
         """A defect was met while this connection was served: it ends, the others go on."""
         try:
@@ -283,18 +268,54 @@ cdef class Connection:
         finally:
             self.close()
 
+    def go_on(self):
+        """Its turn has come: goes on with a long command, and with what was read behind it."""
+        cdef Turn turn = self.group.turn
+        turn.begin()
+        try:
+            self.paused &= ~PAUSED_TURN
+            self.is_granted = True
+            if self.has_ended:
+                self.close()
+            if self.closed:
+                self._keep_rest()
+            elif self.slab is not None or self.stash is not None:
+                self._take_slab()
+                self._consume_frames()
+            self._update_reading()
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self.is_granted = False
+            turn.end()
+
+    cdef bint _may_begin(self) except -1:
+        """Whether a command that is not hot is handled now; else go_on() will be called."""
+        if self.is_granted:
+            self.is_granted = False
+            return True
+        if self.group.handlers.may_begin(self):
+            return True
+        self._set_paused(PAUSED_TURN, True)
+        return False
+
+    cdef int _take_slab(self) except -1:
+        if self.slab is not None:
+            return 0
+        self.slab = self.group.slabs.acquire(SLAB_BYTES)
+        self.start = 0
+        self.end = 0
+        if self.stash is not None:
+            memcpy(self.slab.data, <const uint8_t *>self.stash, len(self.stash))
+            self.end = len(self.stash)
+            self.stash = None
+        return 0
+
     cdef int _receive(self) except -1:
         cdef ssize_t n
         if self.closed:
             return 0
-        if self.slab is None:
-            self.slab = self.group.slabs.acquire(SLAB_BYTES)
-            self.start = 0
-            self.end = 0
-            if self.stash is not None:
-                memcpy(self.slab.data, <const uint8_t *>self.stash, len(self.stash))
-                self.end = len(self.stash)
-                self.stash = None
+        self._take_slab()
         n = recv(self.fd, self.slab.data + self.end, self.slab.size - self.end, 0)
         if n > 0:
             self.end += <uint64_t>n
@@ -303,7 +324,9 @@ cdef class Connection:
         if n < 0 and (errno == EAGAIN or errno == EINTR):
             self._keep_rest()
             return 0
-        self.close()
+        self.has_ended = True
+        if self._may_begin():
+            self.close()
         # Nothing points into the slab any more: others can use it.
         self._keep_rest()
         return 0
@@ -312,7 +335,19 @@ cdef class Connection:
         cdef Frame frame
         cdef int64_t n
         cdef uint32_t frame_bytes_max
-        while not self.closed:
+        cdef uint32_t looked_at = 0
+        cdef int64_t began_ns = 0
+        cdef bint was_granted = self.is_granted
+        while not self.closed and not self.paused & PAUSED_FRAMES:
+            if looked_at == FRAMES_PER_LOOK:
+                looked_at = 0
+                if began_ns == 0:
+                    began_ns = turn_now_ns() if was_granted else self.group.turn.began_ns()
+                if turn_now_ns() - began_ns > READ_NS_MAX:
+                    self.group.handlers.wait_turn(self)
+                    self._set_paused(PAUSED_TURN, True)
+                    break
+            looked_at += 1
             frame_bytes_max = self.group.frame_bytes_max
             if not self.established and HANDSHAKE_FRAME_BYTES_MAX < frame_bytes_max:
                 frame_bytes_max = HANDSHAKE_FRAME_BYTES_MAX
@@ -328,11 +363,12 @@ cdef class Connection:
                     if n == FRAME_TOO_LARGE else "the sizes of a frame contradict each other")
                 self.close()
                 return 0
-            self._on_frame(&frame)
+            if not self._on_frame(&frame):
+                break
             if self.part_at and not self.closed:
                 # It stays where it is, and nothing is read behind it.
+                self.group.handlers.wait_turn(self)
                 self._set_paused(PAUSED_TURN, True)
-                self.group.loop.call_soon(self.go_on)
                 return self._publish_runs()
             self.start += <uint64_t>n
         # The runs point into the slab, which is moved, reused or freed when the rest is kept.
@@ -366,25 +402,32 @@ cdef class Connection:
         self.end = rest
         return 0
 
-    cdef int _on_frame(self, Frame *frame) except -1:
+    cdef bint _on_frame(self, Frame *frame) except -1:
+        """False when it has to wait for another turn."""
         cdef uint32_t kind = 0
         cdef uint32_t size = 0
         cdef const uint8_t *message = NULL
         if decode_base(frame.command, frame.command_size, &kind, &message, &size) == 0:
             if self.established:
                 if kind == CMD_SEND:
-                    return self._on_send(frame, message, size)
+                    self._on_send(frame, message, size)
+                    return True
                 if kind == CMD_ACK:
-                    return self._on_ack(message, size)
+                    self._on_ack(message, size)
+                    return True
                 if kind == CMD_FLOW:
-                    return self._on_flow(message, size)
+                    self._on_flow(message, size)
+                    return True
                 if kind == CMD_REDELIVER:
-                    return self._on_redeliver(message, size)
+                    self._on_redeliver(message, size)
+                    return True
+        if not self._may_begin():
+            return False
         # A cold command may close what earlier SENDs of this turn were for.
         self._publish_runs()
         self.group.handlers.on_command(self, kind, frame.command[:frame.command_size],
                                        frame.payload[:frame.payload_size])
-        return 0
+        return True
 
     cdef int _malformed(self, str what) except -1:
         self._publish_runs()
@@ -560,14 +603,32 @@ cdef class Connection:
 
     cdef int _set_paused(self, int flag, bint on) except -1:
         cdef int paused = self.paused | flag if on else self.paused & ~flag
-        if paused != self.paused:
-            self.paused = paused
-            self._update_reading()
+        if paused == self.paused:
+            return 0
+        if (self.paused & PAUSED_FRAMES and not paused & PAUSED_FRAMES and not self.closed
+                and (self.slab is not None or self.stash is not None)):
+            # Whole frames may have been read already, and nothing more may come.
+            paused |= PAUSED_TURN
+            self.group.handlers.wait_turn(self)
+        self.paused = paused
+        self._update_reading()
         return 0
 
     def pause_commands(self, bint on):
         """Too many commands of this client are under way (or few enough again)."""
         self._set_paused(PAUSED_COMMANDS, on)
+
+    def ack_begun(self):
+        """An acknowledgement is going to be answered when it is durable."""
+        self.pending_acks += 1
+        if self.pending_acks >= ACKS_MAX:
+            self._set_paused(PAUSED_ACKS, True)
+
+    def ack_ended(self):
+        """It is answered."""
+        self.pending_acks -= 1
+        if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
+            self._set_paused(PAUSED_ACKS, False)
 
     @property
     def is_paused(self):

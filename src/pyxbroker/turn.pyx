@@ -1,5 +1,7 @@
 """The end of a turn: what was asked for once is done once; see turn.pxd."""
-from pyxbroker.turn_watch cimport turn_mark
+from libc.stdint cimport int64_t
+
+from pyxbroker.turn_watch cimport turn_mark, turn_now_ns
 
 
 cdef class Turn:
@@ -9,6 +11,12 @@ cdef class Turn:
         self.loop = loop
         self.calls = []
         self.last_calls = []
+
+    cdef int64_t began_ns(self) noexcept:
+        """When the loop's turn began, in the time of turn_now_ns; now, when nobody measures it."""
+        if self.watch is None or self.watch.clock.started_ns == 0:
+            return turn_now_ns()
+        return self.watch.clock.started_ns
 
     cdef int begin(self) except -1:
         self.active = True

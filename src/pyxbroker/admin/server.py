@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.listening import BACKLOG
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import Line, Pace, paced
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
@@ -28,11 +29,15 @@ class WebServer:
     """
 
     def __init__(
-        self, answer: Callable[[Request], Awaitable[Response]], connections_max: int
+        self,
+        answer: Callable[[Request], Awaitable[Response]],
+        connections_max: int,
+        pace: Pace | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.answer = answer
         self._connections_max = connections_max
+        self._pace = pace or Pace()
         self._connections: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None
@@ -86,9 +91,13 @@ class WebServer:
         self._connections.discard(connection)
         self._check_stopped()
 
-    def spawn(self, answering: Coroutine[Any, Any, None]) -> None:
+    def line(self) -> Line:
+        """In which the requests of one more connection wait for their turn."""
+        return self._pace.line()
+
+    def spawn(self, answering: Coroutine[Any, Any, None], line: Line) -> None:
         """Runs what answers a request."""
-        task = self.loop.create_task(answering)
+        task = self.loop.create_task(paced(answering, line))
         self._tasks.add(task)
         task.add_done_callback(self._on_answered)
 

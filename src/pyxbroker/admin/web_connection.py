@@ -68,6 +68,7 @@ class HttpConnection(asyncio.Protocol):
     def __init__(self, server: WebServer) -> None:
         self._server = server
         self._loop = server.loop
+        self._line = server.line()
         self._transport: asyncio.Transport
         self._parser = RequestParser()
         # What has come in this turn and is not handled yet.
@@ -294,7 +295,7 @@ class HttpConnection(asyncio.Protocol):
             self._clear_deadline()
         else:
             self._set_deadline(Deadline.BODY, BODY_TIMEOUT_S)
-        self._server.spawn(self._serve(request))
+        self._server.spawn(self._serve(request), self._line)
 
     async def _serve(self, request: Request) -> None:
         try:

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.pacing import Pace
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
+SLICE_S = 0.002  # of looking at connections, then it yields
+CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 IMPORTED_LATE = (
     "pyxbroker.proto",
@@ -110,6 +114,7 @@ class Broker:
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
         self._connections_of: Counter[str] = Counter()
+        self.pace = Pace()
         ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
         delayed_index.set_bytes_max(config.maxDelayedDeliveryStateSizeInMB << 20)
         self.client_memory = ClientMemory(
@@ -208,7 +213,7 @@ class Broker:
 
         self.connections.handlers = self.handlers
         self._connections_of[address] += 1
-        session = Session(address, self.client_memory)
+        session = Session(address, self.client_memory, self.pace)
         connection: Connection = self.connections.accept(sock, peer, session)
         return connection
 
@@ -249,7 +254,12 @@ class Broker:
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        self.connections.turn.run(self.handlers.check_alive, list(self.connections.live))
+        slices = Slices(SLICE_S)
+        live = list(self.connections.live)
+        for first in range(0, len(live), CONNECTIONS_PER_LOOK):
+            some = live[first : first + CONNECTIONS_PER_LOOK]
+            self.connections.turn.run(self.handlers.check_alive, some)
+            await slices.pause()
 
     async def _delete_inactive(self) -> None:
         await self.topics.delete_inactive()

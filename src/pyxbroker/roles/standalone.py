@@ -107,7 +107,9 @@ class Standalone:
         self._port.serve(self.broker)
         if self._web_socket is not None:
             application = Application(self.broker, self)
-            self._web = WebServer(application.answer, config.maxHttpServerConnections)
+            self._web = WebServer(
+                application.answer, config.maxHttpServerConnections, self.broker.pace
+            )
             await self._web.start(self._web_socket)
         self._watch_turns(turn)
         self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)

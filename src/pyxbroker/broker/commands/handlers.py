@@ -34,6 +34,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
@@ -63,6 +64,7 @@ log = get_logger("pyxbroker.connection")
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
+LEAVE_AT_ONCE = 32  # producers, consumers and watchers of a connection that has ended
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -171,8 +173,30 @@ class Handlers:
 
     # --- called by connections ----------------------------------------------------------------
 
+    @staticmethod
+    def may_begin(connection: Connection) -> bool:
+        """Whether there is time for one more command in this turn; else it is told to go on."""
+        line: Line = connection.session.line
+        if line.pace.is_free:
+            return True
+        line.wait(connection.go_on)
+        return False
+
+    @staticmethod
+    def wait_turn(connection: Connection) -> None:
+        """A connection is told to go on when it is its turn."""
+        connection.session.line.wait(connection.go_on)
+
     def on_command(self, connection: Connection, kind: int, data: bytes, payload: bytes) -> None:
         """A command that is not hot (or not written the usual way)."""
+        pace = connection.session.line.pace
+        began = pace.clock()
+        try:
+            self._on_command(connection, kind, data)
+        finally:
+            pace.spend(pace.clock() - began)
+
+    def _on_command(self, connection: Connection, kind: int, data: bytes) -> None:
         too_much = excess(kind, data)
         if too_much is not None:
             self._refuse_much(connection, kind, data, too_much)
@@ -250,6 +274,14 @@ class Handlers:
 
     def on_closed(self, connection: Connection) -> None:
         """The connection is gone, and everything that its client had open with it."""
+        pace = connection.session.line.pace
+        began = pace.clock()
+        try:
+            self._on_closed(connection)
+        finally:
+            pace.spend(pace.clock() - began)
+
+    def _on_closed(self, connection: Connection) -> None:
         # Commands that are still under way finish: what they began in metadata must not be left
         # half.
         session = connection.session
@@ -258,23 +290,25 @@ class Handlers:
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         leaving: list[Callable[[], None]] = [
-            *(partial(each.topic.remove_producer, each) for each in connection.producers.values()),
-            *(
-                partial(each.subscription.remove_consumer, each)
-                for each in connection.consumers.values()
-            ),
+            *(each.leave for each in connection.producers.values()),
+            *(each.leave for each in connection.consumers.values()),
             *(each.forget for each in session.watchers.values()),
         ]
         connection.producers.clear()
         connection.consumers.clear()
         session.watchers.clear()
-        for leave in leaving:
-            # A defect met by one of them must not keep the others attached.
-            try:
-                leave()
-            except Exception as error:
-                self.on_internal_error(connection, error)
+        for leave in leaving[:LEAVE_AT_ONCE]:
+            self._leave(connection, leave)
+        for leave in leaving[LEAVE_AT_ONCE:]:
+            session.line.run(partial(self._leave, connection, leave))
         log.info("disconnected", peer=connection.peer)
+
+    def _leave(self, connection: Connection, leave: Callable[[], None]) -> None:
+        # A defect met by one of them must not keep the others attached.
+        try:
+            leave()
+        except Exception as error:
+            self.on_internal_error(connection, error)
 
     # --- running handlers ---------------------------------------------------------------------
 
@@ -296,7 +330,8 @@ class Handlers:
             self._answer_error(connection, command, message, error)
             return
         if waiting is not None:
-            task = asyncio.ensure_future(self._run(connection, command, waiting, message))
+            running = self._run(connection, command, waiting, message)
+            task = asyncio.ensure_future(paced(running, connection.session.line))
             tasks = connection.session.tasks
             tasks.add(task)
             if len(tasks) == COMMANDS_MAX:
@@ -454,6 +489,8 @@ class Handlers:
         silent.
         """
         for connection in live:
+            if connection.closed:
+                continue
             try:
                 self._check_alive(connection)
             except Exception as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.auth.principal import ANONYMOUS
 from pyxbroker.base.errors import ServiceNotReady
+from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
@@ -23,6 +24,7 @@ class Session:
         "answered",
         "client_version",
         "ended",
+        "line",
         "looked_at",
         "memory",
         "moves",
@@ -33,10 +35,13 @@ class Session:
         "watchers",
     )
 
-    def __init__(self, address: str = "", budget: ClientMemory | None = None) -> None:
+    def __init__(
+        self, address: str = "", budget: ClientMemory | None = None, pace: Pace | None = None
+    ) -> None:
         self.address = address  # of the client, without its port
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
+        self.line = (pace or Pace()).line()  # in which its commands wait for their turn
         self.principal = ANONYMOUS
         self.ping_sent = False
         self.looked_at = False  # by a keep-alive check, before its CONNECT

@@ -83,8 +83,13 @@ class TopicCommands:
 
     async def _make_room(self, connection: Connection, holder: Producer | Consumer | None) -> None:
         """Sends away a producer or consumer that is in the way and whose client is gone."""
-        if holder is not None and holder.connection is not connection:
-            await self._liveness.is_alive(holder.connection)
+        if (
+            holder is not None
+            and holder.connection is not connection
+            and not await self._liveness.is_alive(holder.connection)
+        ):
+            # Its connection is closed, but may have had much else that leaves one after another.
+            holder.leave()
 
     async def _create_initial_subscription(self, topic: Topic, name: str) -> None:
         """So that nothing is lost before the first consumer comes (of a dead letter topic)."""

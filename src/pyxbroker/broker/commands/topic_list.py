@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import NotAllowed, PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import paced
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.client_memory import (
@@ -178,7 +179,7 @@ class WatchedNamespace:
         found.users += 1
         try:
             if found.filled is None:
-                found.filled = asyncio.ensure_future(self._fill(found))
+                found.filled = asyncio.ensure_future(paced(self._fill(found)))
             await asyncio.shield(found.filled)
         except BaseException:
             self.release(text, found)
@@ -349,8 +350,11 @@ class TopicLists:
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._watchable(message.topics_pattern)
         session = connection.session
-        opening = sum(kind == "watcher" for kind, _ in session.opening)
-        # The one that is asked for is among those that are being opened.
+        # The one that is asked for is among those that are being opened; others may be open
+        # already, and wait for their list.
+        opening = sum(
+            kind == "watcher" and each not in session.watchers for kind, each in session.opening
+        )
         if len(session.watchers) + opening > WATCHERS_MAX:
             raise NotAllowed(f"A connection has at most {WATCHERS_MAX} topic list watchers.")
         text = message.topics_pattern

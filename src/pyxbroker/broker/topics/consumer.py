@@ -79,6 +79,10 @@ class Consumer(ConsumerState):
         cost, self.cost = self.cost, 0
         self.connection.session.memory.release(cost)
 
+    def leave(self) -> None:
+        """Its connection is closed; a second call changes nothing."""
+        self.subscription.remove_consumer(self)
+
     def rates(self) -> ConsumerRates:
         """What it got and did, per second, lately."""
         now = self.subscription.topic.loop.time()
@@ -118,6 +122,7 @@ class Consumer(ConsumerState):
             self._answer_ack(request_id, TooManyRequests.code, TOO_MANY_PARTS.format(forgotten))
             return
         durable = self.subscription.persist()
+        self.connection.ack_begun()
         durable.add_done_callback(lambda future: self._on_ack_durable(future, request_id))
 
     def on_redeliver(self, positions: list[tuple[int, int]], epoch: int | None) -> bool:
@@ -127,6 +132,7 @@ class Consumer(ConsumerState):
         return not self.closed and self.subscription.redeliver(self, positions, epoch)
 
     def _on_ack_durable(self, future: asyncio.Future[None], request_id: int) -> None:
+        self.connection.ack_ended()
         error = future.exception()
         if error is None:
             self._answer_ack(request_id, None, "")

@@ -61,6 +61,10 @@ class Producer(ProducerState):
         if ids:
             self.connection.session.memory.take_over(ids * CLOSED_PRODUCER_BYTES)
 
+    def leave(self) -> None:
+        """Its connection is closed; a second call changes nothing."""
+        self.topic.remove_producer(self)
+
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with all SENDs that it brought, in order."""
         try:

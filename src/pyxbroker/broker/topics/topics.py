@@ -16,6 +16,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -113,7 +114,7 @@ class Topics:
     def _begin(
         self, name: TopicName, opening: Coroutine[Any, Any, Topic], create: bool
     ) -> Future[Topic]:
-        future = asyncio.ensure_future(opening)
+        future = asyncio.ensure_future(paced(opening))
         self._opening[name] = (future, create)
         future.add_done_callback(lambda _: self._opening.pop(name, None))
         return future
