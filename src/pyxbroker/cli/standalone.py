@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker import __version__
+from pyxbroker.base.collector import Collector
 from pyxbroker.base.log import configure, get_logger, write_repeated
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail, no_such
@@ -208,8 +209,7 @@ async def _serve_until_stopped(
 ) -> None:
     _print_banner(config, data_directory, service)
     await service.broker.import_late()
-    gc.freeze()
-    gc.enable()
+    Collector(asyncio.get_running_loop().call_soon_threadsafe)
     _keep_writing_counts()
     failed = asyncio.ensure_future(_wait_failed(config, service))
     await _first_of(failed, stopping)

@@ -168,10 +168,16 @@ class Dispatcher:
             self.subscription.on_defect(error)
 
     def abandon(self) -> None:
-        """Another dispatcher takes its place: this one does nothing any more."""
+        """Another dispatcher takes its place: this one does nothing any more, and no ring of
+        references keeps it until the collector comes.
+        """
         self._abandoned = True
         self.source.unwatch(self.wake)
-        self.redelivery.stop()
+        if self.trouble is not None:
+            self.trouble.forget()
+            self.trouble = None
+        self.redelivery.retire()
+        self.limits.retire()
 
     def _go_on_later(self) -> None:
         """Others have their turn first."""

@@ -72,7 +72,7 @@ class Failover(FromMark):
         self._chooser.active = None
         self._dispatcher.rewind()
         if self._chosen is None:
-            self.stop()
+            self._stop()
             return
         delay_s = self._topic.policies.failover_delay_s
         if delay_s <= 0:
@@ -81,7 +81,11 @@ class Failover(FromMark):
             turn = self._topic.turn
             self._switching = self._topic.loop.call_later(delay_s, turn.run, self._switch)
 
-    def stop(self) -> None:
+    def retire(self) -> None:
+        super().retire()
+        self._stop()
+
+    def _stop(self) -> None:
         if self._switching is not None:
             self._switching.cancel()
             self._switching = None

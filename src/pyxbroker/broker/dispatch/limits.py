@@ -32,6 +32,10 @@ class Limits:
         self._limited = False
         self._stopped = False
 
+    def retire(self) -> None:
+        """Their dispatcher does nothing any more."""
+        del self._dispatcher
+
     def hold_for(self, consumer: Consumer) -> None:
         """What a consumer has unacknowledged counts from now on."""
         consumer.set_unacked_max(self._dispatcher.topic.policies.unacked_per_consumer_max)

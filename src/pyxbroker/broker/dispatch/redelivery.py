@@ -36,8 +36,9 @@ class FromMark:
         self._holders.sole = None
         self._dispatcher.rewind()
 
-    def stop(self) -> None:
-        """Nothing comes again by itself any more."""
+    def retire(self) -> None:
+        """Its dispatcher does nothing any more, and nothing comes again by itself."""
+        del self._dispatcher
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         """A consumer has acknowledged entries one by one; the cursor knows it already."""
@@ -83,9 +84,9 @@ class OneByOne(FromMark):
             self._dispatcher.rewind()
         self._holders.remove(consumer)
 
-    def stop(self) -> None:
-        if self.replay.delayed is not None:
-            self.replay.delayed.stop()
+    def retire(self) -> None:
+        super().retire()
+        self.replay.retire()
 
     def on_acknowledged(self, consumer: Consumer, run: AckRun) -> None:
         for other in self._holders.settle(run, consumer, self._dispatcher.acks, self.counts):

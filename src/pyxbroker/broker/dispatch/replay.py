@@ -42,6 +42,13 @@ class Replay:
             self.delayed = DelayedDelivery(self._topic, self._wake)
             self.delayed_index = self.delayed.index
 
+    def retire(self) -> None:
+        """Nobody is woken any more; what was set aside is read again by who comes next."""
+        if self.delayed is not None:
+            self.delayed.stop()
+        self.delayed = self.delayed_index = None
+        del self._wake
+
     @property
     def delayed_entries(self) -> int:
         """Entries that are known and not due yet."""

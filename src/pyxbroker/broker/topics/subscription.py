@@ -174,13 +174,15 @@ class Subscription:
                 )
             self.dispatcher.add_consumer(consumer)
             return
-        dispatcher = self.dispatcher
+        former = dispatcher = self.dispatcher
         if kind is not self.kind or not dispatcher.is_kept:
             dispatcher.rewind()
             dispatcher = DISPATCHERS[kind](self, consumer.key_shared)
         dispatcher.add_consumer(consumer)
         self.kind = kind
         self.dispatcher = dispatcher
+        if dispatcher is not former:
+            former.abandon()
 
     def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""

@@ -1,0 +1,123 @@
+"""What the garbage collector looks at while a broker runs, and that clients leave it nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from one_broker import TOPIC, Broker
+from pyxbroker.base import collector
+from pyxbroker.base.collector import Collector
+from pyxbroker.proto import PulsarApi as pb
+
+LATER: list[Callable[[], None]] = []
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
+    monkeypatch.setattr(collector, "ROUNDS_MIN", 3)
+    LATER.clear()
+    made = Collector(LATER.append)
+    yield made
+    made.stop()
+
+
+class Ring:
+    def __init__(self) -> None:
+        self.self = self
+
+
+def rings() -> int:
+    return sum(isinstance(each, Ring) for each in gc.get_objects())
+
+
+def test_what_survived_is_not_looked_at_again(policy: Collector) -> None:
+    kept = [[] for _ in range(50_000)]  # type: list[list[int]]
+    gc.collect()
+    seen: list[int] = []
+    gc.callbacks.append(lambda phase, info: seen.append(len(gc.get_objects())))
+    try:
+        gc.collect()
+    finally:
+        gc.callbacks.pop()
+    assert seen[0] < 5_000
+    assert len(kept) == 50_000
+
+
+def test_a_ring_that_is_young_is_freed(policy: Collector) -> None:
+    Ring()
+    assert rings() == 1
+    gc.collect()
+    assert rings() == 0
+
+
+def test_a_ring_that_was_set_aside_is_freed_when_the_objects_have_doubled(
+    policy: Collector,
+) -> None:
+    ring = Ring()
+    gc.collect()  # set aside while it is in use
+    del ring
+    gc.collect()
+    assert LATER == []
+    gc.collect()
+    assert [policy.collect_all] == LATER
+    before = gc.get_freeze_count()
+    policy.collect_all()
+    gc.unfreeze()
+    assert rings() == 0
+    assert before > 10_000
+
+
+def test_all_is_looked_at_once_for_each_doubling(
+    policy: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collector, "YOUNG", 1)
+    monkeypatch.setattr(collector, "MIDDLE", 1)
+    monkeypatch.setattr(collector, "OLD", 10_000)
+    policy.collect_all()
+    rounds = gc.get_freeze_count() // 10_000
+    assert rounds > 3
+    for _ in range(rounds - 1):
+        gc.collect()
+    assert LATER == []
+    gc.collect()
+    assert len(LATER) == 1
+
+
+@pytest.mark.parametrize("kind", ["Exclusive", "Shared", "Failover", "Key_Shared"])
+def test_clients_that_come_and_go_leave_no_rings(tmp_path: Path, kind: str) -> None:
+    async def one(broker: Broker, topic: str) -> None:
+        client = await broker.client()
+        await client.request(
+            pb.CommandProducer(topic=topic, producer_id=1, request_id=0), "producer_success"
+        )
+        sub_type = getattr(pb.CommandSubscribe, kind)
+        await client.subscribe(topic=topic, subType=sub_type)
+        client.far.close()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert client.connection not in broker.node.connections.live
+        broker.clients.remove(client)
+
+    async def run() -> None:
+        async with Broker(tmp_path) as broker:
+            await one(broker, TOPIC)
+            gc.collect()
+            gc.disable()
+            try:
+                for number in range(10):
+                    await one(broker, f"{TOPIC}-{number % 3}")
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                left = [type(each).__module__ for each in gc.garbage]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            assert [name for name in left if name.startswith("pyxbroker")] == []
+
+    asyncio.run(run())
