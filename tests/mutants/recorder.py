@@ -41,7 +41,7 @@ class Recorder:
         start = time.monotonic()
         result = yield
         seconds = time.monotonic() - start
-        sys.setprofile(None)
+        sys.settrace(None)
         calls = {(code.co_filename, code.co_firstlineno) for code in self._seen.values()}
         record = {
             "test": item.nodeid,

@@ -92,7 +92,7 @@ def line_of(row: dict[str, Any]) -> str:
     elif row["what"] == NOT_COMPILED:
         found = "does not compile, another one is drawn"
     else:
-        found = f"SURVIVED ({row['stages']})"
+        found = f"SURVIVED ({row['stages'] or 'no test calls it'})"
     what = row["name"] or row["operator"]
     return f"{row['id']}  {where:<48}  {what:<20}  {found}  [{row['seconds']:.0f} s]"
 

@@ -48,6 +48,7 @@ class Tree:
         self._run_id = f"{os.getpid()}-{number}"
         self._pristine = place.parent / f"{place.name}-built"
         self._compiler = place.parent / f"{place.name}-cc"
+        self._output = place.parent / f"{place.name}-output.txt"
         self._mutant: Mutant | None = None
         self._original = ""
         self._times = (0, 0)
@@ -120,6 +121,7 @@ class Tree:
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "PYXBROKER_COMMAND": f"{sys.executable} -m pyxbroker",
             "NATIVE_TESTS_OUT": str(self.place / "build" / "native-tests"),
+            "PYTEST_ADDOPTS": f"--basetemp={self.place}-tmp",
             "MUTANTS_RUN": self._run_id,
         }
 
@@ -128,36 +130,47 @@ class Tree:
     ) -> Run:
         """Runs a command in the copy; nothing that it started is left."""
         start = time.monotonic()
-        process = subprocess.Popen(
-            ["sh", "-c", LIMITED, "sh", *command],
-            cwd=self.place,
-            env=self.environment() | (changes or {}),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        # Into a file: what is left of a mutant may hold a pipe open.
+        with self._output.open("wb") as output:
+            process = subprocess.Popen(
+                ["sh", "-c", LIMITED, "sh", *command],
+                cwd=self.place,
+                env=self.environment() | (changes or {}),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         status: int | None
         try:
-            output, _ = process.communicate(timeout=seconds_max)
-            status = process.returncode
+            status = process.wait(seconds_max)
         except subprocess.TimeoutExpired:
-            self._end_all()
-            output, _ = process.communicate()
             status = None
         self._end_all()
-        return Run(status, output.decode(errors="replace"), time.monotonic() - start)
+        process.wait()
+        text = self._output.read_text(errors="replace")
+        return Run(status, text, time.monotonic() - start)
 
     def compiler(self) -> dict[str, str]:
         return {"CC": str(self._compiler)}
 
     def _end_all(self) -> None:
-        """Ends what this tree started, wherever it went: it has our mark in its environment."""
+        """Ends what this tree started, wherever it went, and waits until it is gone."""
+        while marked := self._marked():
+            for process in marked:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.01)
+
+    def _marked(self) -> list[int]:
+        """Processes with our mark in their environment."""
         mark = f"MUTANTS_RUN={self._run_id}".encode()
+        found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if mark in (folder / "environ").read_bytes().split(b"\0"):
-                    os.kill(int(folder.name), signal.SIGKILL)
+                    found.append(int(folder.name))
+        return found
 
 
 def module_of(mutant: Mutant) -> str:
