@@ -9,6 +9,7 @@ status is 1 when a mutant survives that is not listed in kept.py.
 from __future__ import annotations
 
 import argparse
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -80,6 +81,8 @@ class Work:
 
 def main() -> int:
     options = parse_options()
+    # A shell lets its background jobs ignore it, and tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     BUILD.mkdir(parents=True, exist_ok=True)
     results = Results(BUILD / f"seed-{options.seed}.json")
     work = Work(options, results)

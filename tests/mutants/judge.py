@@ -19,6 +19,7 @@ from mutants.trees import Run, Tree
 
 KILLED, SURVIVED, NOT_COMPILED = "killed", "survived", "did not compile"
 NATIVE_TESTS = ("sh", "tests/native/build.sh", "plain")
+NO_TEST = "no_test_has_this_name"
 NATIVE_BUILD_SECONDS_MAX = 600
 NOT_IN_NATIVE_TESTS = ("module.c", "module_faults.c")
 FALSE_ALARMS_MAX = 5
@@ -58,10 +59,10 @@ class Judge:
     def prepare(self) -> None:
         """Builds the tests in C, and sees how long they take when nothing is broken."""
         compiler = self._tree.compiler()
-        for _ in range(2):
-            run = self._tree.run(NATIVE_TESTS, NATIVE_BUILD_SECONDS_MAX, compiler)
-            if run.status != 0:
-                raise SystemExit(f"mutants: the tests in C fail as they are:\n{run.output[-4000:]}")
+        self._tree.run([*NATIVE_TESTS, NO_TEST], NATIVE_BUILD_SECONDS_MAX, compiler)
+        run = self._tree.run(NATIVE_TESTS, NATIVE_BUILD_SECONDS_MAX, compiler)
+        if run.status != 0:
+            raise SystemExit(f"mutants: the tests in C fail as they are:\n{run.output[-4000:]}")
         self._native_seconds_max = 60 + 4 * run.seconds
 
     def judge(self, mutant: Mutant) -> Outcome:
@@ -106,7 +107,7 @@ class Judge:
 
     def _native(self) -> Outcome | None:
         compiler = self._tree.compiler()
-        run = self._tree.run(NATIVE_TESTS, self._native_seconds_max, compiler)
+        run = self._tree.run(NATIVE_TESTS, self._native_seconds_max, compiler, "FAILED ")
         if run.status == 0:
             return None
         failed = re.search(r"^FAILED +(.*)$", run.output, re.MULTILINE)

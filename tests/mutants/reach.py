@@ -23,7 +23,7 @@ RECORD_SECONDS_MAX = 3600
 # They look at the text of the tree, and notice no bug or any change, or take too long.
 NO_JUDGES = ("test_tidy.py", "test_native_arrows.py", "test_package.py", "test_mutants.py")
 
-# The tests of each compiled module, the nearest first, without `tests/test_` and `.py`.
+# The tests that are near each compiled module, without `tests/test_` and `.py`.
 CYTHON = {
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
     "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch",
@@ -155,7 +155,7 @@ class Reach:
         module = Path(mutant.path).stem
         words = C if mutant.language == "c" else CYTHON.get(module, module)
         files = [f"tests/test_{word}.py" for word in words.split()]
-        return [each for each in files if each in self._files]
+        return self._quickest_first(each for each in files if each in self._files)
 
     def _callers_of(self, mutant: Mutant) -> set[str]:
         if self.is_exact(mutant):
@@ -186,8 +186,10 @@ class Reach:
 
     def rest(self, near: Iterable[str]) -> list[str]:
         """All test files that are not asked as a whole already, the quickest first."""
-        left = set(self._files) - set(near)
-        return sorted(left, key=lambda file: self.seconds_of([file]))
+        return self._quickest_first(set(self._files) - set(near))
+
+    def _quickest_first(self, files: Iterable[str]) -> list[str]:
+        return sorted(files, key=lambda file: (self.seconds_of([file]), file))
 
     def seconds_of(self, selection: Iterable[str]) -> float:
         """How long tests, or whole files, take when nothing is broken."""

@@ -19,6 +19,7 @@ from mutants.draw import Mutant
 BUILT = ("src/pyxbroker/*.so", "src/pyxbroker/proto/descriptors.bin", "build/*.txt")
 BUILT_FOLDERS = ("build/cython", "build/temp.*", "build/native-tests/plain")
 BUILD_SECONDS_MAX = 600
+POLL_SECONDS = 0.5
 # A mutant may ask for memory, or write, without end: KiB, and blocks of 512 bytes.
 LIMITED = f'ulimit -v {12 << 20}; ulimit -f {4 << 20}; ulimit -c 0; exec "$@"'
 # Mutants are compiled in half the time that -O3 takes, and may have variables that nobody uses. An
@@ -35,7 +36,7 @@ exec {compiler} "$@" -O1 -g0 -w
 
 
 class Run(NamedTuple):
-    """How a command ended; None: it was ended when its time was over."""
+    """How a command ended; None: it did not, and was ended."""
 
     status: int | None
     output: str
@@ -126,9 +127,13 @@ class Tree:
         }
 
     def run(
-        self, command: Sequence[str], seconds_max: float, changes: dict[str, str] | None = None
+        self,
+        command: Sequence[str],
+        seconds_max: float,
+        changes: dict[str, str] | None = None,
+        until: str = "",
     ) -> Run:
-        """Runs a command in the copy; nothing that it started is left."""
+        """Runs a command in the copy, or until it writes a text; nothing that it starts stays."""
         start = time.monotonic()
         # Into a file: what is left of a mutant may hold a pipe open.
         with self._output.open("wb") as output:
@@ -141,11 +146,13 @@ class Tree:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        status: int | None
-        try:
-            status = process.wait(seconds_max)
-        except subprocess.TimeoutExpired:
-            status = None
+        status: int | None = None
+        while time.monotonic() - start < seconds_max:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(POLL_SECONDS)
+                break
+            if until and until in self._output.read_text(errors="replace"):
+                break
         self._end_all()
         process.wait()
         text = self._output.read_text(errors="replace")
