@@ -4,6 +4,7 @@ whose tests are known to notice something, or not.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from mutants.operators import OPERATORS, WORDS, edits
 from mutants.reach import Reach
 from mutants.results import Results, table, unlisted
 from mutants.sources import Source
-from mutants.trees import Run, Tree
+from mutants.trees import Run, Stopped, Tree
 
 PYTHON = '''"""A text with 3 < 4 in it."""
 LINES_MAX = 7
@@ -302,6 +303,15 @@ def test_what_never_ends_is_ended_with_all_that_it_started(tmp_path: Path) -> No
     for process in run.output.split():
         status = Path(f"/proc/{process}/status")
         assert not status.exists() or "zombie" in status.read_text()
+
+
+def test_a_run_that_is_cut_says_nothing_about_the_mutant(tmp_path: Path) -> None:
+    tree = Tree(tmp_path)
+    timer = threading.Timer(0.5, tree.stop)
+    timer.start()
+    with pytest.raises(Stopped):
+        tree.run(["sleep", "600"], 60.0)
+    timer.join()
 
 
 def test_the_first_failure_is_found_in_what_pytest_says() -> None:

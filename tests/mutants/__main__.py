@@ -83,6 +83,7 @@ def main() -> int:
     options = parse_options()
     # A shell lets its background jobs ignore it, and tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     BUILD.mkdir(parents=True, exist_ok=True)
     results = Results(BUILD / f"seed-{options.seed}.json")
     work = Work(options, results)
@@ -118,8 +119,12 @@ def _judge_all(options: argparse.Namespace, results: Results, work: Work) -> Non
                 work.again(mutant)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        for done in [pool.submit(judge_some, tree) for tree in trees]:
-            done.result()
+        try:
+            for done in [pool.submit(judge_some, tree) for tree in trees]:
+                done.result()
+        finally:
+            for tree in trees:
+                tree.stop()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ exec {compiler} "$@" -O1 -g0 -w
 """
 
 
+class Stopped(Exception):
+    """The run was cut, and what a command said is nothing to go by."""
+
+
 class Run(NamedTuple):
     """How a command ended; None: it did not, and was ended."""
 
@@ -51,6 +55,7 @@ class Tree:
         self._compiler = place.parent / f"{place.name}-cc"
         self._output = place.parent / f"{place.name}-output.txt"
         self._mutant: Mutant | None = None
+        self._is_stopped = False
         self._original = ""
         self._times = (0, 0)
 
@@ -147,7 +152,7 @@ class Tree:
                 start_new_session=True,
             )
         status: int | None = None
-        while time.monotonic() - start < seconds_max:
+        while time.monotonic() - start < seconds_max and not self._is_stopped:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(POLL_SECONDS)
                 break
@@ -155,8 +160,15 @@ class Tree:
                 break
         self._end_all()
         process.wait()
+        if self._is_stopped:
+            raise Stopped
         text = self._output.read_text(errors="replace")
         return Run(status, text, time.monotonic() - start)
+
+    def stop(self) -> None:
+        """Whoever runs a command has Stopped. Any thread."""
+        self._is_stopped = True
+        self._end_all()
 
     def compiler(self) -> dict[str, str]:
         return {"CC": str(self._compiler)}
