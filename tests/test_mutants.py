@@ -322,6 +322,7 @@ def test_the_first_failure_is_found_in_what_pytest_says() -> None:
         "tests/test_a.py::test_two[x y]",
         "time is over",
     )
+    lines += "Fatal Python error: Segmentation fault\n\nCurrent thread\n"
     assert first_failure(Run(-11, lines, 1.0)) == ("tests/test_a.py::test_two[x y]", "signal 11")
     with pytest.raises(RuntimeError, match="ended with 4"):
         first_failure(Run(4, "usage", 1.0))

@@ -4,7 +4,6 @@ operator its weight, however many places it has.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import random
 import threading
@@ -44,8 +43,8 @@ class Mutant:
 
     @property
     def diff(self) -> str:
-        lines = difflib.ndiff(self.before.splitlines(), self.after.splitlines())
-        return "\n".join(each.rstrip() for each in lines if each[0] in "+-")
+        before = [f"- {each}" for each in self.before.splitlines()]
+        return "\n".join([*before, *(f"+ {each}" for each in self.after.splitlines())])
 
 
 def mutant_of(source: Source, edit: Edit, name: str = "") -> Mutant:

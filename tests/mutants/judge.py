@@ -32,7 +32,7 @@ DEEP = (
 DEEP_SECONDS_MAX = 1800
 
 RESULT = re.compile(r"^(\S+\.py::.+?) (PASSED|FAILED|ERROR)\b", re.MULTILINE)
-STARTED = re.compile(r"^(\S+\.py::.+?) *$", re.MULTILINE)
+STARTED = re.compile(r"^(\S+\.py::.+?) *(?:Fatal Python error.*)?$", re.MULTILINE)
 NOT_IMPORTED = re.compile(r"^(?:ERROR|_+ ERROR) collecting (\S+)|^ERROR (tests/\S+)", re.MULTILINE)
 
 

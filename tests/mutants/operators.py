@@ -153,6 +153,8 @@ def _dropped_sync(source: Source, statement: Statement) -> Iterator[Edit]:
         first = index
         while first >= 2 and tokens[first - 1].text in (".", "->"):
             first -= 2
+        if tokens[first].kind != "name":
+            continue  # what is called is what another call returned
         if first > 0 and tokens[first - 1].text == "await":
             first -= 1
         if source.language == "c" and _is_definition(statement, first):
