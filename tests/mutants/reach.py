@@ -151,7 +151,7 @@ class Reach:
     def near(self, mutant: Mutant) -> list[str]:
         """The tests that are asked first, a file after the other, the quickest files first."""
         if mutant.language == "python":
-            return self._by_file(self._callers_of(mutant))
+            return self._by_file(self._callers_of(mutant), Path(mutant.path).stem)
         module = Path(mutant.path).stem
         words = C if mutant.language == "c" else CYTHON.get(module, module)
         files = [f"tests/test_{word}.py" for word in words.split()]
@@ -174,14 +174,16 @@ class Reach:
         last = mutant.function.split(".")[-1].lstrip("_")
         return mutant.language == "python" and bool(last) and not last[0].isupper()
 
-    def _by_file(self, tests: Iterable[str]) -> list[str]:
+    def _by_file(self, tests: Iterable[str], module: str) -> list[str]:
+        """The file that is named after the module first, then the quickest ones."""
         of_file: dict[str, list[str]] = defaultdict(list)
         for test in sorted(tests):
             of_file[test.split("::")[0]].append(test)
         for file, found in of_file.items():
             if file in found:
                 of_file[file] = [file]
-        order = sorted(of_file, key=lambda file: self.seconds_of(of_file[file]))
+        own = f"tests/test_{module}.py"
+        order = sorted(of_file, key=lambda file: (file != own, self.seconds_of(of_file[file])))
         return [test for file in order for test in _whole_tests(of_file[file])]
 
     def rest(self, near: Iterable[str]) -> list[str]:
