@@ -47,4 +47,14 @@ KEPT: list[Kept] = [
             self._answer(run, error)""",
         "answering a run does not change how many entries it has",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/ackset.pyx",
+        "LedgerBatches.__cinit__",
+        """        self.ids = EntryBitmap()
+        self.changed = EntryBitmap() if tracked else None""",
+        """        self.changed = EntryBitmap() if tracked else None
+        self.ids = EntryBitmap()""",
+        "two bitmaps that do not know each other are made",
+    ),
 ]
