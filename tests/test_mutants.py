@@ -350,6 +350,11 @@ def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:
     assert later.known(noticed, again=True) == KILLED
     assert later.known(missed, again=True) is None
     assert later.known(missed, again=False) == SURVIVED
+    assert [each["id"] for each in unlisted(later.rows())] == [missed.id]
+    # It was listed meanwhile.
+    reason = Kept(OPEN, missed.path, missed.function, missed.before, missed.after, "too rare")
+    later.known(missed, again=False, kept=reason)
+    assert unlisted(later.rows()) == []
 
 
 def test_what_is_equivalent_does_not_count(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ class Work:
             if kept is not None and kept.kind == EQUIVALENT:
                 self._drawing.again(mutant)
                 continue
-            known = self._results.known(mutant, self._again)
+            known = self._results.known(mutant, self._again, kept)
             if known is None:
                 return mutant
             if known == NOT_COMPILED:

@@ -25,13 +25,13 @@ class Results:
             self._found = json.loads(path.read_text())["mutants"]
         self._asked: dict[str, dict[str, Any]] = {}
 
-    def known(self, mutant: Mutant, again: bool) -> str | None:
+    def known(self, mutant: Mutant, again: bool, kept: Kept | None = None) -> str | None:
         """What became of it in an earlier run; with `again`, survivors are judged anew."""
         with self._lock:
             found = self._found.get(mutant.id)
             if found is None or (again and found["what"] == SURVIVED):
                 return None
-            self._asked[mutant.id] = found | {"line": mutant.line}
+            self._asked[mutant.id] = found | {"line": mutant.line, **_reason(kept)}
             return str(found["what"])
 
     def add(self, mutant: Mutant, outcome: Outcome, kept: Kept | None) -> dict[str, Any]:
@@ -45,8 +45,7 @@ class Results:
             "operator": mutant.operator,
             "diff": mutant.diff,
             **outcome.as_json(),
-            "kept": kept.kind if kept else "",
-            "reason": kept.reason if kept else "",
+            **_reason(kept),
         }
         with self._lock:
             self._found[mutant.id] = self._asked[mutant.id] = row
@@ -61,6 +60,10 @@ class Results:
         with self._lock:
             rows = [each for each in self._asked.values() if counts(each)]
         return sorted(rows, key=lambda each: (each["what"] != KILLED, each["file"], each["line"]))
+
+
+def _reason(kept: Kept | None) -> dict[str, str]:
+    return {"kept": kept.kind if kept else "", "reason": kept.reason if kept else ""}
 
 
 def counts(row: dict[str, Any]) -> bool:
