@@ -8,6 +8,8 @@ ARGS ?=
 SECONDS ?= 30
 ROUNDS ?= 10
 EVENTS ?= 1000
+SEED ?= 1
+COUNT ?= 200
 
 .DEFAULT_GOAL := help
 
@@ -78,6 +80,10 @@ interop: dev ## what needs a real ZooKeeper or another peer
 fuzz: dev ## every fuzz target for SECONDS (30) seconds
 	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
+
+.PHONY: mutants
+mutants: dev ## COUNT (200) bugs by SEED (1), planted in copies of the tree: do the tests notice? (ARGS='--only near')
+	PYTHONPATH=tests $(PY) -m mutants --seed $(SEED) --count $(COUNT) $(ARGS)
 
 .PHONY: torture
 torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits; EVENTS (1000) of a key storm

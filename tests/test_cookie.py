@@ -312,3 +312,31 @@ def test_an_io_error_while_the_cookie_is_read_is_waited_for(
     with pytest.raises(OSError, match="Input/output error") as refused:
         read_cookie(tmp_path)
     assert refused.value.filename == str(file)
+
+
+def test_what_is_set_aside_has_its_new_name_on_the_disk_before_anything_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut that took the new name back would put old entries beside new ledger ids."""
+    bookie, metadata = tmp_path / "bookie", tmp_path / "metadata"
+    parts = Layout(bookie, tmp_path / "j" / "journal", tmp_path / "l" / "ledgers", metadata)
+    for path in (bookie, parts.journal, parts.ledgers, metadata):
+        path.mkdir(parents=True)
+    (parts.ledgers / "0000000000000001.log").touch()
+    synced: dict[Path, list[str]] = {}
+
+    def sync(directory: Path) -> None:
+        directories.sync_directory(directory)
+        synced[directory] = sorted(each.name for each in directory.glob("*.lost-*"))
+
+    monkeypatch.setattr("pyxbroker.bookie.layout.sync_directory", sync)
+    cookie, losses = parts.accept_losses()
+    assert cookie is None and len(losses) == 5
+    aside = {
+        directory: [name.split(".")[0] for name in found] for directory, found in synced.items()
+    }
+    assert aside == {
+        tmp_path: ["bookie", "metadata"],
+        parts.journal.parent: ["journal"],
+        parts.ledgers.parent: ["ledgers"],
+    }

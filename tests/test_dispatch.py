@@ -80,6 +80,17 @@ def test_each_entry_is_a_header_and_its_stored_bytes(tmp_path: Path) -> None:
     delivering(tmp_path, entries, scenario)
 
 
+def test_what_another_broker_has_put_in_front_stays_with_brokers(tmp_path: Path) -> None:
+    entries = [entry(b"one"), entry(b"x" * 5000), entry(b"three")]
+    front = wire.BROKER_ENTRY_METADATA_MAGIC + (4).to_bytes(4, "big") + b"\x08\x01\x10\x02"
+
+    async def scenario(side: Served, batch: EntryBatch) -> None:
+        assert consumer(side, 100).deliver(batch, 0, 3, NOTHING_ACKED, {}, []) == 3
+        assert [payload for _, payload in await delivered(side)] == entries
+
+    delivering(tmp_path, [front + entries[0], front + entries[1], entries[2]], scenario)
+
+
 def test_delivery_stops_when_permits_are_used_up_and_a_batch_may_overdraw_them(
     tmp_path: Path,
 ) -> None:

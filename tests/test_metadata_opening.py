@@ -11,8 +11,10 @@ import pytest
 from metadata_backends import coroutine_test
 from pyxbroker.metadata import damage, database, embedded_files
 from pyxbroker.metadata.change_log import HEAD_BYTES, read_file
+from pyxbroker.metadata.copies import Copies
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.findings import Severity
+from pyxbroker.metadata.opening import Opening
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
 from test_metadata_flips import Content, content, fill, read
 
@@ -196,6 +198,31 @@ async def test_a_page_that_is_damaged_at_run_time_is_repaired_for_its_reader(
     assert found == expected
     assert [each.severity for each in store.findings] == [Severity.REPAIRED]
     await store.close()
+
+
+@pytest.mark.parametrize("is_log_behind", [False, True])
+@coroutine_test
+async def test_a_change_log_that_lacks_changes_makes_up_for_no_damage(
+    tmp_path: Path, is_log_behind: bool
+) -> None:
+    """It could not be written any more, so what it says last may be older than what was there."""
+    await crashed(tmp_path)
+    path = tmp_path / "live" / "metadata" / "metadata.db"
+    at = path.read_bytes().index(b"/managed-ledgers") // 4096 * 4096
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 64)
+    copies = Copies(tmp_path / "live" / "metadata.copies")
+    opening = Opening(path, copies, "a page is damaged", is_log_behind)
+    opening.look()
+    try:
+        if is_log_behind:
+            with pytest.raises(CorruptStore, match="not complete"):
+                opening.plan()
+        else:
+            assert "/last" in opening.plan()[0].state.nodes
+    finally:
+        opening.close_database()
 
 
 FORMAT_1 = """

@@ -236,6 +236,30 @@ async def test_logs_are_synced_and_folded_under_a_steady_stream_of_commits(
     await store.close()
 
 
+@coroutine_test
+async def test_a_store_that_was_idle_for_long_waits_for_a_pause_before_it_folds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is overdue is so since the first commit that is not folded in, not since the start."""
+    monkeypatch.setattr(upkeep, "OVERDUE_S", 60)
+    monkeypatch.setattr(upkeep, "CHECKPOINT_IDLE_S", 60)
+    done: list[str] = []
+    for name in ("sync_log", "checkpoint"):
+        monkeypatch.setattr(Tree, name, noting(done, name, getattr(Tree, name)))
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    store._upkeep._unfolded_since -= 3600
+    for _ in range(2 * upkeep.COMMITS_PER_CHECKPOINT):
+        await store.put("/n", b"")
+    await until(lambda: "sync_log" in done)
+    await store.put("/n", b"")  # Its thread has done what was due.
+    assert "checkpoint" not in done
+    monkeypatch.setattr(upkeep, "CHECKPOINT_IDLE_S", 0)
+    await store.put("/n", b"")
+    await until(lambda: "checkpoint" in done)
+    await store.close()
+
+
 def noting(done: list[str], name: str, method: Callable[[Tree], None]) -> Callable[[Tree], None]:
     def noted(tree: Tree) -> None:
         done.append(name)

@@ -78,6 +78,20 @@ def test_it_waits_for_the_disk(
     assert "it went well after all" in events
 
 
+def test_how_often_it_was_tried_again_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pyxbroker.ledger")
+    failures: list[Exception] = [Unavailable("the store is away")] * 2
+
+    async def question() -> str:
+        if failures:
+            raise failures.pop()
+        return "answer"
+
+    assert asyncio.run(patience.Patience("opening").ask(question)) == "answer"
+    told = [getattr(each, "fields", {}).get("tries") for each in caplog.records]
+    assert told == [None, 2]
+
+
 def test_it_waits_for_a_disk_that_fails_below_the_storage(tmp_path: Path) -> None:
     async def scenario(node: Node, positions: Positions) -> None:
         node.faults.rule("pread", ".log", errno=errno.EIO)
