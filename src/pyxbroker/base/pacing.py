@@ -48,9 +48,13 @@ class Pace:
         return not self._lines and self._spent_s < self._budget_s
 
     def spend(self, seconds: float) -> None:
-        """A step was made in this turn."""
+        """A step was made. What earlier turns left of their time is not given to this one, but a turn
+        is asked for only when the time is over: it is a look at all sockets, and most clients ask
+        for little.
+        """
         self._spent_s += seconds
-        self._schedule()
+        if self._spent_s >= self._budget_s:
+            self._schedule()
 
     def enqueue(self, line: Line) -> None:
         """Somebody waits in a line that nobody waited in."""
@@ -81,7 +85,7 @@ class Pace:
                     {"message": "what waited for its turn failed", "exception": error}
                 )
             self._spent_s = clock() - began
-        if lines or self._spent_s:
+        if lines or self._spent_s >= self._budget_s:
             self._schedule()
 
 
