@@ -48,9 +48,8 @@ class Pace:
         return not self._lines and self._spent_s < self._budget_s
 
     def spend(self, seconds: float) -> None:
-        """A step was made. What earlier turns left of their time is not given to this one, but a turn
-        is asked for only when the time is over: it is a look at all sockets, and most clients ask
-        for little.
+        """A step was made. A turn is asked for only when the time is over, so what earlier turns
+        took counts in this one: each is a look at all sockets, and most clients ask for little.
         """
         self._spent_s += seconds
         if self._spent_s >= self._budget_s:
