@@ -3,9 +3,9 @@
 What lives long here (topics, subscriptions, connections) is many objects, which are freed by their
 reference counts: nothing that a client leaves behind is a ring. The collector's own rule looks at
 all objects again whenever they have grown by a quarter: 10 ms for each 100,000. Instead what has
-survived is set aside (gc.freeze), so a collection costs what was made since the one before it. Only
-when the objects have doubled are those that were set aside looked at too: rings that a defect made
-cannot take more than half of the memory.
+survived is set aside (gc.freeze), so a collection costs what was made since the one before it. What
+was set aside is looked at too, at the price of such a turn, once that many objects were found in
+rings among the young: somebody makes rings then, and there will be old ones as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 YOUNG = 700  # objects more than before: a collection of the youngest
 MIDDLE = 10  # of those: one of what survived them
 OLD = 4  # of those: one of all that is not set aside, some 28,000 objects or 3 ms
-ROUNDS_MIN = 20  # of those, before what was set aside is looked at
+FOUND_MAX = 200_000  # objects in rings, some 20 MiB, before what was set aside is looked at
 
 
 class Collector:
@@ -27,8 +27,8 @@ class Collector:
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later
-        self._rounds = 0
-        self._rounds_max = ROUNDS_MIN
+        self._found = 0
+        self._is_due = False
         self._former = gc.get_threshold()
         gc.freeze()
         gc.set_threshold(YOUNG, MIDDLE, OLD)
@@ -42,16 +42,18 @@ class Collector:
         gc.unfreeze()
 
     def _on_collection(self, phase: str, info: dict[str, int]) -> None:
-        if phase != "stop" or info["generation"] < 2:
+        if phase != "stop":
             return
-        gc.freeze()
-        self._rounds += 1
-        if self._rounds == self._rounds_max:
+        self._found += info["collected"]
+        if info["generation"] == 2:
+            gc.freeze()
+        if self._found >= FOUND_MAX and not self._is_due:
+            self._is_due = True
             self._later(self.collect_all)
 
     def collect_all(self) -> None:
-        """Looks at everything; the next time is when there is twice as much."""
+        """Looks at everything, also at what was set aside."""
         gc.unfreeze()
         gc.collect()  # which sets aside what survives
-        self._rounds = 0
-        self._rounds_max = max(ROUNDS_MIN, gc.get_freeze_count() // (YOUNG * MIDDLE * OLD))
+        self._found = 0
+        self._is_due = False
