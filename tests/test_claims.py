@@ -377,8 +377,9 @@ def trouble_of(reference: str) -> str | None:
     if found := MODULE.fullmatch(reference):
         return trouble_of_module(*found.groups())
     if found := VERB.fullmatch(reference):
+        arguments = re.sub(r"\w+='[^']*'", "", found[2])
         verbs = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        wanted = [found[1], *re.findall(r"(?<= )[a-z]+(?![\w=])", found[2].partition("  ")[0])]
+        wanted = [found[1], *re.findall(r"(?<= )[a-z]+(?![\w=])", arguments.partition("  ")[0])]
         unknown = [verb for verb in wanted if verb not in verbs]
         return f"make has no {unknown[0]}" if unknown else None
     if found := NAMED_TEST.fullmatch(reference):
