@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import quote_plus, unquote_plus
+
+# Nearly all names are written as they are, and a new topic has many.
+_is_plain = re.compile(r"[A-Za-z0-9.*_-]*").fullmatch
 
 
 def encode(name: str) -> str:
     """A name as one path element, by the rules of Java's URLEncoder with UTF-8."""
+    if _is_plain(name):
+        return name
     return quote_plus(name, safe="*", errors="replace").replace("~", "%7E")
 
 
 def decode(name: str) -> str:
     """The inverse of `encode`."""
-    return unquote_plus(name)
+    return unquote_plus(name) if "%" in name or "+" in name else name
