@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 PYTEST := $(PY) -m pytest -q
 ARGS ?=
-SECONDS ?= 30
+SECONDS ?= 20
 ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
@@ -48,7 +48,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
 # line is the last one. Peers that are missing are failures, not skips.
 .PHONY: test
-test: goclient checks fuzz torture benchshort ## all tests, about a quarter of an hour
+test: goclient checks asanshort fuzz torture benchshort ## all tests, less than half an hour
 	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
 
 # Each of the two keeps one core busy for long.
@@ -77,7 +77,7 @@ interop: dev ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
 
 .PHONY: fuzz
-fuzz: dev ## every fuzz target for SECONDS (30) seconds
+fuzz: dev ## every fuzz target for SECONDS (20) seconds
 	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
 	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
 
@@ -107,7 +107,7 @@ ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=det
     $(PYTEST) -s -m 'not interop and not slow'
 # The tests of what is compiled: two minutes on two cores.
 COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers commands connection delayed \
-    dispatch_models entry frames hostile_records key_shared quorum storage turn))
+    dispatch_models entry frames hostile_records key_shared long_commands quorum selectors storage turn))
 
 .PHONY: asan-build
 asan-build: dev
