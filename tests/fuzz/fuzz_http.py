@@ -14,6 +14,7 @@ requests: made ones with parts that are wrong, or bytes as they are. Held to:
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import driver
@@ -23,6 +24,7 @@ with driver.guided("pyxbroker.admin"):
     from pyxbroker.admin.errors import HttpError
     from pyxbroker.admin.request_parser import END, End, Head, RequestParser, State
     from pyxbroker.admin.response import Response
+    from pyxbroker.base import pacing
 
 import h11
 
@@ -202,6 +204,8 @@ class Server:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.tasks: set[asyncio.Task[None]] = set()
+        # What an input does must not depend on the machine.
+        self._pace = pacing.Pace(math.inf)
         self.heads: list[tuple[str, str]] = []
 
     def admit(self, connection: Any) -> bool:
@@ -210,8 +214,11 @@ class Server:
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""
 
-    def spawn(self, answering: Any) -> None:
-        task = self.loop.create_task(answering)
+    def line(self) -> pacing.Line:
+        return self._pace.line()
+
+    def spawn(self, answering: Any, line: pacing.Line) -> None:
+        task = self.loop.create_task(pacing.paced(answering, line))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
