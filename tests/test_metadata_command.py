@@ -165,11 +165,16 @@ def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, An
 
 def test_ctrl_c_at_the_question_changes_nothing(data: Path) -> None:
     before = {*data.rglob("*")}
-    process = subprocess.Popen(
-        [*COMMAND, "metadata", "restore", "--data", str(data)],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    # Where the tests run in the background a shell has it ignored, which a process inherits.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(
+            [*COMMAND, "metadata", "restore", "--data", str(data)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert process.stderr is not None
     asked = b""
     while not asked.endswith(b"[y/N]: "):
