@@ -107,14 +107,16 @@ class Attack:
             run = exchange_until(web, requests, lambda _, answers: answers >= times)
             return self._measured(name, times, run)
 
-    def peers(self, name: str, act: Callable[[int, int, int], None], most: int) -> Cost:
+    def peers(self, name: str, act: Callable[[int, int, int], int], most: int) -> Cost:
         """Peers that do something else than to ask and to read; at most so many of them."""
+        done = 0
 
         def run() -> bool:
-            act(self.broker.port, self.broker.web_port, most)
+            nonlocal done
+            done = act(self.broker.port, self.broker.web_port, most)
             return True
 
-        return self._measured(name, 1, run)
+        return self._measured(name, 1, run)._replace(times=done)
 
     def _measured(self, name: str, times: int, run: Callable[[], bool]) -> Cost:
         self._wait_quiet()

@@ -95,27 +95,34 @@ COMMAND_FLOODS = {
 REQUEST_FLOODS = {"pipelined requests": (request("GET", BASE), 5_000)}
 
 
-def connections(port: int, web_port: int, most: int) -> None:
+# What peers do that differs from asking and reading. Each says how many things it did.
+
+
+def connections(port: int, web_port: int, most: int) -> int:
     """Connects, says hello and hangs up, 500 times."""
-    for _ in range(min(most, 500)):
+    count = min(most, 500)
+    for _ in range(count):
         RawConnection(port).socket.close()
+    return count
 
 
-def reconnects(port: int, web_port: int, most: int) -> None:
+def reconnects(port: int, web_port: int, most: int) -> int:
     """Ten thousand clients that connect at once, hang up at once and come back."""
     hello = wire.command(wire.CONNECT, {1: "storm", 4: 21})
+    count = min(most, RECONNECTS)
     for _ in range(2):
         with ExitStack() as stack:
             peers = []
-            for _ in range(min(most, RECONNECTS)):
+            for _ in range(count):
                 peer = stack.enter_context(socket.create_connection((HOST, port)))
                 peer.sendall(hello)
                 peers.append(peer)
             for peer in peers:
                 peer.recv(1 << 10)
+    return 2 * count
 
 
-def consumers_that_leave(port: int, web_port: int, most: int) -> None:
+def consumers_that_leave(port: int, web_port: int, most: int) -> int:
     """One connection with a thousand consumers that hangs up."""
     scene = Scene(port, "leaving")
     with scene.raw:
@@ -123,17 +130,18 @@ def consumers_that_leave(port: int, web_port: int, most: int) -> None:
         scene.raw.write(b"".join(_subscribe(scene, n) for n in range(count)))
         for _ in range(count):
             scene.raw.expect(wire.SUCCESS)
+    return count
 
 
-def lookups_of_many(port: int, web_port: int, most: int) -> None:
+def lookups_of_many(port: int, web_port: int, most: int) -> int:
     """Two hundred connections with 20 lookups each, all at once, and as many requests."""
     lookups = b"".join(wire.command(wire.LOOKUP, {1: TOPIC, 2: n}) for n in range(20))
     get = f"GET {BASE} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    count = min(most, 200)
     with ExitStack() as stack:
-        peers = [stack.enter_context(RawConnection(port)) for _ in range(min(most, 200))]
+        peers = [stack.enter_context(RawConnection(port)) for _ in range(count)]
         webs = [
-            stack.enter_context(socket.create_connection((HOST, web_port)))
-            for _ in range(min(most, 200))
+            stack.enter_context(socket.create_connection((HOST, web_port))) for _ in range(count)
         ]
         for peer, web in zip(peers, webs, strict=True):
             peer.write(lookups)
@@ -142,17 +150,19 @@ def lookups_of_many(port: int, web_port: int, most: int) -> None:
             for _ in range(20):
                 peer.expect(wire.LOOKUP_RESPONSE)
             web.recv(1 << 16)
+    return count * (20 + 1)
 
 
-def half_open(port: int, web_port: int, most: int) -> None:
+def half_open(port: int, web_port: int, most: int) -> int:
     """Four hundred that connect and say nothing, on both ports."""
     with ExitStack() as stack:
         for one in [port, web_port] * 200:
             stack.enter_context(socket.create_connection((HOST, one)))
         time.sleep(1)
+    return 400
 
 
-def slow_writers(port: int, web_port: int, most: int) -> None:
+def slow_writers(port: int, web_port: int, most: int) -> int:
     """A hundred that send one byte in a while, of a frame and of a request."""
     frame = wire.command(wire.CONNECT, {1: "slow", 4: 21})
     with ExitStack() as stack:
@@ -164,9 +174,10 @@ def slow_writers(port: int, web_port: int, most: int) -> None:
             for peer, text in peers:
                 peer.send(text[i : i + 1])
             time.sleep(1)
+    return len(peers) * 3
 
 
-def slow_readers(port: int, web_port: int, most: int) -> None:
+def slow_readers(port: int, web_port: int, most: int) -> int:
     """Twenty that ask for much and read nothing of it."""
     with ExitStack() as stack:
         scene = Scene(port, "slow-readers")
@@ -183,9 +194,10 @@ def slow_readers(port: int, web_port: int, most: int) -> None:
             web = stack.enter_context(socket.create_connection((HOST, web_port)))
             web.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
         time.sleep(1)
+    return 20 * (50 + 50)
 
 
-PEERS: dict[str, Callable[[int, int, int], None]] = {
+PEERS: dict[str, Callable[[int, int, int], int]] = {
     "connections": connections,
     "reconnecting clients": reconnects,
     "consumers that leave at once": consumers_that_leave,
