@@ -25,7 +25,7 @@ from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.entry import AckRun, EntryBatch, Position
 from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
-from pyxbroker.policies.table import Policies
+from pyxbroker.policies.values import Policies
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.reads import StorageReader
 from stored import LEDGER, add, storage

@@ -15,7 +15,7 @@ from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
 from pyxbroker.broker.dispatch.key_shared import KeySlots, look_ahead
-from pyxbroker.policies.table import Policies
+from pyxbroker.policies.values import Policies
 from pyxbroker.proto import PulsarApi as pb
 
 AUTO_SPLIT, STICKY = pb.KeySharedMode.AUTO_SPLIT, pb.KeySharedMode.STICKY

@@ -27,15 +27,16 @@ from pyxbroker.policies import namespaces
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.page import markdown, settings_of
 from pyxbroker.policies.resolver import Record, resolve
-from pyxbroker.policies.table import (
-    NAMES,
-    TABLE,
+from pyxbroker.policies.shapes import CLUSTER, Level, Policy
+from pyxbroker.policies.shapes import Path as Path_
+from pyxbroker.policies.table import NAMES, TABLE, of_broker
+from pyxbroker.policies.values import (
+    BacklogQuota,
+    DispatchRate,
     InactiveTopics,
-    Level,
     Policies,
-    Policy,
+    Rate,
     Retention,
-    of_broker,
 )
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
@@ -43,7 +44,8 @@ from pyxbroker.settings.config import SCHEMA, Config
 PATH = paths.namespace_policies("public/default")
 NAME = TopicName.get(TOPIC)
 BY_NAME = {row.name: row for row in TABLE}
-OF_NAMESPACES = [row for row in TABLE if Level.NAMESPACE in row.fields]
+ABOVE_BROKER = [row for row in TABLE if row.paths]
+OF_NAMESPACES = [row for row in TABLE if Level.NAMESPACE in row.paths]
 SECONDS_MAX = 1.0  # until a change is in force
 
 
@@ -186,7 +188,7 @@ async def unacked(broker: Broker, client: Client, field: str, **subscription: An
     await client.subscribe(permits=0, **subscription)
     await broker.publish(*data_of(60))
     await change(broker, {field: 10})
-    policy = next(row.name for row in OF_NAMESPACES if row.fields[Level.NAMESPACE] == field)
+    policy = next(row.name for row in OF_NAMESPACES if row.paths[Level.NAMESPACE] == ((field,),))
     topic = await broker.topic()
     await in_force(topic, policy, 10)
     client.flow(1000)
@@ -370,11 +372,12 @@ def test_opening_and_changes_put_policies_into_force_in_one_way(
 
 def test_every_policy_is_a_row_and_an_attribute() -> None:
     assert [*[row.name for row in TABLE], "refused"] == list(Policies._fields)
-    fields = [row.fields[Level.NAMESPACE] for row in OF_NAMESPACES]
-    assert len(set(fields)) == len(fields)
+    for level in (Level.TOPIC, Level.NAMESPACE):
+        places = [path for row in TABLE for path in row.paths.get(level, ())]
+        assert len(set(places)) == len(places)
     for row in TABLE:
         assert row.about.endswith("."), row.name
-        assert bool(row.fields) == bool(row.parts), row.name
+        assert bool(row.paths) == bool(row.parts), row.name
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
@@ -392,6 +395,7 @@ def test_a_setting_is_the_default_of_its_policy(row: Policy) -> None:
 
 # What has to be set for another setting to mean anything.
 NEEDED: dict[str, dict[str, Any]] = {
+    "backlogQuotaDefaultLimitBytes": {"backlogQuotaDefaultLimitGB": -1.0},
     "defaultNumPartitions": {"allowAutoTopicCreationType": "partitioned"},
     "maxUnackedMessagesPerSubscriptionOnBrokerBlocked": {"maxUnackedMessagesPerBroker": 100},
 }
@@ -399,12 +403,14 @@ NEEDED: dict[str, dict[str, Any]] = {
 
 def _another(name: str) -> Any:
     setting = SCHEMA[name]
+    if name == "subscriptionTypesEnabled":
+        return "Shared"
     if setting.choices:
         return next(each for each in setting.choices if each != setting.default)
     if isinstance(setting.default, bool):
         return not setting.default
     if isinstance(setting.default, float):
-        return setting.default / 2
+        return setting.default / 2 if setting.default > 0 else 2.5
     return (setting.default or 0) + 70
 
 
@@ -426,7 +432,7 @@ LAST = BROKER._replace(producers_max=70, retention=Retention(1.0, 2))
 def resolved(*fields: dict[str, Any], last: Policies = LAST) -> tuple[Policies, list[str]]:
     """The policies, and the refused fields, of records from the most specific on."""
     records = [Record(Level.NAMESPACE, f"level/{at}", each) for at, each in enumerate(fields)]
-    policies, refusals = resolve(records, BROKER, last)
+    policies, refusals = resolve(records, BROKER, last, "here")
     assert policies.refused == {each.policy for each in refusals}
     return policies, [f"{each.owner} {each.field}" for each in refusals]
 
@@ -448,40 +454,86 @@ def test_the_first_level_that_says_something_wins(records: list[Any], expected: 
     assert policies.consumers_max == 8
 
 
+def at(path: Path_, value: Any) -> dict[str, Any]:
+    """A record that has a value at a path, and nothing else."""
+    for name in reversed(path):
+        value = {"here" if name == CLUSTER else name: value}
+    assert isinstance(value, dict)
+    return value
+
+
+WRONG_OF_KIND: dict[Any, list[Any]] = {
+    bool: [1, "true", 1.5, [], {}],
+    int: ["1", 1.5, True, [], {}],
+    float: ["1", True, [], {}],
+    str: [1, True, [], {}],
+    list: ["Shared", 1, {}, True, ["unknown"], [1], [[]]],
+}
+
+
 def wrong_values(row: Policy) -> list[Any]:
-    """Values of a row's field that are refused, made of what the table says."""
+    """Values of a row's place that are refused, made of what the table says."""
     good = {part.name: part.choices[0] if part.choices else part.kind(1) for part in row.parts}
-    if not row.parts[0].name:
-        return ["1", 1.5, True, [], {}, row.parts[0].maximum + 1]
-    wrong: list[Any] = [1, "text", [], True]
+    wrong: list[Any] = [] if not row.parts[0].name else [1, "text", [], True]
     for part in row.parts:
-        wrong += [good | {part.name: each} for each in ([], {}, 1.5)]
-        if part.kind is not bool:
-            wrong.append(good | {part.name: True})
-        if part.kind is not int:
-            wrong.append(good | {part.name: 1})
+        values = list(WRONG_OF_KIND[part.kind])
         if part.kind is int:
-            wrong.append(good | {part.name: part.maximum + 1})
-            wrong.append(good | {part.name: part.minimum - 1})
-        if part.choices:
-            wrong.append(good | {part.name: "unknown"})
-        if not part.is_optional:
-            wrong.append({key: value for key, value in good.items() if key != part.name})
-    return wrong
+            values += [part.maximum + 1, part.minimum - 1]
+        if part.kind is str and part.choices:
+            values.append("unknown")
+        if part.name and not part.is_optional:
+            values.append(None)
+        wrong += [good | {part.name: value} if part.name else value for value in values]
+    return [value for value in wrong if not row.is_unset(value)]
 
 
-@pytest.mark.parametrize("row", OF_NAMESPACES, ids=[row.name for row in OF_NAMESPACES])
-def test_a_wrong_value_is_refused_for_its_policy_alone(row: Policy) -> None:
-    field = row.fields[Level.NAMESPACE]
+@pytest.mark.parametrize("level", [Level.TOPIC, Level.NAMESPACE], ids=lambda level: level.value)
+@pytest.mark.parametrize("row", ABOVE_BROKER, ids=[row.name for row in ABOVE_BROKER])
+def test_a_wrong_value_is_refused_for_its_policy_alone(row: Policy, level: Level) -> None:
     good = {"max_consumers_per_topic": 5, "max_subscriptions_per_topic": 6}
-    for wrong in wrong_values(row):
-        # Nor is the next level asked: what was meant is not known.
-        policies, refused = resolved(good | {field: wrong}, {field: None})
-        assert refused == [f"level/0 {field}"], wrong
-        assert getattr(policies, row.name) == getattr(LAST, row.name)
-        for name, value in (("consumers_max", 5), ("subscriptions_max", 6)):
-            if name != row.name:
-                assert getattr(policies, name) == value
+    for path in row.paths.get(level, ()):
+        wrongs = wrong_values(row)
+        assert wrongs
+        for wrong in wrongs:
+            # Nor is the next level asked: what was meant is not known.
+            records = [Record(level, "it", at(path, wrong)), Record(Level.NAMESPACE, "next", good)]
+            policies, refusals = resolve(records, BROKER, LAST, "here")
+            assert refusals[0][:3] == (row.name, "it", ".".join(path)), wrong
+            assert len(refusals) == 1
+            assert getattr(policies, row.name) == getattr(LAST, row.name)
+            for name, value in (("consumers_max", 5), ("subscriptions_max", 6)):
+                if name != row.name:
+                    assert getattr(policies, name) == value
+
+
+def test_an_object_is_expected_on_the_way_to_a_value() -> None:
+    policies, refused = resolved({"backlog_quota_map": [1], "publishMaxMessageRate": {"here": 1}})
+    assert policies.backlog_size == LAST.backlog_size
+    assert sorted(refused) == [
+        "level/0 backlog_quota_map.destination_storage",
+        "level/0 backlog_quota_map.message_age",
+        "level/0 publishMaxMessageRate.{cluster}",
+    ]
+
+
+def test_what_limits_nothing_says_nothing() -> None:
+    nothing = {"publishMaxMessageRate": {"here": {"publishThrottlingRateInMsg": -1}}}
+    rates = {"here": {"publishThrottlingRateInMsg": 7, "publishThrottlingRateInByte": -1}}
+    assert resolved(nothing, {"publishMaxMessageRate": rates})[0].publish_rate == Rate(7, 0)
+    others = {"publishMaxMessageRate": {"elsewhere": rates["here"]}}
+    assert resolved(others)[0].publish_rate == Rate(0, 0), "another cluster's"
+    old = {"clusterDispatchRate": {"here": {"dispatchThrottlingRateInMsg": 3}}}
+    assert resolved(old)[0].dispatch_rate == DispatchRate(3, 0, 1, False)
+
+
+def test_the_older_name_of_a_quota_counts_where_the_newer_one_is_missing() -> None:
+    def size(**fields: Any) -> BacklogQuota:
+        quota = {"destination_storage": {"policy": "producer_exception", **fields}}
+        return resolved({"backlog_quota_map": quota})[0].backlog_size
+
+    assert size(limit=5) == BacklogQuota(5, "producer_exception")
+    assert size(limit=5, limitSize=6) == BacklogQuota(6, "producer_exception")
+    assert size() == BacklogQuota(-1, "producer_exception")
 
 
 def test_objects_say_what_they_leave_out() -> None:
@@ -614,7 +666,7 @@ class Follower:
 
 def followed(store: MetadataStore, cache: MetadataCache) -> NamespacePolicies:
     return NamespacePolicies(
-        of_broker(Config()), store, cache, lambda call, *arguments: call(*arguments)
+        of_broker(Config()), store, cache, lambda call, *arguments: call(*arguments), "here"
     )
 
 

@@ -10,7 +10,9 @@ import pytest
 from one_broker import TOPIC, Broker, run
 from pyxbroker.metadata import paths
 from pyxbroker.policies.resolver import Record, resolve
-from pyxbroker.policies.table import Level, Policies, of_broker
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.table import of_broker
+from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from served import turns
 
@@ -90,4 +92,4 @@ def policies(retention: dict[str, int] | None, config: Config) -> Policies:
     """What a namespace and the settings say together."""
     broker = of_broker(config)
     record = Record(Level.NAMESPACE, "a/b", {"retention_policies": retention})
-    return resolve([record], broker, broker)[0]
+    return resolve([record], broker, broker, "standalone")[0]

@@ -24,7 +24,8 @@ with driver.guided("pyxbroker"):
     from pyxbroker.ledger import metadata as ledger_metadata
     from pyxbroker.mledger import positions, records
     from pyxbroker.policies import resolver
-    from pyxbroker.policies.table import Level, Policies
+    from pyxbroker.policies.shapes import Level
+    from pyxbroker.policies.values import Policies
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.proto import MLDataFormats
@@ -88,7 +89,7 @@ def look_at_policies(data: bytes) -> None:
     except ValueError:
         return
     record = resolver.Record(Level.NAMESPACE, "public/default", fields)
-    found, refusals = resolver.resolve([record], Policies(), Policies())
+    found, refusals = resolver.resolve([record], Policies(), Policies(), "standalone")
     assert found.refused == {each.policy for each in refusals}
 
 

@@ -18,7 +18,9 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
 from pyxbroker.policies.resolver import Record, Refusal, decode, resolve
-from pyxbroker.policies.table import NAMES, Level, Policies
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.table import NAMES
+from pyxbroker.policies.values import Policies
 
 log = get_logger("pyxbroker.policies")
 
@@ -58,8 +60,10 @@ class NamespacePolicies:
         store: MetadataStore,
         cache: MetadataCache,
         run: Callable[..., None],
+        cluster: str,
     ) -> None:
         self.broker = broker
+        self._cluster = cluster
         self._cache = cache
         self._run = run
         self._namespaces: dict[str, _Namespace] = {}
@@ -183,7 +187,7 @@ class NamespacePolicies:
             if before is not None:
                 self._set(namespace, before._replace(refused=NAMES))
             return
-        policies, refusals = resolve([record], self.broker, before or self.broker)
+        policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
         for refusal in refusals:
             if refusal not in namespace.refusals:
                 log.error(

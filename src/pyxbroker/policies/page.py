@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.policies.table import TABLE, Level, Part, Policy
+from pyxbroker.policies.shapes import Level, Part, Path, Policy
+from pyxbroker.policies.table import TABLE
 from pyxbroker.settings.config import Config
 
 HEAD = """\
@@ -12,20 +13,22 @@ HEAD = """\
 
 Written by `make docs` from `policies/table.py`.
 
-A policy holds for a topic. It is asked for at the namespace first, then at the broker; the first of
-them that says something wins. Namespaces say it in their record, Pulsar's `Policies`, JSON in
-metadata at `/admin/policies/<tenant>/<namespace>`. A field that is not there, or null, says
-nothing; so does a negative number where 0 is no limit.
+A policy holds for a topic. It is asked for at the topic first, then at the namespace, then at the
+broker; the first of them that says something wins. A topic says it in two records of the system
+topic `__change_events` of its namespace, Pulsar's `TopicPolicies`: its own one and then the one
+that all clusters share. Namespaces say it in their record, Pulsar's `Policies`, JSON in metadata at
+`/admin/policies/<tenant>/<namespace>`. A field that is not there, or null, says nothing; so does a
+negative number where 0 is no limit, and a rate that limits nothing.
 
 A change, by whichever process, is in force on open topics within a second. A field with a value
 that it cannot have is refused by itself: its policy stays as it was, and the log names the
-namespace and the field. While a record cannot be read at all, or is gone, open topics stay as they
-are, and no topic is deleted as inactive.
+namespace or topic and the field. While a record cannot be read at all, or is gone, open topics stay
+as they are, and no topic is deleted as inactive.
 
-## Policies of namespaces
+## Policies of topics and namespaces
 
-| policy | field of the record | type | broker's setting | meaning |
-|---|---|---|---|---|"""
+| policy | field of a namespace | field of a topic | type | broker's setting | meaning |
+|---|---|---|---|---|---|"""
 
 OF_BROKERS = """
 ## Policies of the broker alone
@@ -57,12 +60,13 @@ def markdown() -> str:
     """The whole page."""
     lines = [HEAD]
     for row in TABLE:
-        if Level.NAMESPACE in row.fields:
-            cells = (f"`{row.fields[Level.NAMESPACE]}`", _type(row), _settings(row), row.about)
+        if row.paths:
+            places = (_places(row.paths.get(level, ())) for level in (Level.NAMESPACE, Level.TOPIC))
+            cells = (*places, _type(row), _settings(row), row.about)
             lines.append(f"| `{row.name}` | {' | '.join(cells)} |")
     lines.append(OF_BROKERS)
     for row in TABLE:
-        if not row.fields:
+        if not row.paths:
             lines.append(f"| `{row.name}` | {_settings(row)} | {row.about} |")
     return "\n".join(lines) + "\n"
 
@@ -71,8 +75,12 @@ def _settings(row: Policy) -> str:
     return ", ".join(f"`{name}`" for name in settings_of(row))
 
 
+def _places(paths: tuple[Path, ...]) -> str:
+    return " or ".join(f"`{'.'.join(path)}`" for path in paths) or "-"
+
+
 def _type(row: Policy) -> str:
-    return "; ".join(map(_part, row.parts)) + (", 0 is no limit" if row.unset_below == 0 else "")
+    return "; ".join(map(_part, row.parts))
 
 
 def _part(part: Part) -> str:

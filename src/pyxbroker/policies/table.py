@@ -1,157 +1,51 @@
 """Every policy: what it says, where it may be set, which setting of the broker is its default.
 
 A policy is one row of TABLE and one attribute of Policies. Its value at a level above the broker is
-one JSON field of that level's record; a field that is not there, or null, says nothing, and the
-next level is asked (policies/resolver.py). docs/policies.md is written from the table.
+a JSON value of that level's record; one that is not there, or null, says nothing, and the next
+level is asked (policies/resolver.py). docs/policies.md is written from the table.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Level, Part, Path, Policy
+from pyxbroker.policies.values import (
+    BACKLOG_QUOTA_POLICIES,
+    INACTIVE_TOPIC_DELETE_MODES,
+    SUBSCRIPTION_TYPES,
+    AutoTopicCreation,
+    BacklogQuota,
+    DispatchRate,
+    InactiveTopics,
+    Persistence,
+    Policies,
+    Rate,
+    Retention,
+    SubscribeRate,
+)
 from pyxbroker.settings.config import Config
 
-DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
-DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
-INACTIVE_TOPIC_DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
 PARTITIONED = "partitioned"
 
-INT_MAX = 2**31 - 1
-LONG_MAX = 2**63 - 1
+
+def _paths(namespace: str = "", topic: str = "") -> dict[Level, tuple[Path, ...]]:
+    """Where a policy stands, in paths with dots; empty: it cannot be set there."""
+    levels = {Level.TOPIC: topic, Level.NAMESPACE: namespace}
+    return {level: (tuple(path.split(".")),) for level, path in levels.items() if path}
 
 
-class Level(enum.Enum):
-    """Where a policy may be set; the first one that says something wins."""
-
-    NAMESPACE = "namespace"
-    BROKER = "broker"
+def _is_negative(value: object) -> bool:
+    return type(value) is int and value < 0
 
 
-class AutoTopicCreation(NamedTuple):
-    """What happens when a client names a topic that does not exist."""
-
-    allowed: bool = True
-    partitions: int = 0  # of the topic that is made; 0: it is not partitioned
-
-
-class InactiveTopics(NamedTuple):
-    """When a topic that nobody uses is deleted."""
-
-    delete: bool = True
-    mode: str = DELETE_WHEN_NO_SUBSCRIPTIONS
-    max_inactive_s: float = 60.0
-
-
-class Retention(NamedTuple):
-    """How long and how much of what every subscription has acknowledged is kept."""
-
-    time_s: float = 0.0  # negative: for ever
-    bytes_max: int = 0  # negative: however many they are
-
-
-class Policies(NamedTuple):
-    """What holds for one topic; the rows of TABLE say what each of them is. 0 is no limit."""
-
-    auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
-    auto_subscription_creation: bool = True
-    inactive_topics: InactiveTopics = InactiveTopics()
-    retention: Retention = Retention()
-    delayed_delivery: bool = True
-    producers_max: int = 0
-    consumers_max: int = 0
-    consumers_per_subscription_max: int = 0
-    subscriptions_max: int = 0
-    unacked_per_consumer_max: int = 0  # messages
-    unacked_per_subscription_max: int = 0  # messages
-    unacked_in_broker_max: int = 0  # messages
-    unacked_share: int = 0  # messages
-    read_batch_max: int = 100  # entries
-    read_bytes_max: int = 5 << 20
-    round_robin_max: int = 20  # entries
-    failover_delay_s: float = 0.0
-    failover_by_hash: bool = False
-    key_shared_by_ring: bool = True
-    key_shared_points: int = 100
-    look_ahead_per_consumer_max: int = 2000  # entries
-    look_ahead_per_subscription_max: int = 20_000  # entries
-    read_retry_min_s: float = 0.05
-    read_retry_max_s: float = 1.0
-    skips_lost_data: bool = False
-    refused: frozenset[str] = frozenset()
-    """The policies that a record sets to what they cannot be: they are as they were before."""
-
-
-class Part(NamedTuple):
-    """One JSON value of a policy: the whole field, or, with a name, a part of the object in it."""
-
-    kind: type[bool] | type[int] | type[str]
-    name: str = ""
-    minimum: int = -LONG_MAX - 1
-    maximum: int = INT_MAX
-    choices: tuple[str, ...] = ()
-    default: Any = None  # where a part may be left out
-    is_optional: bool = False
-
-    def read(self, value: object) -> Any:
-        """Raises ValueError, with what is wrong, for a value that it cannot have."""
-        if value is None and self.is_optional:
-            return self.default
-        # To Python true is a number, to JSON it is not.
-        is_kind = isinstance(value, self.kind) and isinstance(value, bool) == (self.kind is bool)
-        if (
-            not is_kind
-            or (self.choices and value not in self.choices)
-            or (isinstance(value, int) and not self.minimum <= value <= self.maximum)
-        ):
-            shown = "missing" if value is None else repr(value)[:100]
-            raise ValueError(f"{self.name} {shown}: expected {self.expected()}".lstrip())
-        return value
-
-    def expected(self) -> str:
-        """What a value looks like, in words."""
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        if self.kind is bool:
-            return "true or false"
-        if self.kind is str:
-            return "text"
-        if self.minimum < -INT_MAX:
-            return "a whole number"
-        return f"a whole number from {self.minimum}"
-
-
-class Policy(NamedTuple):
-    """One row of the table."""
-
-    name: str  # the attribute of Policies
-    about: str
-    broker: Callable[[Config], Any]  # its default: what the broker's settings say
-    fields: Mapping[Level, str] = {}  # the JSON field at each other level where it may be set
-    parts: tuple[Part, ...] = ()
-    make: Callable[..., Any] = lambda value: value  # of what the parts say, in their order
-    unset_below: int | None = None  # smaller numbers say nothing, as if the field were not there
-
-    def says_nothing(self, value: object) -> bool:
-        """Whether the next level is asked."""
-        if value is None:
-            return True
-        return self.unset_below is not None and type(value) is int and value < self.unset_below
-
-    def read(self, value: object) -> Any:
-        """The policy's value from that of its JSON field. Raises ValueError for a wrong one."""
-        if not self.parts[0].name:
-            return self.make(self.parts[0].read(value))
-        if not isinstance(value, dict):
-            raise ValueError(f"{value!r:.100}: expected an object")
-        return self.make(*(part.read(value.get(part.name)) for part in self.parts))
-
-
-def _limit(name: str, field: str, about: str, broker: Callable[[Config], int]) -> Policy:
-    """A number that 0 switches off; namespaces written by Pulsar have -1 for nothing."""
+def _limit(
+    name: str, namespace: str, topic: str, about: str, broker: Callable[[Config], int]
+) -> Policy:
+    """A number that 0 switches off; records written by Pulsar have -1 for nothing."""
     parts = (Part(int, minimum=0),)
-    return Policy(name, about, broker, {Level.NAMESPACE: field}, parts, unset_below=0)
+    return Policy(name, about, broker, _paths(namespace, topic), parts, is_unset=_is_negative)
 
 
 def _auto_topic_creation(allowed: bool, kind: str, partitions: int) -> AutoTopicCreation:
@@ -177,6 +71,102 @@ def _retention(minutes: int, megabytes: int) -> Retention:
     return Retention(minutes * 60.0, megabytes << 20)
 
 
+def _subscription_expiry(minutes: int) -> int:
+    return minutes * 60
+
+
+def _backlog_size(limit: int | None, size: int | None, policy: str) -> BacklogQuota:
+    """`limit` is the older name of `limitSize`."""
+    value = limit if size is None else size
+    return BacklogQuota(-1 if value is None else value, policy)
+
+
+def _broker_backlog_size(config: Config) -> BacklogQuota:
+    gigabytes = config.backlogQuotaDefaultLimitGB
+    limit = config.backlogQuotaDefaultLimitBytes if gigabytes <= 0 else int(gigabytes * (1 << 30))
+    return BacklogQuota(limit, config.backlogQuotaDefaultRetentionPolicy)
+
+
+def _backlog_age(seconds: int, policy: str) -> BacklogQuota:
+    return BacklogQuota(seconds if seconds > 0 else -1, policy)
+
+
+def _persistence(ensemble: int, write: int, ack: int, rate: float) -> Persistence:
+    return Persistence(ensemble, write, ack, rate)
+
+
+def _broker_persistence(config: Config) -> Persistence:
+    return Persistence(
+        config.managedLedgerDefaultEnsembleSize,
+        config.managedLedgerDefaultWriteQuorum,
+        config.managedLedgerDefaultAckQuorum,
+        config.managedLedgerDefaultMarkDeleteRateLimit,
+    )
+
+
+def _rate(messages: int, size: int) -> Rate:
+    return Rate(max(messages, 0), max(size, 0))
+
+
+def _dispatch_rate(messages: int, size: int, relative: bool, period_s: int) -> DispatchRate:
+    return DispatchRate(max(messages, 0), max(size, 0), max(period_s, 1), relative)
+
+
+def _is_no_rate(*names: str) -> Callable[[Any], bool]:
+    """Whether none of these fields is a limit. So a topic cannot switch a rate off."""
+
+    def is_no_rate(value: Any) -> bool:
+        if not isinstance(value, dict):
+            return False
+        found = [value.get(name) for name in names]
+        return all(each is None or (type(each) is int and each <= 0) for each in found)
+
+    return is_no_rate
+
+
+def _is_no_subscribe_rate(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    found = (value.get("subscribeThrottlingRatePerConsumer"), value.get("ratePeriodInSecond", 30))
+    return any(each is None or (type(each) is int and each <= 0) for each in found)
+
+
+def _dispatch_rate_policy(
+    name: str,
+    namespaces: tuple[str, ...],
+    topic: str,
+    about: str,
+    broker: Callable[[Config], DispatchRate],
+) -> Policy:
+    return Policy(
+        name,
+        about,
+        broker,
+        {
+            Level.TOPIC: ((topic,),),
+            Level.NAMESPACE: tuple((namespace, CLUSTER) for namespace in namespaces),
+        },
+        (
+            Part(int, "dispatchThrottlingRateInMsg", default=-1, is_optional=True),
+            Part(
+                int, "dispatchThrottlingRateInByte", maximum=LONG_MAX, default=-1, is_optional=True
+            ),
+            Part(bool, "relativeToPublishRate", default=False, is_optional=True),
+            Part(int, "ratePeriodInSecond", default=1, is_optional=True),
+        ),
+        _dispatch_rate,
+        _is_no_rate("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"),
+    )
+
+
+def _subscription_types(names: list[str]) -> frozenset[str]:
+    return frozenset(names)
+
+
+def _broker_subscription_types(config: Config) -> frozenset[str]:
+    return frozenset(each.strip() for each in config.subscriptionTypesEnabled.split(",")) - {""}
+
+
 TABLE: tuple[Policy, ...] = (
     Policy(
         "auto_topic_creation",
@@ -187,7 +177,7 @@ TABLE: tuple[Policy, ...] = (
             config.allowAutoTopicCreationType,
             config.defaultNumPartitions,
         ),
-        {Level.NAMESPACE: "autoTopicCreationOverride"},
+        _paths("autoTopicCreationOverride"),
         (
             Part(bool, "allowAutoTopicCreation"),
             Part(str, "topicType", default="", is_optional=True),
@@ -199,7 +189,7 @@ TABLE: tuple[Policy, ...] = (
         "auto_subscription_creation",
         "Whether a consumer that names a subscription which does not exist creates it.",
         lambda config: config.allowAutoSubscriptionCreation,
-        {Level.NAMESPACE: "autoSubscriptionCreationOverride"},
+        _paths("autoSubscriptionCreationOverride", "autoSubscriptionCreationOverride"),
         (Part(bool, "allowAutoSubscriptionCreation"),),
     ),
     Policy(
@@ -207,7 +197,7 @@ TABLE: tuple[Policy, ...] = (
         "Whether a topic that nobody uses is deleted, after which time, and what use is. The next"
         " look for such topics goes by it.",
         _broker_inactive_topics,
-        {Level.NAMESPACE: "inactive_topic_policies"},
+        _paths("inactive_topic_policies", "inactiveTopicPolicies"),
         (
             Part(bool, "deleteWhileInactive"),
             Part(str, "inactiveTopicDeleteMode", choices=INACTIVE_TOPIC_DELETE_MODES),
@@ -222,7 +212,7 @@ TABLE: tuple[Policy, ...] = (
         lambda config: _retention(
             config.defaultRetentionTimeInMinutes, config.defaultRetentionSizeInMB
         ),
-        {Level.NAMESPACE: "retention_policies"},
+        _paths("retention_policies", "retentionPolicies"),
         (
             Part(int, "retentionTimeInMinutes"),
             Part(int, "retentionSizeInMB", maximum=LONG_MAX >> 20, default=0, is_optional=True),
@@ -230,48 +220,229 @@ TABLE: tuple[Policy, ...] = (
         _retention,
     ),
     Policy(
+        "backlog_size",
+        "Bytes that a topic may keep for subscriptions that have not acknowledged them, and what"
+        " happens beyond it.",
+        _broker_backlog_size,
+        _paths("backlog_quota_map.destination_storage", "backLogQuotaMap.destination_storage"),
+        (
+            Part(int, "limit", maximum=LONG_MAX, is_optional=True),
+            Part(int, "limitSize", maximum=LONG_MAX, is_optional=True),
+            Part(str, "policy", choices=BACKLOG_QUOTA_POLICIES),
+        ),
+        _backlog_size,
+    ),
+    Policy(
+        "backlog_age",
+        "Seconds for which a topic may keep a message that some subscription has not acknowledged,"
+        " and what happens beyond it; from 0 down there is no limit.",
+        lambda config: _backlog_age(
+            config.backlogQuotaDefaultLimitSecond, config.backlogQuotaDefaultRetentionPolicy
+        ),
+        _paths("backlog_quota_map.message_age", "backLogQuotaMap.message_age"),
+        (Part(int, "limitTime"), Part(str, "policy", choices=BACKLOG_QUOTA_POLICIES)),
+        _backlog_age,
+    ),
+    _limit(
+        "message_ttl_s",
+        "message_ttl_in_seconds",
+        "messageTTLInSeconds",
+        "Seconds after which a message counts as acknowledged by all subscriptions.",
+        lambda config: config.ttlDurationDefaultInSeconds,
+    ),
+    Policy(
+        "subscription_expiry_s",
+        "Minutes without a consumer after which a subscription is deleted.",
+        lambda config: _subscription_expiry(config.subscriptionExpirationTimeMinutes),
+        _paths("subscription_expiration_time_minutes", "subscriptionExpirationTimeInMinutes"),
+        (Part(int, minimum=0),),
+        _subscription_expiry,
+        _is_negative,
+    ),
+    Policy(
+        "persistence",
+        "How many bookies keep an entry, from the next ledger of a topic on, and how often in a"
+        " second each of its cursors is stored.",
+        _broker_persistence,
+        _paths("persistence", "persistence"),
+        (
+            Part(int, "bookkeeperEnsemble", minimum=1),
+            Part(int, "bookkeeperWriteQuorum", minimum=1),
+            Part(int, "bookkeeperAckQuorum", minimum=1),
+            Part(float, "managedLedgerMaxMarkDeleteRate"),
+        ),
+        _persistence,
+    ),
+    Policy(
         "delayed_delivery",
         "Whether Shared and Key_Shared subscriptions wait for a message's time. When it is switched"
-        " off, what waits is sent. Of Pulsar's record only `active` has an effect.",
+        " off, what waits is sent.",
         lambda config: config.delayedDeliveryEnabled,
-        {Level.NAMESPACE: "delayed_delivery_policies"},
-        (Part(bool, "active"),),
+        _paths("delayed_delivery_policies.active", "delayedDeliveryEnabled"),
+        (Part(bool),),
+    ),
+    Policy(
+        "delay_tick_ms",
+        "Milliseconds by which a delayed message may come early.",
+        lambda config: config.delayedDeliveryTickTimeMillis,
+        _paths("delayed_delivery_policies.tickTime", "delayedDeliveryTickTimeMillis"),
+        (Part(int, minimum=0, maximum=LONG_MAX),),
+    ),
+    Policy(
+        "delay_max_ms",
+        "Milliseconds that a message may be delayed for; one with a later time is refused.",
+        lambda config: config.delayedDeliveryMaxDelayInMillis,
+        _paths(
+            "delayed_delivery_policies.maxDeliveryDelayInMillis",
+            "delayedDeliveryMaxDelayInMillis",
+        ),
+        (Part(int, minimum=0, maximum=LONG_MAX),),
+        is_unset=_is_negative,
+    ),
+    Policy(
+        "publish_rate",
+        "Messages and bytes in a second that producers may publish to a topic.",
+        lambda config: _rate(
+            config.maxPublishRatePerTopicInMessages, config.maxPublishRatePerTopicInBytes
+        ),
+        _paths("publishMaxMessageRate." + CLUSTER, "publishRate"),
+        (
+            Part(int, "publishThrottlingRateInMsg", default=-1, is_optional=True),
+            Part(
+                int, "publishThrottlingRateInByte", maximum=LONG_MAX, default=-1, is_optional=True
+            ),
+        ),
+        _rate,
+        _is_no_rate("publishThrottlingRateInMsg", "publishThrottlingRateInByte"),
+    ),
+    _dispatch_rate_policy(
+        "dispatch_rate",
+        ("topicDispatchRate", "clusterDispatchRate"),
+        "dispatchRate",
+        "Messages and bytes in each period that all subscriptions of a topic may be sent.",
+        lambda config: DispatchRate(
+            config.dispatchThrottlingRatePerTopicInMsg, config.dispatchThrottlingRatePerTopicInByte
+        ),
+    ),
+    _dispatch_rate_policy(
+        "subscription_dispatch_rate",
+        ("subscriptionDispatchRate",),
+        "subscriptionDispatchRate",
+        "Messages and bytes in each period that each subscription may be sent.",
+        lambda config: DispatchRate(
+            config.dispatchThrottlingRatePerSubscriptionInMsg,
+            config.dispatchThrottlingRatePerSubscriptionInByte,
+        ),
+    ),
+    Policy(
+        "subscribe_rate",
+        "How often a consumer, by its address, name and id, may subscribe in each period.",
+        lambda config: SubscribeRate(
+            config.subscribeThrottlingRatePerConsumer,
+            config.subscribeRatePeriodPerConsumerInSecond,
+        ),
+        _paths("clusterSubscribeRate." + CLUSTER, "subscribeRate"),
+        (
+            Part(int, "subscribeThrottlingRatePerConsumer", default=0, is_optional=True),
+            Part(int, "ratePeriodInSecond", default=30, is_optional=True),
+        ),
+        SubscribeRate,
+        _is_no_subscribe_rate,
+    ),
+    Policy(
+        "subscription_types",
+        "The types of subscriptions that consumers may ask for; an empty list says nothing.",
+        _broker_subscription_types,
+        _paths("subscription_types_enabled", "subscriptionTypesEnabled"),
+        (Part(list, choices=SUBSCRIPTION_TYPES),),
+        _subscription_types,
+        lambda value: value == [],
+    ),
+    _limit(
+        "message_bytes_max",
+        "",
+        "maxMessageSize",
+        "Bytes of a message, without chunks; 0 is the limit of the broker.",
+        lambda config: config.maxMessageSize,
+    ),
+    _limit(
+        "topics_max",
+        "max_topics_per_namespace",
+        "",
+        "Topics of a namespace: each partition counts, system topics do not.",
+        lambda config: config.maxTopicsPerNamespace,
     ),
     _limit(
         "producers_max",
         "max_producers_per_topic",
+        "maxProducerPerTopic",
         "Producers of one topic; those that are there stay.",
         lambda config: config.maxProducersPerTopic,
     ),
     _limit(
         "consumers_max",
         "max_consumers_per_topic",
+        "maxConsumerPerTopic",
         "Consumers of one topic; those that are there stay.",
         lambda config: config.maxConsumersPerTopic,
     ),
     _limit(
         "consumers_per_subscription_max",
         "max_consumers_per_subscription",
+        "maxConsumersPerSubscription",
         "Consumers of one subscription; those that are there stay.",
         lambda config: config.maxConsumersPerSubscription,
     ),
     _limit(
         "subscriptions_max",
         "max_subscriptions_per_topic",
+        "maxSubscriptionsPerTopic",
         "Subscriptions of one topic; those that are there stay.",
         lambda config: config.maxSubscriptionsPerTopic,
+    ),
+    Policy(
+        "same_address_producers_max",
+        "Producers of one topic from one client address; those that are there stay.",
+        lambda config: config.maxSameAddressProducersPerTopic,
+    ),
+    Policy(
+        "same_address_consumers_max",
+        "Consumers of one topic from one client address; those that are there stay.",
+        lambda config: config.maxSameAddressConsumersPerTopic,
     ),
     _limit(
         "unacked_per_consumer_max",
         "max_unacked_messages_per_consumer",
+        "maxUnackedMessagesOnConsumer",
         "Messages that a consumer of a shared subscription may hold unacknowledged.",
         lambda config: config.maxUnackedMessagesPerConsumer,
     ),
     _limit(
         "unacked_per_subscription_max",
         "max_unacked_messages_per_subscription",
+        "maxUnackedMessagesOnSubscription",
         "Messages that all consumers of a shared subscription may hold unacknowledged.",
         lambda config: config.maxUnackedMessagesPerSubscription,
+    ),
+    Policy(
+        "pause_on_ack_state",
+        "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
+        " large to be stored (managedLedgerMaxUnackedRangesToPersist).",
+        lambda config: config.dispatcherPauseOnAckStatePersistentEnabled,
+        _paths(
+            "dispatcherPauseOnAckStatePersistentEnabled",
+            "dispatcherPauseOnAckStatePersistentEnabled",
+        ),
+        (Part(bool),),
+    ),
+    Policy(
+        "encryption_required",
+        "Whether producers have to encrypt what they publish. A namespace cannot switch off what"
+        " the broker requires.",
+        lambda config: config.encryptionRequireOnProducer,
+        _paths("encryption_required"),
+        (Part(bool),),
+        is_unset=lambda value: value is False,
     ),
     Policy(
         "unacked_in_broker_max",

@@ -24,6 +24,7 @@ from pyxbroker.settings.sections.limits import Limits
 from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
+from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.storage import Storage
 from pyxbroker.settings.sections.topics import Topics
 
@@ -41,7 +42,7 @@ GROUP_HEADER_BYTES = 64
 BLOCK_BYTES = 4096
 
 
-class Config(General, Metadata, Limits, Topics, Dispatch, ManagedLedger, Storage, Metrics):
+class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics):
     """All settings of one process, as attributes with Pulsar's names.
 
     The order of the sections is that of the reference page. `Config(brokerServicePort=0)` sets some
@@ -133,7 +134,9 @@ def _round_up(value: int, unit: int) -> int:
 SCHEMA: dict[str, Setting] = Config.rows
 SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
-    for part in (General, Metadata, Limits, Topics, Dispatch, ManagedLedger, Storage, Metrics)
+    for part in (
+        *(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics),
+    )
 }
 
 # Never shown, not even as a changed setting.

@@ -8,6 +8,7 @@ T = TypeVar("T")
 Value = str | int | float | bool | None
 
 INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
 
 
 class Setting:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import EntryBatch, Position
-    from pyxbroker.policies.table import Policies
+    from pyxbroker.policies.values import Policies
 
 GAP_MAX = 8  # entries that are read for nothing, rather than to begin another read
 ENTRY_ID_MAX = 2**63 - 1

@@ -20,7 +20,7 @@ from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger.errors import ManagedLedgerError
-from pyxbroker.policies.table import Policies
+from pyxbroker.policies.values import Policies
 from pyxbroker.turn import Turn
 
 NOWHERE = Position(0, -1)  # before the only id there is

@@ -28,7 +28,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.table import Policies
+from pyxbroker.policies.values import Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:

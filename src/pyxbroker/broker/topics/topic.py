@@ -21,7 +21,7 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionCursor
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.policies.table import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
+from pyxbroker.policies.values import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:

@@ -37,7 +37,8 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
 from pyxbroker.policies.namespaces import NamespacePolicies
-from pyxbroker.policies.table import Policies, of_broker
+from pyxbroker.policies.table import of_broker
+from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
 from pyxbroker.turn import Turn
 
@@ -79,7 +80,7 @@ class Topics:
         self._cache = MetadataCache(store)
         self._ledger_limits = limits_of(config)
         broker = of_broker(config)
-        self._policies = NamespacePolicies(broker, store, self._cache, turn.run)
+        self._policies = NamespacePolicies(broker, store, self._cache, turn.run, config.clusterName)
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)

@@ -60,6 +60,12 @@ class Limits(Section, title="Limits"):
     maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")
     maxConsumersPerSubscription: int = setting(0, "Consumers of one subscription; 0 is no limit.")
     maxSubscriptionsPerTopic: int = setting(0, "Subscriptions of one topic; 0 is no limit.")
+    maxSameAddressProducersPerTopic: int = setting(
+        0, "Producers of one topic from one client address; 0 is no limit."
+    )
+    maxSameAddressConsumersPerTopic: int = setting(
+        0, "Consumers of one topic from one client address; 0 is no limit."
+    )
     maxNumPartitionsPerPartitionedTopic: int = setting(
         0,
         "Partitions of one partitioned topic; 0 is 100,000, where Pulsar's 0 is no limit.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.schema import LONG_MAX, Section, setting
 
 
 class Topics(Section, title="Topics and subscriptions"):
@@ -85,6 +85,68 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     subscriptionExpiryCheckIntervalInMinutes: int = setting(
         5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
+    )
+    backlogQuotaCheckEnabled: bool = setting(
+        True, "Whether the quotas of what is not acknowledged are looked after."
+    )
+    backlogQuotaCheckIntervalInSeconds: int = setting(
+        60, "Time between two looks for topics over their quota.", unit="s", minimum=1
+    )
+    backlogQuotaDefaultLimitBytes: int = setting(
+        -1,
+        "Bytes that a topic may keep for subscriptions that have not acknowledged them; -1 is no"
+        " limit.",
+        unit="bytes",
+        minimum=-1,
+        maximum=LONG_MAX,
+    )
+    backlogQuotaDefaultLimitGB: float = setting(
+        -1.0,
+        "The same in GiB: counts when it is more than 0.",
+        unit="GiB",
+        minimum=-1,
+    )
+    backlogQuotaDefaultLimitSecond: int = setting(
+        -1,
+        "Age of the oldest message that some subscription has not acknowledged; from 0 down there"
+        " is no limit.",
+        unit="s",
+        minimum=-1,
+    )
+    backlogQuotaDefaultRetentionPolicy: str = setting(
+        "producer_request_hold",
+        "What happens over such a quota: producers wait, producers get an error, or the oldest"
+        " messages count as acknowledged.",
+        choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
+    )
+    preciseTimeBasedBacklogQuotaCheck: bool = setting(
+        False,
+        "Whether the age of a backlog is that of its oldest message, which is read for it, or of"
+        " the ledger it is in.",
+    )
+    delayedDeliveryTickTimeMillis: int = setting(
+        1000, "Time by which a delayed message may come early.", unit="ms"
+    )
+    delayedDeliveryMaxDelayInMillis: int = setting(
+        0,
+        "How long a message may be delayed for; one with a later time is refused. 0 is no limit.",
+        unit="ms",
+        maximum=LONG_MAX,
+    )
+    isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
+        False, "Whether a delayed message never comes before its time."
+    )
+    subscriptionTypesEnabled: str = setting(
+        "Exclusive,Shared,Failover,Key_Shared",
+        "The types of subscriptions that consumers may ask for.",
+    )
+    dispatcherPauseOnAckStatePersistentEnabled: bool = setting(
+        False,
+        "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
+        " large to be stored.",
+    )
+    encryptionRequireOnProducer: bool = setting(
+        False, "Whether producers have to encrypt what they publish."
     )
     activeConsumerFailoverDelayTimeMillis: int = setting(
         1000, "Wait before a failover subscription goes on with its new consumer.", unit="ms"

@@ -1,0 +1,125 @@
+"""What policies say: one value type each, and all of them together, for one topic."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DELETE_WHEN_NO_SUBSCRIPTIONS = "delete_when_no_subscriptions"
+DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP = "delete_when_subscriptions_caught_up"
+INACTIVE_TOPIC_DELETE_MODES = (DELETE_WHEN_NO_SUBSCRIPTIONS, DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP)
+PRODUCER_REQUEST_HOLD = "producer_request_hold"
+PRODUCER_EXCEPTION = "producer_exception"
+CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
+BACKLOG_QUOTA_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
+SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
+
+
+class AutoTopicCreation(NamedTuple):
+    """What happens when a client names a topic that does not exist."""
+
+    allowed: bool = True
+    partitions: int = 0  # of the topic that is made; 0: it is not partitioned
+
+
+class InactiveTopics(NamedTuple):
+    """When a topic that nobody uses is deleted."""
+
+    delete: bool = True
+    mode: str = DELETE_WHEN_NO_SUBSCRIPTIONS
+    max_inactive_s: float = 60.0
+
+
+class Retention(NamedTuple):
+    """How long and how much of what every subscription has acknowledged is kept."""
+
+    time_s: float = 0.0  # negative: for ever
+    bytes_max: int = 0  # negative: however many they are
+
+
+class BacklogQuota(NamedTuple):
+    """How much of what is not acknowledged there may be, and what happens beyond it."""
+
+    limit: int = -1  # bytes or seconds; negative: there is none
+    policy: str = PRODUCER_REQUEST_HOLD
+
+
+class Persistence(NamedTuple):
+    """How the entries of a topic are kept: of its next ledger on."""
+
+    ensemble: int = 1  # bookies
+    write_quorum: int = 1
+    ack_quorum: int = 1
+    mark_delete_per_s: float = 1.0  # of each cursor; 0: no limit
+
+
+class Rate(NamedTuple):
+    """How much there may be in each second; 0 is no limit."""
+
+    messages: int = 0
+    bytes: int = 0
+
+
+class DispatchRate(NamedTuple):
+    """How much may be sent to consumers in each period; 0 is no limit."""
+
+    messages: int = 0
+    bytes: int = 0
+    period_s: int = 1
+    relative: bool = False  # on top of the rate at which messages are published
+
+
+class SubscribeRate(NamedTuple):
+    """How often one consumer may subscribe in each period; 0 is no limit."""
+
+    per_consumer: int = 0
+    period_s: int = 30
+
+
+class Policies(NamedTuple):
+    """What holds for one topic; the rows of TABLE say what each of them is. 0 is no limit."""
+
+    auto_topic_creation: AutoTopicCreation = AutoTopicCreation()
+    auto_subscription_creation: bool = True
+    inactive_topics: InactiveTopics = InactiveTopics()
+    retention: Retention = Retention()
+    backlog_size: BacklogQuota = BacklogQuota()
+    backlog_age: BacklogQuota = BacklogQuota()
+    message_ttl_s: int = 0
+    subscription_expiry_s: int = 0
+    persistence: Persistence = Persistence()
+    delayed_delivery: bool = True
+    delay_tick_ms: int = 1000
+    delay_max_ms: int = 0
+    publish_rate: Rate = Rate()
+    dispatch_rate: DispatchRate = DispatchRate()
+    subscription_dispatch_rate: DispatchRate = DispatchRate()
+    subscribe_rate: SubscribeRate = SubscribeRate()
+    subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
+    message_bytes_max: int = 0
+    topics_max: int = 0
+    producers_max: int = 0
+    consumers_max: int = 0
+    consumers_per_subscription_max: int = 0
+    subscriptions_max: int = 0
+    same_address_producers_max: int = 0
+    same_address_consumers_max: int = 0
+    unacked_per_consumer_max: int = 0  # messages
+    unacked_per_subscription_max: int = 0  # messages
+    pause_on_ack_state: bool = False
+    encryption_required: bool = False
+    unacked_in_broker_max: int = 0  # messages
+    unacked_share: int = 0  # messages
+    read_batch_max: int = 100  # entries
+    read_bytes_max: int = 5 << 20
+    round_robin_max: int = 20  # entries
+    failover_delay_s: float = 0.0
+    failover_by_hash: bool = False
+    key_shared_by_ring: bool = True
+    key_shared_points: int = 100
+    look_ahead_per_consumer_max: int = 2000  # entries
+    look_ahead_per_subscription_max: int = 20_000  # entries
+    read_retry_min_s: float = 0.05
+    read_retry_max_s: float = 1.0
+    skips_lost_data: bool = False
+    refused: frozenset[str] = frozenset()
+    """The policies that a record sets to what they cannot be: they are as they were before."""
