@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
+from pyxbroker.base.errors import MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
@@ -45,6 +45,7 @@ class _Namespace:
         self.value: bytes | None = None  # of the record, as it was read last
         self.policies: Policies | None = None  # None: no record was good yet
         self.refusals: list[Refusal] = []
+        self.is_deleted = False  # or about to be: its record says so
         self.followers: dict[Follower, None] = {}
         self.is_changed = False  # since it was read
         self.is_news = False  # not every follower knows of policies
@@ -72,13 +73,13 @@ class NamespacePolicies:
     async def get(self, name: str) -> Policies:
         """What holds for the topics of a namespace, by what metadata says now.
 
-        Raises TopicNotFound when there is no such namespace, MetadataStoreError when its record
+        Raises NamespaceNotFound when there is no such namespace, MetadataStoreError when its record
         cannot be read and never could.
         """
         value = await self._cache.get(paths.namespace_policies(name))
         if value is None:
-            raise TopicNotFound(
-                f"Namespace {name} does not exist; create it first, or use a topic of"
+            raise NamespaceNotFound(
+                f"Namespace not found: {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
         namespace = self._namespace(name)
@@ -87,6 +88,13 @@ class NamespacePolicies:
         if namespace.policies is None:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
         return namespace.policies
+
+    async def get_open(self, name: str) -> Policies:
+        """The same, for whoever opens topics: one that is being deleted is not there any more."""
+        policies = await self.get(name)
+        if self._namespace(name).is_deleted:
+            raise NamespaceNotFound(f"Namespace is deleted: {name} goes with all that is in it.")
+        return policies
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
@@ -187,6 +195,7 @@ class NamespacePolicies:
             if before is not None:
                 self._set(namespace, before._replace(refused=NAMES))
             return
+        namespace.is_deleted = record.fields.get("deleted") is True
         policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
         for refusal in refusals:
             if refusal not in namespace.refusals:

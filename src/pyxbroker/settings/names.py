@@ -22,12 +22,11 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles
+    brokerDeduplicationEnabled
     dispatcherMinReadBatchSize flushInterval
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxTopicsPerNamespace
     messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
     subscriptionExpiryCheckIntervalInMinutes
     ttlDurationDefaultInSeconds

@@ -5,6 +5,7 @@ The door to both: what needs the log is here, and all else in topic.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -182,6 +183,15 @@ class PersistentTopic(Topic):
         subscription.closing = True
         subscription.disconnect()
         await self.unsubscribe(subscription)
+
+    async def clear_backlog(self, name: str) -> None:
+        self.check_open()
+        subscription = self.subscriptions[name]
+        await subscription.cursor.created()
+        if subscription.move is not None:
+            # A client moves it first, and may want something of what is cleared then.
+            await asyncio.wait([subscription.move])
+        await subscription.seek(self.last_confirmed)
 
     # --- positions ----------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -14,6 +15,7 @@ from pyxbroker.base.errors import (
     SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
+    TopicsLimitReached,
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
@@ -25,6 +27,7 @@ from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -77,10 +80,10 @@ class Topics:
         self._store = store
         self._ledgers = ledgers
         self._turn = turn
-        self._cache = MetadataCache(store)
+        self.cache = MetadataCache(store)
         self._ledger_limits = limits_of(config)
         broker = of_broker(config)
-        self._policies = NamespacePolicies(broker, store, self._cache, turn.run, config.clusterName)
+        self._policies = NamespacePolicies(broker, store, self.cache, turn.run, config.clusterName)
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
@@ -88,7 +91,8 @@ class Topics:
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
-        self.partitioned = PartitionedTopics(config, store, self._cache, self)
+        self.partitioned = PartitionedTopics(config, store, self.cache, self)
+        self._counts = TopicCounts(store)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -149,8 +153,10 @@ class Topics:
     async def _make(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
         # Who asked may have looked before a partitioned topic was made; one that is there already
         # is opened, if only to be deleted.
-        if not (name.is_partitioned or await self.exists(name)):
-            await self.partitioned.check_not_partitioned(name)
+        if not await self.exists(name):
+            await self.policies(name)
+            if not name.is_partitioned:
+                await self.partitioned.check_not_partitioned(name)
         return await self._load(name, create=True, properties=properties)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
@@ -171,10 +177,16 @@ class Topics:
                 # What it has under way must not meet what its successor does.
                 await former.settle()
                 self._forget(former)
-            policies = await self.policies(name)
+            # Of one that is being deleted, too: what is in it is opened for that.
+            policies = await self._policies.get(name.namespace)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
-            managed_ledger = await self._open_managed_ledger(name, create, properties)
+
+            async def missing() -> int:
+                return int(create and not await self.exists(name))
+
+            async with self.room(name, policies, missing):
+                managed_ledger = await self._open_managed_ledger(name, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         made = create and managed_ledger.version == 0
@@ -228,6 +240,25 @@ class Topics:
             why = "the metadata store cannot answer" if isinstance(error, Unavailable) else error
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {why}.") from error
 
+    @contextlib.asynccontextmanager
+    async def room(
+        self, name: TopicName, policies: Policies, missing: Callable[[], Awaitable[int]]
+    ) -> AsyncIterator[None]:
+        """Within it `missing` topics may be made, of which persistent ones count; others of the
+        namespace wait.
+
+        Raises TopicsLimitReached when the namespace has as many as it may have.
+        """
+        limit = policies.topics_max
+        if not limit or name.is_system or not await missing():
+            yield
+            return
+        async with self._counts.lock(name.namespace):
+            count = await missing()
+            if count and await self._counts.get(name.namespace) + count > limit:
+                raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
+            yield
+
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
@@ -271,8 +302,36 @@ class Topics:
         return [decode(each) for each in await self._store.children(path)]
 
     async def policies(self, name: TopicName) -> Policies:
-        """What holds for topics of the namespace. Raises TopicNotFound when there is none."""
-        return await self._policies.get(name.namespace)
+        """What holds for topics of the namespace.
+
+        Raises NamespaceNotFound when there is none, or when it is being deleted.
+        """
+        return await self._policies.get_open(name.namespace)
+
+    # --- namespaces ---------------------------------------------------------------------------
+
+    async def in_namespace(self, namespace: str) -> list[Topic]:
+        """The topics of a namespace that are open here."""
+        return [each async for each in self._in_slices() if each.name.namespace == namespace]
+
+    async def settled(self, namespace: str) -> None:
+        """Waits until all of a namespace that somebody began to open, or make, is there or not."""
+        of_it = (name for name in self._opening if name.namespace == namespace)
+        opening = [self._opening[name][0] for name in of_it]
+        if opening:
+            await asyncio.wait(opening)
+        await self.partitioned.settled(namespace)
+
+    async def unload(self, topic: Topic) -> None:
+        """Closes a topic; its clients are sent away, and may open it again.
+
+        Raises PersistenceError.
+        """
+        try:
+            await topic.close()
+        except (LedgerError, ManagedLedgerError) as error:
+            raise PersistenceError(f"Topic {topic.name} was not unloaded: {error}") from error
+        self._forget(topic)
 
     # --- deleting -----------------------------------------------------------------------------
 
@@ -367,7 +426,7 @@ class Topics:
         """Called now and then: deletes the topics that nobody has used for long enough."""
         async for topic in self._in_slices():
             try:
-                policies = await self.policies(topic.name)
+                policies = await self._policies.get(topic.name.namespace)
                 if policies.refused & WHAT_DELETES:
                     # Nobody knows what is to be kept; the log has said so.
                     continue
@@ -428,7 +487,8 @@ class Topics:
             if isinstance(result, BaseException):
                 log.error("a topic was not closed cleanly", topic=topic.name, error=result)
         self._policies.close()
-        self._cache.close()
+        self._counts.close()
+        self.cache.close()
 
 
 def _not_found(name: TopicName) -> TopicNotFound:
