@@ -522,6 +522,31 @@ TABLE: tuple[Policy, ...] = (
 NAMES = frozenset(row.name for row in TABLE)
 
 
+# What no system topic goes by. It keeps what it has until its owner lets go of it.
+_WITHOUT = Policies()
+_NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
+    "auto_topic_creation": AutoTopicCreation(),
+    "auto_subscription_creation": True,
+    "inactive_topics": InactiveTopics(delete=False),
+    "retention": Retention(-1.0, -1),
+    **{
+        name: getattr(_WITHOUT, name)
+        for name in (
+            *("backlog_size", "backlog_age", "message_ttl_s", "subscription_expiry_s"),
+            *("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "subscribe_rate"),
+            *("subscription_types", "message_bytes_max", "topics_max", "producers_max"),
+            *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
+            *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),
+        )
+    },
+}
+
+
+def of_system_topic(policies: Policies) -> Policies:
+    """What holds for a system topic of a namespace with some policies."""
+    return policies._replace(**_NOT_OF_SYSTEM_TOPICS)
+
+
 def of_broker(config: Config) -> Policies:
     """What holds where no other level says anything."""
     return Policies(**{row.name: row.broker(config) for row in TABLE})

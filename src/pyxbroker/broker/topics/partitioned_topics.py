@@ -362,6 +362,7 @@ class PartitionedTopics:
             for index in await self.existing(name, found.target):
                 await self._topics.delete_by_name(name.partition(index), force=True)
             await self._forget(name, marked.version)
+        await self._topics.forget_policies(name)
 
     async def forget_unused(self, name: TopicName) -> None:
         """Deletes the number of partitions when there is none of them any more."""

@@ -5,6 +5,7 @@ The door to both: what needs the log is here, and all else in topic.py.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
-from pyxbroker.entry import Position
+from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -36,6 +37,21 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
+
+
+class _Waiting:
+    """The owner of a run that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+    def on_run_added(self, run: EntryRun) -> None:
+        if not self.future.done():
+            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
+
+    def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class PersistentTopic(Topic):
@@ -77,6 +93,15 @@ class PersistentTopic(Topic):
         if failure is not None:
             # With this code clients fail the sends that they hold, instead of trying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
+
+    async def append_message(self, entry: bytes) -> Position:
+        """Adds what the broker itself says, and waits until it is durable; its position.
+
+        Raises ManagedLedgerError.
+        """
+        waiting = _Waiting()
+        self.turn.run(self.managed_ledger.append, EntryRun.of(entry, waiting))
+        return await waiting.future
 
     def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
         """Who is told from now on of what is durable, in that order."""

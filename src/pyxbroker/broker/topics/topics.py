@@ -25,6 +25,7 @@ from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topic_policies import TopicPolicies
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -89,6 +90,9 @@ class Topics:
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
+        self._records: TopicPolicies | None = None
+        if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
+            self._records = TopicPolicies(config.clusterName, self, self._policies)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -198,6 +202,9 @@ class Topics:
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
         self._policies.follow(topic.name.namespace, topic)
+        if self._records is not None and topic.name.is_change_events:
+            assert isinstance(topic, PersistentTopic)
+            self._records.on_opened(topic)
         return topic
 
     def _forget(self, topic: Topic) -> None:
@@ -271,8 +278,20 @@ class Topics:
         return [decode(each) for each in await self._store.children(path)]
 
     async def policies(self, name: TopicName) -> Policies:
-        """What holds for topics of the namespace. Raises TopicNotFound when there is none."""
-        return await self._policies.get(name.namespace)
+        """What holds for a topic. Raises TopicNotFound when there is no such namespace."""
+        if self._records is not None and not self._records.is_loaded(name):
+            await self._policies.of_namespace(name.namespace)
+            await self._records.load(name.namespace_name)
+        return await self._policies.get(name)
+
+    @property
+    def records(self) -> TopicPolicies:
+        """What topics say of themselves. Raises NotAllowed where they may not."""
+        if self._records is None:
+            raise NotAllowed(
+                "Topic level policies is disabled, to enable the topic level policy and retry."
+            )
+        return self._records
 
     # --- deleting -----------------------------------------------------------------------------
 
@@ -312,6 +331,21 @@ class Topics:
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         self._forget(topic)
+        if self._records is not None:
+            if topic.name.is_change_events:
+                self._records.on_deleted(topic.name)
+            else:
+                await self.forget_policies(topic.name)
+
+    async def forget_policies(self, name: TopicName) -> None:
+        """A topic, partitioned or not, is deleted: it says nothing any more."""
+        if self._records is None:
+            return
+        try:
+            await self._records.forget(name)
+        except (PulsarError, ManagedLedgerError, LedgerError, MetadataError) as error:
+            # The topic is gone. One that is made with its name again has them, as in Pulsar.
+            log.warning("the policies of a topic were not deleted", topic=name, error=error)
 
     async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
         """Deletes a subscription of a topic, or of every partition of a partitioned one.
@@ -427,6 +461,8 @@ class Topics:
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, BaseException):
                 log.error("a topic was not closed cleanly", topic=topic.name, error=result)
+        if self._records is not None:
+            await self._records.close()
         self._policies.close()
         self._cache.close()
 
