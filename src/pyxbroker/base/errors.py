@@ -42,6 +42,13 @@ class MetadataStoreError(PulsarError):
     sentence = "The metadata store failed or cannot be reached; try again later."
 
 
+class ConcurrentModification(MetadataStoreError):
+    """Others have changed the same record again and again meanwhile."""
+
+    http_status = 409
+    sentence = "Concurrent modification."
+
+
 class PersistenceError(PulsarError):
     """The storage could not store or read an entry."""
 
@@ -126,6 +133,12 @@ class TopicNotFound(PulsarError):
     code = 11
     http_status = 404
     sentence = "The topic does not exist; create it, or allow topics to be created by use."
+
+
+class NamespaceNotFound(TopicNotFound):
+    """There is no such namespace, or it is being deleted."""
+
+    sentence = "The namespace does not exist; create it first."
 
 
 class SubscriptionNotFound(PulsarError):

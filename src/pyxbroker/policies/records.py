@@ -1,0 +1,77 @@
+"""Records of JSON in metadata are read, changed and written back: all of it in one function.
+
+A change is written only over the version that was read; who comes in between costs another round.
+What we do not know of a record, as another version of Pulsar's broker may have written it, is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, NamespaceNotFound
+from pyxbroker.base.log import get_logger
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.store import BadVersion, MetadataStore
+from pyxbroker.policies.resolver import decode
+
+ROUNDS_MAX = 100  # somebody's change is written in each of them
+
+Fields = dict[str, Any]
+Change = Callable[[Fields], None]
+"""Changes the fields in place. It is called again with newer ones when somebody was faster; what it
+raises is raised, and nothing is written.
+"""
+
+log = get_logger("pyxbroker.policies")
+
+
+async def change_namespace(
+    store: MetadataStore, cache: MetadataCache, name: str, change: Change
+) -> Fields:
+    """Changes a namespace's record, Pulsar's Policies; the fields as they were written.
+
+    Raises NamespaceNotFound, ConcurrentModification, and what change_record does.
+    """
+    fields = await change_record(store, cache, paths.namespace_policies(name), change)
+    if fields is None:
+        raise NamespaceNotFound(f"Namespace {name} does not exist.")
+    return fields
+
+
+async def change_record(
+    store: MetadataStore, cache: MetadataCache, path: str, change: Change
+) -> Fields | None:
+    """Changes a record; None when there is none.
+
+    Raises ConcurrentModification when others are faster again and again, MetadataStoreError for a
+    record that cannot be read, MetadataError.
+    """
+    for _ in range(ROUNDS_MAX):
+        found = await store.get(path)
+        if found is None:
+            return None
+        fields = fields_of(path, found.value)
+        change(fields)
+        try:
+            await store.put(path, to_json(fields), found.version)
+        except BadVersion:
+            continue
+        finally:
+            # Also when nobody knows whether it was written.
+            cache.forget(path)
+        return fields
+    raise ConcurrentModification
+
+
+def fields_of(path: str, value: bytes) -> Fields:
+    """The fields of a record; none of an empty one. Raises MetadataStoreError."""
+    if not value:
+        return {}
+    try:
+        return decode(value)
+    except ValueError as error:
+        log.warning("a record in metadata cannot be read", path=path, error=error)
+        raise MetadataStoreError("The record in metadata cannot be read.") from error

@@ -1,0 +1,103 @@
+"""Records that are changed: by compare-and-set, and with everything in them that is not ours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, NamespaceNotFound
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.cache import MetadataCache
+from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.policies.records import change_namespace
+
+PATH = paths.namespace_policies("a/b")
+
+
+def run(scenario: Callable[[MemoryStore, MetadataCache], Awaitable[None]]) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await store.open()
+        cache = MetadataCache(store)
+        await scenario(store, cache)
+        cache.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_not_ours_is_kept() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        await store.put(PATH, b'{"of_tomorrow":{"x":[1,null]},"deleted":false,"ratio":1.5}')
+        assert await cache.get(PATH)
+
+        def change(fields: dict[str, Any]) -> None:
+            fields["max_topics_per_namespace"] = 3
+
+        written = await change_namespace(store, cache, "a/b", change)
+        value = await cache.get(PATH)
+        assert value is not None and json.loads(value) == written
+        assert value == (
+            b'{"of_tomorrow":{"x":[1,null]},"deleted":false,"ratio":1.5,'
+            b'"max_topics_per_namespace":3}'
+        )
+
+    run(scenario)
+
+
+def test_no_change_of_many_at_once_is_lost() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        await store.put(PATH, b"{}")
+
+        def adding(number: int) -> Callable[[dict[str, Any]], None]:
+            return lambda fields: fields.update({f"f{number}": number})
+
+        changes = [change_namespace(store, cache, "a/b", adding(n)) for n in range(20)]
+        await asyncio.gather(*changes)
+        found = await store.get(PATH)
+        assert found is not None and json.loads(found.value) == {f"f{n}": n for n in range(20)}
+
+    run(scenario)
+
+
+def test_who_is_never_first_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        await store.put(PATH, b"{}")
+        rounds = 0
+
+        def change(fields: dict[str, Any]) -> None:
+            nonlocal rounds
+            rounds += 1
+            store.put(PATH, b'{"by":"somebody else"}')
+
+        with pytest.raises(ConcurrentModification, match="Concurrent modification"):
+            await change_namespace(store, cache, "a/b", change)
+        found = await store.get(PATH)
+        assert found is not None and found.value == b'{"by":"somebody else"}'
+        assert rounds == 100
+
+    run(scenario)
+
+
+def test_a_change_that_raises_writes_nothing() -> None:
+    async def scenario(store: MemoryStore, cache: MetadataCache) -> None:
+        def refuse(fields: dict[str, Any]) -> None:
+            raise ValueError("no")
+
+        with pytest.raises(NamespaceNotFound):
+            await change_namespace(store, cache, "a/b", refuse)
+        assert not await store.exists(PATH)
+        await store.put(PATH, b"{}")
+        with pytest.raises(ValueError, match="no"):
+            await change_namespace(store, cache, "a/b", refuse)
+        found = await store.get(PATH)
+        assert found is not None and found.version == 0
+        await store.put(PATH, b"[1]")
+        with pytest.raises(MetadataStoreError, match="cannot be read"):
+            await change_namespace(store, cache, "a/b", refuse)
+
+    run(scenario)
