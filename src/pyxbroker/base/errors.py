@@ -46,7 +46,7 @@ class ConcurrentModification(MetadataStoreError):
     """Others have changed the same record again and again meanwhile."""
 
     http_status = 409
-    sentence = "Concurrent modification."
+    sentence = "Others change the same record again and again; try it once more."
 
 
 class PersistenceError(PulsarError):

@@ -63,7 +63,7 @@ async def change_record(
             # Also when nobody knows whether it was written.
             cache.forget(path)
         return fields
-    raise ConcurrentModification
+    raise ConcurrentModification("Concurrent modification")
 
 
 def fields_of(path: str, value: bytes) -> Fields:
