@@ -74,7 +74,6 @@ OWN_FIELDS = {
         },
         "message_age": {
             "limit": 0,
-            "limitSize": None,
             "limitTime": 77,
             "policy": "consumer_backlog_eviction",
         },
@@ -103,7 +102,6 @@ OWN_FIELDS = {
         "bookkeeperEnsemble": 1,
         "bookkeeperWriteQuorum": 1,
         "managedLedgerMaxMarkDeleteRate": 2.5,
-        "managedLedgerStorageClassName": None,
     },
     "publishRate": {"publishThrottlingRateInByte": 12, "publishThrottlingRateInMsg": 11},
     "replicatorDispatchRate": rate(51, 52),

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from harness import wire
 from harness.raw import RawConnection
 
+from pyxbroker.admin.endpoints import load
+
 MIB = 1 << 20
 FRAME_BYTES_MAX = 5 * MIB
 COMMAND_BYTES_MAX = MIB - 100  # of most
@@ -311,4 +313,19 @@ ENDPOINTS = {
     ),
     "GET /metrics": request("GET", "/metrics", head="Accept-Encoding: gzip\r\n"),
     "GET /openapi.json": request("GET", "/openapi.json"),
+}
+
+
+def policy_request(method: str, path: str) -> Input:
+    """A request for a policy: names and body as long as they may be."""
+    parts = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": NAME}
+    # Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
+    body = b"" if method in ("GET", "DELETE") else b'{"a":' + b"[{}," * 4090 + b"1"
+    return request(method, path.format(**parts) + "?applied=true&isGlobal=true", body)
+
+
+ENDPOINTS |= {
+    f"{row.method} {row.path}": policy_request(row.method, row.path)
+    for name in ("namespace_policies", "topic_policies")
+    for row in load(name)
 }

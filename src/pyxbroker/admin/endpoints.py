@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics"),
-    "/admin/v2/persistent": ("partitions", "subscriptions", "topics"),
+    "/admin/v2/namespaces": ("namespace_policies",),
+    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
+    "/admin/v2/persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),

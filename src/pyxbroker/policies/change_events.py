@@ -319,7 +319,14 @@ def decode(value: bytes) -> TopicRecord | None:
     is_global = bool(policies["isGlobal"])
     fields = {
         field: value
-        for field, value in policies.items()
-        if value is not None and field != "isGlobal" and value != _EMPTY.get(field)
+        for field, value in _without_null(policies).items()
+        if field != "isGlobal" and value != _EMPTY.get(field)
     }
     return TopicRecord(name, is_global, fields)
+
+
+def _without_null(value: Any) -> Any:
+    """A value without the fields that say nothing, as REST tells it."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_null(each) for name, each in value.items() if each is not None}

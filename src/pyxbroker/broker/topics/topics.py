@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
+    NamespaceNotFound,
     NotAllowed,
     PersistenceError,
     PulsarError,
@@ -38,6 +39,7 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
 from pyxbroker.policies.namespaces import NamespacePolicies
+from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
 from pyxbroker.policies.table import of_broker
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
@@ -283,6 +285,23 @@ class Topics:
             await self._policies.of_namespace(name.namespace)
             await self._records.load(name.namespace_name)
         return await self._policies.get(name)
+
+    async def namespace_fields(self, name: str) -> Fields:
+        """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
+        path = paths.namespace_policies(name)
+        value = await self._cache.get(path)
+        if value is None:
+            raise NamespaceNotFound(f"Namespace {name} does not exist.")
+        return fields_of(path, value)
+
+    async def change_namespace(self, name: str, change: Change) -> None:
+        """Changes a namespace's record. Raises what policies.records does."""
+        await change_namespace(self._store, self._cache, name, change)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether topics may say something of themselves."""
+        return self._records is not None
 
     @property
     def records(self) -> TopicPolicies:
