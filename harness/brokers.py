@@ -237,8 +237,9 @@ class Broker:
         """Seconds of CPU of the process group so far: in nanoseconds for what runs, in steps of a
         clock tick (10 ms) for children that ended.
         """
-        ended = [member.cpu_times() for member in self._members()]
-        return sum(_cpu_clock_s(member.pid) for member in self._members()) + sum(
+        members = self._members()
+        ended = [member.cpu_times() for member in members]
+        return sum(_cpu_clock_s(member.pid) for member in members) + sum(
             each.children_user + each.children_system for each in ended
         )
 
