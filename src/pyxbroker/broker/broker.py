@@ -167,7 +167,6 @@ class Broker:
         for name in IMPORTED_LATE:
             importlib.import_module(name)
             await asyncio.sleep(0)
-        self.connections.handlers = self.handlers
 
     # --- what REST and handlers ask -----------------------------------------------------------
 
