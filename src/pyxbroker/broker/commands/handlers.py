@@ -175,12 +175,9 @@ class Handlers:
 
     @staticmethod
     def may_begin(connection: Connection) -> bool:
-        """Whether there is time for one more command in this turn; else it is told to go on."""
+        """Whether there is time for one more command in this turn."""
         line: Line = connection.session.line
-        if line.pace.is_free:
-            return True
-        line.wait(connection.go_on)
-        return False
+        return line.pace.is_free
 
     @staticmethod
     def wait_turn(connection: Connection) -> None:
