@@ -82,6 +82,7 @@ def flood(client: Client, *messages: Any) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
+    """Looks in each turn, and so sees what lasts for one."""
     for _ in range(100_000):
         if condition():
             return

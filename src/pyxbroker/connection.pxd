@@ -114,6 +114,7 @@ cdef class Connection:
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1
     cdef bint _may_begin(self) except -1
+    cdef int _wait_turn(self) except -1
     cdef bint _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1

@@ -296,8 +296,13 @@ cdef class Connection:
             return True
         if self.group.handlers.may_begin(self):
             return True
-        self._set_paused(PAUSED_TURN, True)
+        self._wait_turn()
         return False
+
+    cdef int _wait_turn(self) except -1:
+        """Nothing more is looked at before go_on() is called."""
+        self.group.handlers.wait_turn(self)
+        return self._set_paused(PAUSED_TURN, True)
 
     cdef int _take_slab(self) except -1:
         if self.slab is not None:
@@ -344,8 +349,7 @@ cdef class Connection:
                 if began_ns == 0:
                     began_ns = turn_now_ns() if was_granted else self.group.turn.began_ns()
                 if turn_now_ns() - began_ns > READ_NS_MAX:
-                    self.group.handlers.wait_turn(self)
-                    self._set_paused(PAUSED_TURN, True)
+                    self._wait_turn()
                     break
             looked_at += 1
             frame_bytes_max = self.group.frame_bytes_max
@@ -367,8 +371,7 @@ cdef class Connection:
                 break
             if self.part_at and not self.closed:
                 # It stays where it is, and nothing is read behind it.
-                self.group.handlers.wait_turn(self)
-                self._set_paused(PAUSED_TURN, True)
+                self._wait_turn()
                 return self._publish_runs()
             self.start += <uint64_t>n
         # The runs point into the slab, which is moved, reused or freed when the rest is kept.

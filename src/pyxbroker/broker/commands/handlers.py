@@ -33,7 +33,7 @@ from pyxbroker.base.errors import (
     with_reference,
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
@@ -175,12 +175,9 @@ class Handlers:
 
     @staticmethod
     def may_begin(connection: Connection) -> bool:
-        """Whether there is time for one more command in this turn; else it is told to go on."""
+        """Whether there is time for one more command in this turn."""
         line: Line = connection.session.line
-        if line.pace.is_free:
-            return True
-        line.wait(connection.go_on)
-        return False
+        return line.pace.is_free
 
     @staticmethod
     def wait_turn(connection: Connection) -> None:
@@ -379,12 +376,8 @@ class Handlers:
         if isinstance(error, PulsarError):
             return error
         about = {"peer": connection.peer, "command": type(message).__name__}
-        event = "a command is refused"
-        reference = reference_of(event, error)
-        told = refusal_of(error, reference)
+        told = refusal_of(error, log, "a command is refused", **about)
         if told is not None:
-            # The storage or the metadata cannot do it now; where that comes from they say.
-            log.warning(event, **about, error=error, reference=reference)
             return told
         reference = log.failure("a command failed", error, **about)
         return UnknownError(with_reference(UnknownError.sentence, reference))
