@@ -47,8 +47,8 @@ PROPERTIES_BYTES_MAX = 256 << 10  # keys and values together
 COMMAND_FIELDS_MAX = 10_000
 """Of one command, with those of the messages in it, of which as many metadata and properties as a
 consumer may have are less. To parse so many takes 0.2 ms. SEND, ACK, FLOW and
-REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read where they lie, have no such limit, nor have
-hash ranges, of which protobuf makes nothing."""
+REDELIVER_UNACKNOWLEDGED_MESSAGES, whose fields are read where they lie, have no such limit; hash
+ranges, of which protobuf makes nothing, have their own."""
 
 COMMAND_BYTES_MAX = 1 << 20
 """Of one command that has neither such fields nor a schema: all that it may have is less."""
