@@ -13,7 +13,9 @@ import pytest
 from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.request_parser import RequestParser
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.server import WebServer
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
@@ -437,6 +439,54 @@ def test_requests_of_many_connections_are_answered_a_few_in_a_turn() -> None:
                 writer.close()
         assert sum(turns.seen.values()) == 100
         assert turns.most <= PER_TURN_MAX
+        turns.close()
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_many_clients_that_come_at_once_are_read_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"")
+
+    async def scenario() -> None:
+        turns = Turns()
+        async with web_served(answer, pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(100)]
+            received = turns.counted(RequestParser.receive)
+            monkeypatch.setattr(RequestParser, "receive", received)
+            for _, writer in peers:
+                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")
+            for reader, _ in peers:
+                assert b"200 OK" in await reader.readline()
+            assert sum(turns.seen.values()) == 100
+            assert turns.most <= PER_TURN_MAX
+            for _, writer in peers:
+                writer.close()
+        turns.close()
+
+    asyncio.run(scenario())
+
+
+def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"")
+
+    async def scenario() -> None:
+        turns = Turns()
+        async with web_served(answer, pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(100)]
+            await until(lambda: len(web.server._connections) == 100)
+            forgotten = turns.counted(WebServer.forget)
+            monkeypatch.setattr(WebServer, "forget", forgotten)
+            for _, writer in peers:
+                writer.close()
+            await until(lambda: not web.server._connections)
+            assert sum(turns.seen.values()) == 100
+            assert turns.most <= PER_TURN_MAX
         turns.close()
 
     asyncio.run(scenario())
