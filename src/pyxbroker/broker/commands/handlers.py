@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ log = get_logger("pyxbroker.connection")
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
-LEAVE_AT_ONCE = 32  # producers, consumers and watchers of a connection that has ended
+LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -286,25 +286,34 @@ class Handlers:
         session.memory.end()
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
-        leaving: list[Callable[[], None]] = [
-            *(each.leave for each in connection.producers.values()),
-            *(each.leave for each in connection.consumers.values()),
-            *(each.forget for each in session.watchers.values()),
-        ]
-        connection.producers.clear()
-        connection.consumers.clear()
-        session.watchers.clear()
-        for leave in leaving[:LEAVE_AT_ONCE]:
-            self._leave(connection, leave)
-        for leave in leaving[LEAVE_AT_ONCE:]:
-            session.line.run(partial(self._leave, connection, leave))
         log.info("disconnected", peer=connection.peer)
+        for _ in range(LEAVE_AT_ONCE):
+            self._leave_one(connection)
+        self._leave_later(connection)
 
-    def _leave(self, connection: Connection, leave: Callable[[], None]) -> None:
-        # A defect met by one of them must not keep the others attached.
+    def _leave_later(self, connection: Connection) -> None:
+        """What a closed connection still has open leaves one after another. A list of all of it, of
+        100,000 producers, would hold a turn up.
+        """
+        session = connection.session
+        if connection.producers or connection.consumers or session.watchers:
+            session.line.wait(partial(self._leave_next, connection))
+
+    def _leave_next(self, connection: Connection) -> None:
+        self._leave_one(connection)
+        self._leave_later(connection)
+
+    def _leave_one(self, connection: Connection) -> None:
+        session = connection.session
         try:
-            leave()
+            if connection.producers:
+                connection.producers.popitem()[1].leave()
+            elif connection.consumers:
+                connection.consumers.popitem()[1].leave()
+            elif session.watchers:
+                session.watchers.popitem()[1].forget()
         except Exception as error:
+            # A defect met by one of them must not keep the others attached.
             self.on_internal_error(connection, error)
 
     # --- running handlers ---------------------------------------------------------------------
