@@ -10,6 +10,7 @@ ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 
 .DEFAULT_GOAL := help
 
@@ -46,15 +47,19 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 	@exec $(BIN)/pyxbroker standalone $(ARGS)
 
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
-# line is the last one. Peers that are missing are failures, not skips.
+# line is the last one. Peers that are missing are failures, not skips. Tests wait for clients and
+# disks half of their time, so there is one worker more than cores; who has nothing left takes over
+# tests of others.
 .PHONY: test
-test: goclient checks asanshort fuzz torture benchshort ## all tests, less than half an hour
-	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
+test: goclient checks asanshort fuzz benchshort ## all tests, less than half an hour
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests torture compat_tests bench/micro
 
-# Each of the two keeps one core busy for long.
+# What computes, behind what waits: torture mostly waits for disks and timers, and has promises that
+# are measured in time; the others take what it leaves of two cores.
 .PHONY: checks
 checks: dev
-	@$(MAKE) --no-print-directory --output-sync=target -j2 lint native
+	@$(MAKE) --no-print-directory --output-sync=target -j3 torture asan-build native fuzz-build \
+	    tsanshort lint BEHIND='nice -n 15'
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
@@ -62,7 +67,7 @@ quicktest: dev ## unit tests only, seconds
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
-	bash tests/native/build.sh asan
+	$(BEHIND) bash tests/native/build.sh asan
 
 .PHONY: compat
 compat: dev goclient ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
@@ -75,6 +80,10 @@ goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a 
 .PHONY: interop
 interop: dev ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
+
+.PHONY: fuzz-build
+fuzz-build: dev
+	$(BEHIND) $(PY) tests/fuzz/run.py --build
 
 .PHONY: fuzz
 fuzz: dev ## every fuzz target for SECONDS (20) seconds
@@ -111,7 +120,7 @@ COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers command
 
 .PHONY: asan-build
 asan-build: dev
-	PYXBROKER_SANITIZE=address,undefined $(PY) setup.py -q build \
+	PYXBROKER_SANITIZE=address,undefined $(BEHIND) $(PY) setup.py -q build \
 	    --build-lib build/asan --build-temp build/asan-objects
 
 .PHONY: asan
@@ -126,14 +135,18 @@ asanshort: asan-build ## of those, the tests of what is compiled
 tsan: dev ## the C tests of the storage under TSan
 	bash tests/native/build.sh tsan
 
+.PHONY: tsanshort
+tsanshort: dev ## those, with a tenth of the kills and power cuts
+	POWER_CUTS=6 $(BEHIND) bash tests/native/build.sh tsan
+
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
-	$(PY) -m harness.go_build --lint
-	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
+	$(BEHIND) $(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BEHIND) cython-lint src/pyxbroker
+	$(BEHIND) $(PY) -m harness.go_build --lint
+	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(BEHIND) $(PY) setup.py -q build_ext \
 	    --build-lib build/lint --build-temp build/lint-objects
 
 .PHONY: tidy
