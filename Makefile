@@ -129,7 +129,7 @@ asan: asan-build ## unit tests with every extension module under ASan and UBSan
 
 .PHONY: asanshort
 asanshort: asan-build ## of those, the tests of what is compiled
-	$(ASAN_PYTEST) -n auto --dist loadfile $(COMPILED_TESTS)
+	$(ASAN_PYTEST) -n auto --dist worksteal $(COMPILED_TESTS)
 
 .PHONY: tsan
 tsan: dev ## the C tests of the storage under TSan
