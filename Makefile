@@ -51,15 +51,13 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # disks half of their time, so there is one worker more than cores; who has nothing left takes over
 # tests of others.
 .PHONY: test
-test: goclient checks asanshort fuzz benchshort ## all tests, less than half an hour
+test: goclient checks asanshort fuzz torture benchshort ## all tests, less than half an hour
 	$(PYTEST) -n $(WORKERS) --dist worksteal tests torture compat_tests bench/micro
 
-# What computes, behind what waits: torture mostly waits for disks and timers, and has promises that
-# are measured in time; the others take what it leaves of two cores.
+# What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
 .PHONY: checks
 checks: dev
-	@$(MAKE) --no-print-directory --output-sync=target -j3 torture asan-build native fuzz-build \
-	    tsanshort lint BEHIND='nice -n 15'
+	@$(MAKE) --no-print-directory --output-sync=target -j2 asan-build native tsanshort lint fuzz-build
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
@@ -67,7 +65,7 @@ quicktest: dev ## unit tests only, seconds
 
 .PHONY: native
 native: dev ## the C tests of the storage under ASan and UBSan
-	$(BEHIND) bash tests/native/build.sh asan
+	bash tests/native/build.sh asan
 
 .PHONY: compat
 compat: dev goclient ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
@@ -83,7 +81,7 @@ interop: dev ## what needs a real ZooKeeper or another peer
 
 .PHONY: fuzz-build
 fuzz-build: dev
-	$(BEHIND) $(PY) tests/fuzz/run.py --build
+	$(PY) tests/fuzz/run.py --build
 
 .PHONY: fuzz
 fuzz: dev ## every fuzz target for SECONDS (20) seconds
@@ -120,7 +118,7 @@ COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers command
 
 .PHONY: asan-build
 asan-build: dev
-	PYXBROKER_SANITIZE=address,undefined $(BEHIND) $(PY) setup.py -q build \
+	PYXBROKER_SANITIZE=address,undefined $(PY) setup.py -q build \
 	    --build-lib build/asan --build-temp build/asan-objects
 
 .PHONY: asan
@@ -137,16 +135,16 @@ tsan: dev ## the C tests of the storage under TSan
 
 .PHONY: tsanshort
 tsanshort: dev ## those, with a tenth of the kills and power cuts
-	POWER_CUTS=6 $(BEHIND) bash tests/native/build.sh tsan
+	POWER_CUTS=6 bash tests/native/build.sh tsan
 
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BEHIND) $(BIN)/mypy
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BEHIND) cython-lint src/pyxbroker
-	$(BEHIND) $(PY) -m harness.go_build --lint
-	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(BEHIND) $(PY) setup.py -q build_ext \
+	$(BIN)/mypy
+	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint src/pyxbroker
+	$(PY) -m harness.go_build --lint
+	PYXBROKER_WERROR=1 PYXBROKER_MODULES=_native $(PY) setup.py -q build_ext \
 	    --build-lib build/lint --build-temp build/lint-objects
 
 .PHONY: tidy
