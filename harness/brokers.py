@@ -191,14 +191,18 @@ class Broker:
 
     def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """(status, the answer's JSON or None) of an admin request; a body is sent as JSON."""
+        status, text = self.request(method, path, body)
+        return status, json.loads(text) if text else None
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """The same with the answer's text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=60)
         try:
             data = None if body is None else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            text = answer.read()
-            return answer.status, json.loads(text) if text else None
+            return answer.status, answer.read().decode()
         finally:
             connection.close()
 
@@ -237,8 +241,9 @@ class Broker:
         """Seconds of CPU of the process group so far: in nanoseconds for what runs, in steps of a
         clock tick (10 ms) for children that ended.
         """
-        ended = [member.cpu_times() for member in self._members()]
-        return sum(_cpu_clock_s(member.pid) for member in self._members()) + sum(
+        members = self._members()
+        ended = [member.cpu_times() for member in members]
+        return sum(_cpu_clock_s(member.pid) for member in members) + sum(
             each.children_user + each.children_system for each in ended
         )
 

@@ -7,6 +7,18 @@ from pyxbroker.entry cimport EntryRun
 from pyxbroker.frames cimport Frame
 from pyxbroker.turn cimport Turn
 
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int what, int fd, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int events_max, int timeout_ms)
+    const int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
+    const int EPOLLIN, EPOLLOUT
+
 cdef enum:
     STASH_BYTES_MAX = 8192          # a rest this small is copied aside, and the slab given back
     READ_BYTES_MIN = 65536          # below this much room the rest is moved to the slab's start
@@ -32,6 +44,7 @@ cdef enum:
 
     FRAMES_PER_LOOK = 64            # frames between two looks at the clock
     READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
+    SOCKETS_PER_TURN = 256          # served at most; thousands may hang up in one moment
 
     # What one turn takes of a command with many message ids.
     ACK_PART_BYTES = 131072         # up to 20,000 ids
@@ -41,6 +54,13 @@ cdef class Connections:
     cdef readonly object loop
     cdef readonly Turn turn
     cdef readonly object live               # set of Connection
+    # Readiness: an epoll of its own, which is one descriptor for the loop. A loop calls for every
+    # socket that is ready, in the same turn.
+    cdef readonly int fd
+    cdef readonly dict watched              # descriptor -> Connection that waits for its socket
+    cdef epoll_event[SOCKETS_PER_TURN] ready    # told by the last look; served up to ready_at
+    cdef int ready_at
+    cdef int ready_count
     cdef public object handlers             # see broker/commands/handlers.py
     cdef public uint32_t frame_bytes_max    # total size field of a frame
     cdef public uint32_t sends_max          # pending sends of one connection before it pauses
@@ -69,11 +89,6 @@ cdef class ProducerState:
     cdef readonly uint64_t bytes_in
     cdef public bint closed
     cdef EntryRun run                       # collects the SENDs of this turn
-
-cdef class Watch:
-    cdef Connection connection
-    cdef bint for_writing
-    cdef uint64_t number                    # the last one of its kind is the one in use
 
 cdef class Connection:
     cdef readonly Connections group
@@ -108,12 +123,19 @@ cdef class Connection:
     cdef readonly bint writing              # waits for the socket to take more
     cdef public bint taken                  # it took some since the last keep-alive check
     cdef bint is_dirty
-    cdef uint64_t[2] watches                # how many were made for reading, for writing
+    cdef uint32_t events                    # of the socket, that are watched
+    cdef int _on_readable(self) except -1
+    cdef int _on_writable(self) except -1
+    cdef int _update_reading(self) except -1
+    cdef int _set_writing(self, bint on) except -1
+    cdef int _watch(self) except -1
+    cdef int on_ready(self, uint32_t events) except -1
     cdef int _receive(self) except -1
     cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1
     cdef bint _may_begin(self) except -1
+    cdef int _wait_turn(self) except -1
     cdef bint _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1

@@ -38,6 +38,9 @@ class Connections:
     def turn(self) -> Turn:
         """The turns of that loop."""
     @property
+    def fd(self) -> int:
+        """What the loop watches for all sockets: readable while one of them has something."""
+    @property
     def live(self) -> set[Connection]:
         """Connections that are not closed."""
     @property

@@ -73,6 +73,7 @@ cdef class ConsumerState:
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef bint _find_first(self) except -1
+    cdef dict _take_pending(self)
     cdef int _settled(self, int64_t held) except -1
     cdef int _less_unacked(self, int64_t messages) noexcept
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,

@@ -477,10 +477,9 @@ cdef class ConsumerState:
         """Forgets all deliveries; those that are not acknowledged wait to be sent again, in `to` or
         (None) among those of their key. Each is counted as redelivered, unless there are no counts.
         """
-        cdef dict pending = self.pending
+        cdef dict pending = self._take_pending()
         cdef dict entries
         cdef int64_t ledger_id, entry_id, held
-        self.pending = {}
         for ledger in sorted(pending):
             entries = pending[ledger]
             ledger_id = ledger
@@ -502,10 +501,7 @@ cdef class ConsumerState:
 
     def clear_pending(self):
         """Forgets all deliveries: they will be sent again, to this consumer or to others."""
-        pending = self.pending
-        self.pending = {}
-        self.ledgers_due = []
-        self.entries_due = None
+        cdef dict pending = self._take_pending()
         if self.keys is None and self.unacked_total is None and self.holders is None:
             self.unacked_messages = 0
             self.at_limit = False
@@ -515,6 +511,14 @@ cdef class ConsumerState:
                 self._settled(held)
                 if self.holders is not None:
                     self.holders.release(ledger_id, entry_id, self.holder_slot)
+
+    cdef dict _take_pending(self):
+        """What is pending, which is nothing from now on."""
+        cdef dict pending = self.pending
+        self.pending = {}
+        self.ledgers_due = []
+        self.entries_due = None
+        return pending
 
 
 def choose(list consumers not None, Py_ssize_t turn_of):

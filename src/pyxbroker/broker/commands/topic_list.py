@@ -328,10 +328,10 @@ class TopicLists:
             watcher = watchers.get(watcher_id)
             if watcher is None:
                 watcher = await self._watch(connection, message)
-            if connection.closed:
-                watcher.forget()
-                return
-            watchers[watcher_id] = watcher
+                if connection.closed:
+                    watcher.forget()
+                    return
+                watchers[watcher_id] = watcher
             pause = Slices(SLICE_S).pause
             seen = -1
             topics = watcher.topics

@@ -28,7 +28,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
     with_reference,
 )
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.partition_nodes import (
@@ -477,7 +477,6 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         RecursionError,  # nested too deeply for JSON
     ) as error:
         event = "the record of a partitioned topic does not say how many partitions"
-        reference = reference_of(event, error)
-        log.warning(event, path=path, error=error, reference=reference)
+        reference = log.refused(event, error, path=path)
         sentence = "The record of the topic does not say how many partitions it has."
         raise MetadataStoreError(with_reference(sentence, reference)) from error
