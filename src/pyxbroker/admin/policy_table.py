@@ -267,7 +267,11 @@ def _applied_retention(policies: Policies) -> Json:
 
 def quota_json(quota: BacklogQuota, quota_type: str) -> dict[str, Json]:
     """A quota as Pulsar's REST answers it."""
-    size, seconds = (quota.limit, -1) if quota_type == QUOTA_TYPES[0] else (-1, quota.limit)
+    if quota_type == QUOTA_TYPES[0]:
+        size, seconds = quota.limit, -1
+    else:
+        # Who sets the age says nothing of a size, which is 0 then.
+        size, seconds = (0 if quota.limit > 0 else -1), quota.limit
     return {"limit": size, "limitSize": size, "limitTime": seconds, "policy": quota.policy}
 
 
