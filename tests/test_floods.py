@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -344,6 +345,25 @@ def test_many_that_hang_up_at_once_are_closed_a_few_in_a_turn(
         await until(lambda: not broker.node.connections.live)
         assert sum(turns.seen.values()) == 100
         assert turns.most <= PER_TURN_MAX
+
+    in_broker(tmp_path, scenario)
+
+
+def test_the_garbage_collector_does_not_look_at_the_names_that_watchers_know(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        await broker.topic()
+        client = await broker.client()
+        watch = pb.CommandWatchTopicList(
+            watcher_id=1, namespace="public/default", topics_pattern="public/default/.*"
+        )
+        await client.request(watch, "watchTopicListSuccess")
+        [watcher] = client.connection.session.watchers.values()
+        await broker.topic(f"{NAME}-1")
+        await client.receive("watchTopicUpdate")
+        assert len(watcher.topics.names) == 2
+        assert not gc.is_tracked(watcher.topics.names)
 
     in_broker(tmp_path, scenario)
 
