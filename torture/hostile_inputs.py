@@ -312,3 +312,15 @@ ENDPOINTS = {
     "GET /metrics": request("GET", "/metrics", head="Accept-Encoding: gzip\r\n"),
     "GET /openapi.json": request("GET", "/openapi.json"),
 }
+
+
+# What is called otherwise there, and what is not there at all.
+APACHE_ENDPOINTS: dict[str, Input | None] = {
+    "GET /metrics": request("GET", "/metrics/", head="Accept-Encoding: gzip\r\n"),
+    "GET /openapi.json": None,
+}
+
+
+def endpoints_of(kind: str) -> dict[str, Input | None]:
+    """The endpoints of a kind of broker; None for those that only pyxbroker has."""
+    return ENDPOINTS | (APACHE_ENDPOINTS if kind == "apache" else {})
