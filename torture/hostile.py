@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import re
 import selectors
 import shutil
 import signal
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
@@ -60,6 +61,7 @@ LAST = {
     "pyxbroker": wire.command(wire.CONSUMER_STATS, {1: LAST_REQUEST, 4: 1 << 40}),
     "apache": wire.command(wire.LOOKUP, {1: TOPIC, 2: LAST_REQUEST}),
 }
+STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 BUCKET = "pyxbroker_loop_turn_seconds_bucket{"
 
 
@@ -68,7 +70,7 @@ class Cost(NamedTuple):
 
     name: str
     times: int
-    end: str  # "yes": answered to the end; else what happened
+    end: str  # "yes" and the statuses: answered to the end; else what happened
     cpu_ms: float = math.nan  # of all of them
     turn_ms: float = math.nan  # a bound: the longest turn took at most this
     p99_ms: float = math.nan  # infinite: no receipt came
@@ -78,7 +80,7 @@ class Cost(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        return self.end == "yes"
+        return self.end.startswith("yes")
 
     def row(self, alone_ms: float) -> str:
         """For the table; `alone_ms` is the polite client's p99 without anybody else."""
@@ -185,7 +187,19 @@ class Attack:
             stack.enter_context(web)
             scene = None
             requests = (each.make(scene, n) for n in range(times))  # type: ignore[arg-type]
-            return exchange_until(web, requests, lambda _, answers: answers >= times)
+            statuses: set[bytes] = set()
+
+            def is_done(seen: bytes, answers: int) -> bool:
+                statuses.update(STATUS.findall(seen))
+                return answers >= times
+
+            exchange = exchange_until(web, requests, is_done)
+
+            def run() -> str:
+                end = exchange()
+                return " ".join([end, *sorted(each.decode() for each in statuses)])
+
+            return run
 
         return self._measured(name, times, begin)
 
@@ -420,32 +434,41 @@ def times_for(each: Input, scene: Scene | None, times: int, bytes_max: int) -> i
     return max(1, min(times, bytes_max // size, 1 if each.ends else times))
 
 
-def attack_all(attack: Attack, times: int, bytes_max: int, only: str = "") -> Iterator[Cost]:
+def is_wanted(name: str, only: Sequence[str]) -> bool:
+    """Whether a name has one of these in it; all have when there are none."""
+    return not only or any(each in name for each in only)
+
+
+def attack_all(
+    attack: Attack, times: int, bytes_max: int, only: Sequence[str] = ()
+) -> Iterator[Cost]:
     """Every input, alone and many times."""
     scene = Scene(attack.broker.port, "sizes")
     with scene.raw:
         for name, each in (COMMANDS | MORE_COMMANDS).items():
-            if only in name:
+            if is_wanted(name, only):
                 for count in dict.fromkeys((1, times_for(each, scene, times, bytes_max))):
                     yield attack.command(name, each, count)
     for name, request in endpoints_of(attack.broker.kind).items():
-        if only in name and request is None:
+        if not is_wanted(name, only):
+            continue
+        if request is None:
             yield Cost(name, 1, "has none", serves="-")
-        elif only in name and request is not None:
+        else:
             for count in dict.fromkeys((1, times_for(request, None, times, bytes_max))):
                 yield attack.endpoint(name, request, count)
 
 
-def flood_all(attack: Attack, times_max: int, only: str = "") -> Iterator[Cost]:
+def flood_all(attack: Attack, times_max: int, only: Sequence[str] = ()) -> Iterator[Cost]:
     """Every flood, as large as it is or as many times as there may be."""
     for name, (each, times) in COMMAND_FLOODS.items():
-        if only in name:
+        if is_wanted(name, only):
             yield attack.command(f"flood of {name}", each, min(times, times_max))
     for name, (each, times) in REQUEST_FLOODS.items():
-        if only in name:
+        if is_wanted(name, only):
             yield attack.endpoint(f"flood of {name}", each, min(times, times_max))
     for name, act in PEERS.items():
-        if only in name:
+        if is_wanted(name, only):
             yield attack.peers(name, act, times_max)
 
 
@@ -454,7 +477,13 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--times", type=int, default=1000)
     parser.add_argument("--megabytes", type=int, default=256, help="of one input at most, in all")
-    parser.add_argument("--only", default="", help="inputs with this in their name")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="inputs with this in their name (repeatable)",
+    )
     parser.add_argument("--broker", choices=tuple(WARM_UP_S), default="pyxbroker")
     parser.add_argument(
         "--burners", action="store_true", help="busy loops of the least priority, one for each core"

@@ -19,7 +19,7 @@ FIELDS_MAX = 209_900  # of a command, with those of its request
 HANDSHAKE_BYTES_MAX = 100 << 10
 TOPIC = "persistent://public/default/hostile"
 LONG = "persistent://public/default/" + "ä" * 512  # 1,024 bytes, in a name that needs escapes
-PATTERN = "(" + "|".join(f"(a{i}.*)+" for i in range(40)) + ")x"
+PATTERN = "|".join(f"(a{i}.*)+" for i in range(6)) + "x"  # as long as one may be
 MESSAGES = 2_000
 KEY_SHARED = 3
 
@@ -217,9 +217,9 @@ COMMANDS = {
         ),
     ),
     "WATCH_TOPIC_LIST": Input(
-        "another one each, a pattern of 40 branches",
+        "another one each, a pattern of 6 branches",
         lambda scene, n: wire.command(
-            wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN[:50]}
+            wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN}
         ),
     ),
     "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),

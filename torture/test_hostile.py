@@ -28,6 +28,7 @@ from torture.hostile import (
     exchange_until,
     flood_all,
     is_over,
+    is_wanted,
     longest_ms,
     parsed,
     time_limit,
@@ -73,8 +74,15 @@ def test_options_are_read() -> None:
     given = parsed(["--broker", "apache", "--times", "100", "--megabytes", "64", "--burners"])
     assert (given.broker, given.times, given.megabytes) == ("apache", 100, 64)
     assert given.burners
+    assert parsed(["--only", "SEND", "--only", "ACK"]).only == ["SEND", "ACK"]
     with pytest.raises(SystemExit):
         parsed(["--broker", "pulsar-lite"])
+
+
+def test_names_are_wanted_that_have_one_of_the_words() -> None:
+    assert is_wanted("SEND", ["PING", "END"])
+    assert not is_wanted("SEND", ["PING", "SEEK"])
+    assert is_wanted("SEND", [])
 
 
 @pytest.mark.parametrize(
@@ -193,5 +201,5 @@ def test_a_broker_that_died_is_told_and_started_again(attack: Attack) -> None:
     assert cost.p99_ms == math.inf
     assert math.isnan(cost.cpu_ms)
     again = attack.endpoint("health", ENDPOINTS["GET /admin/v2/brokers/health"], 1)
-    assert (again.end, again.serves) == ("yes", "yes")
+    assert (again.end, again.serves) == ("yes 200", "yes")
     assert attack.polite.end() > 0
