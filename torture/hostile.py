@@ -52,7 +52,8 @@ SERVES_SOON_S = 5  # later is told
 START_S_MAX = 240  # of Apache Pulsar, on a machine that others use as well
 WARM_UP_S = {"pyxbroker": 1, "apache": 30}  # until what is compiled while it runs is compiled
 BUNDLE_LOOKUPS = 64  # a namespace of Apache Pulsar has four bundles, each to be looked up once
-SILENCE_S = 0.2  # after which nothing more is going to come
+# After which nothing more is going to come. Apache Pulsar answers each when it is done.
+SILENCE_S = {"pyxbroker": 0.2, "apache": 2.0}
 WRITE_BYTES = 512 << 10  # at least, while there is so much
 LAST_REQUEST = 0x5A5A5A5A5A
 # pyxbroker answers commands in order, so the cheapest will do. Apache Pulsar closes a connection
@@ -71,7 +72,7 @@ class Cost(NamedTuple):
     name: str
     times: int
     end: str  # "yes" and the statuses: answered to the end; else what happened
-    cpu_ms: float = math.nan  # of all of them
+    cpu_ms: float = math.nan  # of all of them, without what the broker uses alone
     turn_ms: float = math.nan  # a bound: the longest turn took at most this
     p99_ms: float = math.nan  # infinite: no receipt came
     grown_kib: float = math.nan
@@ -137,6 +138,7 @@ class Attack:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.restarts = 0
+        self.alone_cpu_s = 0.0  # for each message of the polite client
         self._polites = 0
         self._welcome()
 
@@ -152,13 +154,16 @@ class Attack:
         self._polites += 1
         self.polite = Polite(self.broker.port, f"{TOPIC}-{self._polites}")
         self._is_polite_lost = False
-        self._p99_ms()
+        self._take()
 
-    def baseline_ms(self, seconds: float = 2.0) -> float:
-        """The polite client's p99 while nobody attacks."""
+    def baseline_ms(self, seconds: float = 5.0) -> float:
+        """The polite client's p99 while nobody attacks; what the broker uses then is no cost."""
         self.polite.take()
+        cpu_s = self.broker.cpu_s()
         time.sleep(seconds)
-        return p99_ms(self.polite.take())
+        times = self.polite.take()
+        self.alone_cpu_s = (self.broker.cpu_s() - cpu_s) / len(times)
+        return p99_ms(times)
 
     def command(self, name: str, each: Input, times: int) -> Cost:
         """Commands of one connection; the answer to a last request tells that all were handled."""
@@ -175,7 +180,8 @@ class Attack:
                     yield each.make(scene, n)
                 yield last
 
-            return exchange_until(raw.socket, frames(), lambda tail, _: marker in tail)
+            silence_s = SILENCE_S[self.broker.kind]
+            return exchange_until(raw.socket, frames(), lambda tail, _: marker in tail, silence_s)
 
         return self._measured(name, times, begin)
 
@@ -193,7 +199,7 @@ class Attack:
                 statuses.update(STATUS.findall(seen))
                 return answers >= times
 
-            exchange = exchange_until(web, requests, is_done)
+            exchange = exchange_until(web, requests, is_done, SILENCE_S["pyxbroker"])
 
             def run() -> str:
                 end = exchange()
@@ -224,7 +230,7 @@ class Attack:
             except HURT as error:
                 return self._unprepared(name, times, error)
             self._wait_quiet(until)
-            self._p99_ms()
+            self._take()
             before = self._account()
             began = time.monotonic()
             try:
@@ -234,15 +240,16 @@ class Attack:
                 end = told(error)
             self._wait_quiet(until)
             seconds = time.monotonic() - began
-            p99 = self._p99_ms()
+            times_beside = self._take()
             after = self._account()
+        used_s = after.cpu_s - before.cpu_s - self.alone_cpu_s * len(times_beside)
         return Cost(
             name,
             times,
             end,
-            (after.cpu_s - before.cpu_s) * 1000,
+            max(used_s, 0.0) * 1000,  # NaN stays NaN
             longest_ms(before.turns, after.turns),
-            p99,
+            p99_ms(times_beside),
             after.memory_kib - before.memory_kib,
             seconds,
             self._after(),
@@ -277,15 +284,15 @@ class Attack:
             if self.broker.cpu_s() - before < QUIET_S * 0.5:
                 return
 
-    def _p99_ms(self) -> float:
-        """The polite client's since the last call."""
+    def _take(self) -> list[float]:
+        """What the polite client's receipts took since the last call."""
         if self._is_polite_lost:
-            return math.inf
+            return [math.inf]
         try:
-            return p99_ms(self.polite.take())
+            return self.polite.take()
         except PoliteLost:
             self._is_polite_lost = True
-            return math.inf
+            return [math.inf]
 
     def _after(self) -> str:
         """Whether the broker serves a new client, and what had to be done for the next row."""
@@ -373,12 +380,15 @@ def longest_ms(before: dict[float, int], after: dict[float, int]) -> float:
 
 
 def exchange_until(
-    peer: socket.socket, pieces: Iterator[bytes], is_done: Callable[[bytes, int], bool]
+    peer: socket.socket,
+    pieces: Iterator[bytes],
+    is_done: Callable[[bytes, int], bool],
+    silence_s: float,
 ) -> Callable[[], str]:
     """Sends all pieces and reads all answers; ends when they are in, or when the peer hangs up.
 
-    Returns "yes" when they are, and nothing more comes. `is_done` gets the last bytes that came,
-    and how many HTTP answers did.
+    Returns "yes" when they are, and nothing more comes for `silence_s`. `is_done` gets the last
+    bytes that came, and how many HTTP answers did.
     """
 
     def run() -> str:
@@ -400,7 +410,7 @@ def exchange_until(
                             tail = seen[-64:]
                             if until < math.inf or is_done(seen, answers):
                                 # Commands that wait for something are answered after it.
-                                until = time.monotonic() + SILENCE_S
+                                until = time.monotonic() + silence_s
                         if ready & selectors.EVENT_WRITE and not is_all_sent:
                             if not waiting:
                                 waiting = memoryview(b"".join(_some(pieces)))
@@ -503,7 +513,8 @@ def main(arguments: list[str] | None = None) -> int:
             broker.start(START_S_MAX)
             attack = Attack(broker)
             alone_ms = attack.baseline_ms()
-            print(f"p99 without anybody else: {alone_ms:.1f} ms\n\n{HEAD}", flush=True)
+            print(f"p99 without anybody else: {alone_ms:.1f} ms", end="; ")
+            print(f"CPU of a message: {attack.alone_cpu_s * 1000:.3f} ms\n\n{HEAD}", flush=True)
             for cost in chain(
                 attack_all(attack, options.times, options.megabytes << 20, options.only),
                 flood_all(attack, 20 * options.times, options.only),

@@ -146,7 +146,7 @@ def test_an_exchange_tells_an_answer_from_a_connection_that_was_closed() -> None
         with ours:
             theirs.sendall(said)
             theirs.close()
-            exchange = exchange_until(ours, iter(()), lambda tail, _: b"end" in tail)
+            exchange = exchange_until(ours, iter(()), lambda tail, _: b"end" in tail, 0.1)
             assert exchange() == end
 
 
