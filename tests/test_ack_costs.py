@@ -103,7 +103,6 @@ def test_parts_of_batches_cost_the_same_however_many_consumers_there_are(
     def act(desk: Desk, consumer: Consumer) -> None:
         remembered(desk, run)
         desk.dispatcher.on_acknowledged(consumer, run)
-        desk.dispatcher.settle_batches(run)
 
     costs_the_same(opened, make, act)
 

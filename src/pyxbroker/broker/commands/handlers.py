@@ -65,6 +65,7 @@ PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 LEAVE_AT_ONCE = 32  # producers, consumers and watchers of a connection that has ended
+LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -297,10 +298,12 @@ class Handlers:
         connection.producers.clear()
         connection.consumers.clear()
         session.watchers.clear()
-        for leave in leaving[:LEAVE_AT_ONCE]:
-            self._leave(connection, leave)
-        for leave in leaving[LEAVE_AT_ONCE:]:
-            session.line.run(partial(self._leave, connection, leave))
+        until = session.line.pace.clock() + LEAVE_AT_ONCE_S
+        for number, leave in enumerate(leaving):
+            if number < LEAVE_AT_ONCE and session.line.pace.clock() < until:
+                self._leave(connection, leave)
+            else:
+                session.line.run(partial(self._leave, connection, leave))
         log.info("disconnected", peer=connection.peer)
 
     def _leave(self, connection: Connection, leave: Callable[[], None]) -> None:
