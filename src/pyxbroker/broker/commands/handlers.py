@@ -41,6 +41,7 @@ from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
+    answer_error,
     consumer_id,
     namespace_of,
     no_resource,
@@ -373,8 +374,25 @@ class Handlers:
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
-        refusal = self._client_error(connection, message, error)
-        connection.send_frame(command.refusal(message, refusal))
+        try:
+            answer = command.refusal(message, self._client_error(connection, message, error))
+        except Exception as defect:
+            answer = self._answer_defect(connection, command, message, defect)
+        connection.send_frame(answer)
+
+    @staticmethod
+    def _answer_defect(
+        connection: Connection, command: Command, message: Any, defect: Exception
+    ) -> bytes:
+        """The refusal itself has met a defect. Its client would wait for its timeout."""
+        about = {"peer": connection.peer, "command": type(message).__name__}
+        reference = log.failure("a refusal failed", defect, **about)
+        told = UnknownError(with_reference(UnknownError.sentence, reference))
+        try:
+            return command.refusal(message, told)
+        except Exception as again:
+            log.failure("a refusal failed again", again, **about)
+            return answer_error(message, told)
 
     @staticmethod
     def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
@@ -419,7 +437,7 @@ class Handlers:
             " once."
         )
         log.warning("refused", peer=connection.peer, command=found.field, reason=error)
-        connection.send_frame(found.refusal(request, error))
+        self._answer_error(connection, found, request, error)
 
     def _refuse_text(
         self, connection: Connection, command: Command, message: Any, error: PulsarError
@@ -427,7 +445,7 @@ class Handlers:
         """A command with text that cannot be used; one that has no answer ends its connection."""
         if hasattr(message, "request_id"):
             log.warning("refused", peer=connection.peer, command=command.field, reason=error)
-            connection.send_frame(command.refusal(message, error))
+            self._answer_error(connection, command, message, error)
             return
         self.on_malformed(connection, f"of its {command.field}: {error}")
         connection.close()
