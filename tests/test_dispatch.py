@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -263,5 +261,3 @@ def test_a_batch_that_is_partly_acknowledged_is_sent_with_what_is_left(tmp_path:
         assert state.settle_one(LEDGER, 0) == 60
 
     delivering(tmp_path, entries, scenario)
-
-

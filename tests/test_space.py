@@ -65,7 +65,9 @@ def test_short_space_is_told_once_and_ends_with_a_margin(tmp_path: Path, disk: D
         state.check()
     assert len(told) == 2
     assert told[0] is not None
-    assert told[0].startswith("The disk of the storage is full (99.0 MiB free, 100.0 MiB are needed)")
+    assert told[0].startswith(
+        "The disk of the storage is full (99.0 MiB free, 100.0 MiB are needed)"
+    )
     assert told[1] is None
     assert not state.is_short
 

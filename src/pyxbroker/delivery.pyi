@@ -79,7 +79,7 @@ class ConsumerState:
     """What the client counts its redeliveries with; -1: it does not."""
     closed: bool
     tracks_pending: bool
-    """What was sent is kept as pending; False where nothing is redelivered, or all after the mark."""
+    """What was sent is kept as pending; False: nothing is redelivered, or all after the mark."""
     priority_level: int
     """Of a Shared subscription: 0 comes first."""
     keys: KeyShared | None

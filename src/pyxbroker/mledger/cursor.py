@@ -119,6 +119,8 @@ class Cursor:
         """before: id of the ledger that the mark was in."""
         after = self.managed_ledger.ledger_after
         self.acks.advance(after)
+        if self.acks.has_passed:
+            self._drop_passed(self.acks)
         if not self.durable:
             return
         self._dirty = True
@@ -127,6 +129,16 @@ class Cursor:
             # A ledger was passed, or the mark is at the end of one that is closed.
             self.managed_ledger.trim()
         self._schedule_write()
+
+    def _drop_passed(self, acks: AckSet) -> None:
+        """Forgets the batches that the mark has passed, a few in each turn."""
+        if not acks.drop_passed():
+            asyncio.get_running_loop().call_soon(self._drop_passed, acks)
+
+    def _drop_batches(self, acks: AckSet) -> None:
+        """The same with all that a set has which is not the cursor's any more."""
+        if not acks.drop_batches():
+            asyncio.get_running_loop().call_soon(self._drop_batches, acks)
 
     @property
     def backlog(self) -> int:
@@ -140,7 +152,8 @@ class Cursor:
         """Moves the cursor (seek): everything after mark_delete is unacknowledged again, except
         the messages that an ack set leaves out of the batch that comes next.
         """
-        self.acks = AckSet(*mark_delete, tracked=self.durable)
+        former, self.acks = self.acks, AckSet(*mark_delete, tracked=self.durable)
+        self._drop_batches(former)
         if ack_set:
             following = self.managed_ledger.normalize(
                 self.managed_ledger.next_position(mark_delete)

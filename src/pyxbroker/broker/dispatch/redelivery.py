@@ -96,6 +96,7 @@ class OneByOne(FromMark):
         self.replay.on_consumer_gone(consumer)
         if not self._consumers:
             self._free(consumer, [self._swap_counts()])
+            self._returning = deque((taken, False, line) for taken, _, line in self._returning)
         if self._consumers or self._dispatcher.is_kept:
             # To read again what is set aside would be long: the next consumer finds it here.
             # It does not count as a redelivery: nobody said that the consumer failed.
