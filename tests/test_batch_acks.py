@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import one_broker
-from one_bookie import LIMITS, Node, append
+from one_bookie import LIMITS, Node, append, until
 from one_broker import Broker, Client, section
+from pyxbroker.ackset import AckSet
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.mledger.cursor import Cursor
@@ -265,6 +266,37 @@ def test_single_messages_survive(tmp_path: Path, how: str) -> None:
             assert acks.ack_set(*positions[4]) == [1, -1]
 
     asyncio.run(scenario())
+
+
+def test_what_is_known_of_many_batches_is_forgotten_in_later_turns(tmp_path: Path) -> None:
+    """Of those that a cumulative acknowledgement passes, and of all at a seek."""
+
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await append(topic.managed_ledger, *[BATCH] * 2500)
+        await client.subscribe(1, subType=EXCLUSIVE)
+        cursor = topic.subscriptions["s"].cursor
+
+        def acknowledge_parts() -> AckSet:
+            run = AckRun()
+            for position in positions:
+                run.add(*position, [0b11], 10)
+            assert cursor.acknowledge(run) == 2500
+            acks: AckSet = cursor.acks
+            return acks
+
+        acks = acknowledge_parts()
+        assert cursor.acknowledge_up_to(positions[-1]) == 2500
+        assert cursor.backlog == 0
+        assert 0 < acks.partial < 2500
+        await until(lambda: acks.partial == 0)
+        cursor.reset(Position(positions[0][0], -1))
+        acks = acknowledge_parts()
+        cursor.reset(Position(positions[0][0], -1))
+        assert cursor.acks.partial == 0
+        assert 0 < acks.partial < 2500
+        await until(lambda: acks.partial == 0)
+
+    run(tmp_path, scenario)
 
 
 def test_a_seek_into_a_batch_leaves_out_what_is_before(tmp_path: Path) -> None:
