@@ -230,6 +230,32 @@ def test_what_a_consumer_had_waits_for_others_after_a_few_turns_and_nothing_over
 
 
 @pytest.mark.parametrize("make", MAKERS[:2])
+def test_a_read_that_is_under_way_does_not_overtake_what_is_taken_back(
+    opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
+) -> None:
+    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    desk = Desk(opened, make, delayed_delivery=False)
+    try:
+        consumer = desk.join("c")
+        consumer.on_flow(3 * ENTRIES)
+        desk.publish(ENTRIES - 10)
+        desk.send()
+        desk.ledger.cold = True
+        desk.publish(10)
+        assert len(desk.ledger.reads) == 1
+        desk.dispatcher.redeliver_all(consumer)
+        sent = consumer.msg_out
+        desk.ledger.cold = False
+        desk.ledger.answer()
+        assert consumer.msg_out == sent
+        desk.send()
+        assert consumer.pending_positions() == [(LEDGER, each) for each in range(ENTRIES)]
+        assert consumer.msg_out == sent + ENTRIES
+    finally:
+        desk.close()
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
 def test_who_goes_last_or_is_moved_leaves_what_it_had_to_be_freed_in_a_few_turns(
     opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
 ) -> None:
