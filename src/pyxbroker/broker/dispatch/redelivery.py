@@ -110,6 +110,11 @@ class OneByOne(FromMark):
         counts, self.counts = self.counts, {}
         return counts
 
+    def retire(self) -> None:
+        super().retire()
+        self._returning.clear()
+        self.replay.retire()
+
     # --- what is taken back ---------------------------------------------------------------------
 
     def _take_back(self, consumer: Consumer, counted: bool) -> None:
