@@ -158,10 +158,12 @@ def test_subscriptions_of_one_write_are_made_a_few_in_a_turn(
     in_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("LEAVE_AT_ONCE", 5), ("LEAVE_AT_ONCE_S", 0.0)])
 def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
-    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 5)
+    """Also those that take long: each may have much that is taken back."""
+    monkeypatch.setattr(handlers, limit, value)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client = await broker.client()
