@@ -192,7 +192,9 @@ class Desk:
         self._far, near = socket.socketpair()
         near.setblocking(False)
         self._far.setblocking(False)
-        self.connection: Connection = group.accept(near, "peer", None)
+        # What is done bit by bit is done soon.
+        session = SimpleNamespace(line=SimpleNamespace(wait=self.loop.call_soon))
+        self.connection: Connection = group.accept(near, "peer", session)
         topic = SimpleNamespace(
             is_terminated=False,
             name=TopicName.get("persistent://public/default/t"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -157,10 +158,12 @@ def test_subscriptions_of_one_write_are_made_a_few_in_a_turn(
     in_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("LEAVE_AT_ONCE", 5), ("LEAVE_AT_ONCE_S", 0.0)])
 def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
-    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 5)
+    """Also those that take long: each may have much that is taken back."""
+    monkeypatch.setattr(handlers, limit, value)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client = await broker.client()
@@ -344,6 +347,25 @@ def test_many_that_hang_up_at_once_are_closed_a_few_in_a_turn(
         await until(lambda: not broker.node.connections.live)
         assert sum(turns.seen.values()) == 100
         assert turns.most <= PER_TURN_MAX
+
+    in_broker(tmp_path, scenario)
+
+
+def test_the_garbage_collector_does_not_look_at_the_names_that_watchers_know(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        await broker.topic()
+        client = await broker.client()
+        watch = pb.CommandWatchTopicList(
+            watcher_id=1, namespace="public/default", topics_pattern="public/default/.*"
+        )
+        await client.request(watch, "watchTopicListSuccess")
+        [watcher] = client.connection.session.watchers.values()
+        await broker.topic(f"{NAME}-1")
+        await client.receive("watchTopicUpdate")
+        assert len(watcher.topics.names) == 2
+        assert not gc.is_tracked(watcher.topics.names)
 
     in_broker(tmp_path, scenario)
 

@@ -82,7 +82,7 @@ cdef class Connections:
         for. The rest has its turn in the next one, before any of them comes again.
         """
         cdef Connection connection
-        cdef int64_t began_ns = self.turn.began_ns()
+        cdef int64_t began_ns = 0
         cdef epoll_event event
         if self.ready_at == self.ready_count:
             self.ready_at = 0
@@ -91,6 +91,8 @@ cdef class Connections:
                 self.ready_count = 0
                 if errno != EINTR:
                     raise OSError(errno, "the sockets of clients cannot be watched")
+        if self.ready_count - self.ready_at > 1:
+            began_ns = self.turn.began_ns()
         while self.ready_at < self.ready_count:
             event = self.ready[self.ready_at]
             self.ready_at += 1
@@ -98,7 +100,7 @@ cdef class Connections:
             connection = self.watched.get(event.data.fd)
             if connection is not None:
                 connection.on_ready(event.events)
-            if turn_now_ns() - began_ns > READ_NS_MAX:
+            if began_ns != 0 and turn_now_ns() - began_ns > READ_NS_MAX:
                 break
 
     def accept(self, sock, str peer, session):

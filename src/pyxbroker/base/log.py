@@ -114,7 +114,12 @@ def _reference_of(event: str, error: BaseException) -> str:
         code = trace.tb_frame.f_code
         way.append(f"{code.co_filename}:{code.co_name}:{trace.tb_lineno}")
         trace = trace.tb_next
-    return f"{zlib.crc32(' '.join(way).encode(errors='replace')):08x}"
+    return reference_to(" ".join(way))
+
+
+def reference_to(event: str) -> str:
+    """The reference of an event that no error has brought."""
+    return f"{zlib.crc32(event.encode(errors='replace')):08x}"
 
 
 class LineFormatter(logging.Formatter):

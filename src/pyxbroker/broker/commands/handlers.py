@@ -41,6 +41,7 @@ from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
+    answer_error,
     consumer_id,
     namespace_of,
     no_resource,
@@ -65,6 +66,7 @@ PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
+LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -287,8 +289,11 @@ class Handlers:
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
+        until = session.line.pace.clock() + LEAVE_AT_ONCE_S
         for _ in range(LEAVE_AT_ONCE):
             self._leave_one(connection)
+            if session.line.pace.clock() >= until:
+                break
         self._leave_later(connection)
 
     def _leave_later(self, connection: Connection) -> None:
@@ -376,8 +381,25 @@ class Handlers:
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
-        refusal = self._client_error(connection, message, error)
-        connection.send_frame(command.refusal(message, refusal))
+        try:
+            answer = command.refusal(message, self._client_error(connection, message, error))
+        except Exception as defect:
+            answer = self._answer_defect(connection, command, message, defect)
+        connection.send_frame(answer)
+
+    @staticmethod
+    def _answer_defect(
+        connection: Connection, command: Command, message: Any, defect: Exception
+    ) -> bytes:
+        """The refusal itself has met a defect. Its client would wait for its timeout."""
+        about = {"peer": connection.peer, "command": type(message).__name__}
+        reference = log.failure("a refusal failed", defect, **about)
+        told = UnknownError(with_reference(UnknownError.sentence, reference))
+        try:
+            return command.refusal(message, told)
+        except Exception as again:
+            log.failure("a refusal failed again", again, **about)
+            return answer_error(message, told)
 
     @staticmethod
     def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
@@ -418,7 +440,7 @@ class Handlers:
             " once."
         )
         log.warning("refused", peer=connection.peer, command=found.field, reason=error)
-        connection.send_frame(found.refusal(request, error))
+        self._answer_error(connection, found, request, error)
 
     def _refuse_text(
         self, connection: Connection, command: Command, message: Any, error: PulsarError
@@ -426,7 +448,7 @@ class Handlers:
         """A command with text that cannot be used; one that has no answer ends its connection."""
         if hasattr(message, "request_id"):
             log.warning("refused", peer=connection.peer, command=command.field, reason=error)
-            connection.send_frame(command.refusal(message, error))
+            self._answer_error(connection, command, message, error)
             return
         self.on_malformed(connection, f"of its {command.field}: {error}")
         connection.close()

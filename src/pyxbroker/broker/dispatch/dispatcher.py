@@ -137,7 +137,7 @@ class Dispatcher:
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        if self._abandoned:
+        if self._abandoned or self.redelivery.is_returning:
             return
         try:
             replay, steps_max = self.replay, STEPS_MAX
@@ -416,7 +416,8 @@ class Dispatcher:
 
     def rewind(self) -> None:
         """Reads on after the mark: what was delivered and not acknowledged is sent again."""
-        self._round += 1
+        self.drop_read()
+        self.redelivery.rewound()
         if self.replay is not None:
             self.replay.clear(self.acks)
         if self.key_queue is not None:
@@ -425,12 +426,19 @@ class Dispatcher:
             self.trouble.rewound()
         self.read_position = self._after_mark()
 
+    def drop_read(self) -> None:
+        """What is being read is not used."""
+        self._round += 1
+
+    def forget_delivered(self) -> None:
+        """All of its consumers go: nothing that one of them has is for the others."""
+        self.redelivery.forget(self.consumers)
+        self.rewind()
+
     def reset(self) -> None:
         """The cursor was moved: forgets everything that was delivered."""
         self.acks = self.subscription.acks
-        for consumer in self.consumers:
-            consumer.clear_pending()
-        self.redelivery.counts.clear()
+        self.redelivery.forget(self.consumers)
         if self.trouble is not None:
             self.trouble.forget()
         self.rewind()
@@ -442,11 +450,3 @@ class Dispatcher:
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         """The client wants these positions again."""
         self.redelivery.redeliver(consumer, positions)
-
-    # --- acknowledgements ---------------------------------------------------------------------
-
-    def settle_batches(self, run: AckRun) -> None:
-        """Of the batches of which messages are left, the others are settled; who has the batch is
-        sent nothing of it again but those.
-        """
-        self.holders.settle(run, None, self.acks, self.redelivery.counts)

@@ -99,12 +99,6 @@ class Replay:
                 taken.append(position)
         return taken
 
-    def take_back_all(
-        self, consumer: Consumer, acks: AckSet, counts: dict[tuple[int, int], int] | None
-    ) -> None:
-        """Takes all deliveries of a consumer back, and counts them unless there are no counts."""
-        consumer.take_back_all(acks, self.positions, counts)
-
     def on_consumer_gone(self, consumer: Consumer) -> None:
         """The rest of the chunked messages that it had goes to another one."""
         if self._chunked is not None:

@@ -98,8 +98,8 @@ class NoCursor:
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
         return 0
 
-    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
-        return False
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
+        return 0
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """It is there already."""
