@@ -192,7 +192,7 @@ def test_one_step_waits_for_all_that_a_closed_connection_had_open(tmp_path: Path
         client.connection.close()
         assert len(line.waiting) == 1
         left = sum(not each.consumers for each in topic.subscriptions.values())
-        assert left == handlers.LEAVE_AT_ONCE
+        assert 1 <= left <= handlers.LEAVE_AT_ONCE
         await until(lambda: not line.waiting)
         assert not any(each.consumers for each in topic.subscriptions.values())
 
