@@ -38,11 +38,13 @@ cdef enum:
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
     PAUSED_TURN = 16                # others have their turn before it goes on
     PAUSED_ACKS = 32                # too many acknowledgements wait for their answer
+    PAUSED_RATE = 64                # it publishes more than a rate allows
     # With one of these, what was read already waits as well.
-    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS
+    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS | PAUSED_RATE
     ACKS_MAX = 1000                 # that wait for the disk, before it is read no further
 
     FRAMES_PER_LOOK = 64            # frames between two looks at the clock
+    RATED_READ_BYTES = 16384        # of one that waited for a rate; doubles while it does not
     READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
     SOCKETS_PER_TURN = 256          # served at most; thousands may hang up in one moment
 
@@ -88,6 +90,10 @@ cdef class ProducerState:
     cdef readonly uint64_t msg_in           # counters since creation
     cdef readonly uint64_t bytes_in
     cdef public bint closed
+    # A run with so many of these is published before the turn ends. What a rate allows is looked
+    # at then, so no run takes much more than that.
+    cdef public uint64_t run_messages_max
+    cdef public uint64_t run_bytes_max
     cdef EntryRun run                       # collects the SENDs of this turn
 
 cdef class Connection:
@@ -110,6 +116,8 @@ cdef class Connection:
     cdef dict waiting_output                # calls for when delivery may go on, in their order
     cdef OutVector out
     cdef Slab slab
+    cdef uint32_t read_bytes_max            # of one read
+    cdef readonly uint32_t rates            # that it waits for
     cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]
     cdef uint64_t end
     cdef bytes stash

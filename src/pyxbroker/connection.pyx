@@ -1,5 +1,6 @@
 """One client's socket, from bytes to commands and back; connection.pxd describes the parts."""
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.string cimport memcpy, memmove
 
 from pyxbroker.buffers cimport SLAB_BYTES
@@ -190,6 +191,8 @@ cdef class ProducerState:
     def __init__(self, Connection connection not None, uint64_t producer_id):
         self.connection = connection
         self.producer_id = producer_id
+        self.run_messages_max = UINT64_MAX
+        self.run_bytes_max = UINT64_MAX
 
     def publish(self, EntryRun run):
         """Called once per turn with the run of SENDs that the turn brought."""
@@ -253,6 +256,7 @@ cdef class Connection:
         self.run_producers = []
         self.waiting_output = {}
         self.out = OutVector()
+        self.read_bytes_max = UINT32_MAX
         self.heard = True
 
     # --- reading -----------------------------------------------------------------------------
@@ -331,7 +335,8 @@ cdef class Connection:
         if self.closed:
             return 0
         self._take_slab()
-        n = recv(self.fd, self.slab.data + self.end, self.slab.size - self.end, 0)
+        n = recv(self.fd, self.slab.data + self.end,
+                 min(self.slab.size - self.end, <uint64_t>self.read_bytes_max), 0)
         if n > 0:
             self.end += <uint64_t>n
             self.heard = True
@@ -386,6 +391,8 @@ cdef class Connection:
             self.start += <uint64_t>n
         # The runs point into the slab, which is moved, reused or freed when the rest is kept.
         self._publish_runs()
+        if self.read_bytes_max < SLAB_BYTES and not self.paused & PAUSED_RATE:
+            self.read_bytes_max *= 2
         return self._keep_rest()
 
     cdef int _keep_rest(self) except -1:
@@ -396,7 +403,9 @@ cdef class Connection:
         cdef Slab larger
         if slab is None:
             return 0
-        if self.closed or rest <= STASH_BYTES_MAX:
+        if (self.closed or rest <= STASH_BYTES_MAX
+                or (self.paused & PAUSED_RATE and slab.size == SLAB_BYTES)):
+            # Who waits for a rate may wait long, and there may be many: none of them has a slab.
             self.stash = slab.data[self.start:self.end] if rest and not self.closed else None
             self.slab = None
             return self.group.slabs.release(slab)
@@ -492,6 +501,9 @@ cdef class Connection:
             self.run_producers.append(producer)
         producer.run.append(send.sequence_id, send.highest_sequence_id, frame.payload,
                             frame.payload_size, crc, send.num_messages)
+        if (producer.run.messages >= producer.run_messages_max
+                or producer.run.bytes >= producer.run_bytes_max):
+            return self._publish_runs()
         return 0
 
     cdef int _publish_runs(self) except -1:
@@ -642,6 +654,18 @@ cdef class Connection:
         self.pending_acks -= 1
         if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
             self._set_paused(PAUSED_ACKS, False)
+
+    def rate_begun(self):
+        """It has published more than a rate allows, and waits until it may publish more."""
+        self.rates += 1
+        self.read_bytes_max = RATED_READ_BYTES
+        self._set_paused(PAUSED_RATE, True)
+
+    def rate_over(self):
+        """One of the rates that it waits for lets it go on."""
+        self.rates -= 1
+        if self.rates == 0:
+            self._set_paused(PAUSED_RATE, False)
 
     @property
     def is_paused(self):

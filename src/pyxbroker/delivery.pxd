@@ -18,6 +18,12 @@ cdef class UnackedCount:
     cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
     cdef bint stops(self) noexcept          # nothing more may be sent
 
+# What was sent to the consumers of a subscription since it was asked last, where rates limit that.
+cdef class SentCount:
+    cdef int64_t entries
+    cdef int64_t messages
+    cdef int64_t bytes
+
 cdef enum:
     HELD_PAGE_BITS = 5
     HELD_PAGE_ENTRIES = 1 << HELD_PAGE_BITS
@@ -50,6 +56,7 @@ cdef class ConsumerState:
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
+    cdef public SentCount sent_total        # of its subscription; None: no rate limits it
     cdef Holders holders                    # of its subscription; None: there is no other consumer
     cdef int32_t holder_slot                # the consumer's number there
     cdef public int64_t consumer_epoch      # -1: the client knows of none

@@ -36,6 +36,12 @@ class UnackedCount:
     def set_limit(self, limit: int) -> None:
         """A policy changed: consumers below the new limit go on at once."""
 
+class SentCount:
+    """What was sent to the consumers of a subscription since it was asked last."""
+
+    def take(self) -> tuple[int, int, int]:
+        """(entries, messages, bytes) since then."""
+
 class Holders:
     """Who has what is delivered and not settled, of one subscription.
 
@@ -73,6 +79,8 @@ class ConsumerState:
     """Messages that the client still wants; below 0 after a batch larger than they were."""
     unacked_messages: int
     """Messages delivered and not acknowledged."""
+    sent_total: SentCount | None
+    """That of its subscription, where rates limit it."""
     unacked_total: UnackedCount | None
     """Of its subscription; None: not limited."""
     consumer_epoch: int

@@ -63,6 +63,18 @@ cdef class UnackedCount:
         return self.stops()
 
 
+cdef class SentCount:
+    """What was sent to the consumers of a subscription; see delivery.pxd."""
+
+    def take(self):
+        """(entries, messages, bytes) since it was asked last."""
+        taken = (self.entries, self.messages, self.bytes)
+        self.entries = 0
+        self.messages = 0
+        self.bytes = 0
+        return taken
+
+
 cdef class Holders:
     """Who has what is delivered and not settled, of one subscription; see delivery.pxd."""
 
@@ -332,6 +344,10 @@ cdef class ConsumerState:
         self.permits -= messages
         self.msg_out += messages
         self.bytes_out += size
+        if self.sent_total is not None:
+            self.sent_total.entries += 1
+            self.sent_total.messages += messages
+            self.sent_total.bytes += size
         if not self.tracks_pending:
             return 0
         ledger = self.pending.get(batch.ledger_id)

@@ -517,6 +517,21 @@ TABLE: tuple[Policy, ...] = (
         "Whether a subscription acknowledges what is lost, however much it is.",
         lambda config: config.autoSkipNonRecoverableData,
     ),
+    Policy(
+        "dispatch_rate_when_caught_up",
+        "Whether dispatch rates also hold for subscriptions that have caught up (1,000 entries).",
+        lambda config: config.dispatchThrottlingOnNonBacklogConsumerEnabled,
+    ),
+    Policy(
+        "dispatch_rate_by_entries",
+        "Whether dispatch rates count a batch as one message.",
+        lambda config: config.dispatchThrottlingOnBatchMessageEnabled,
+    ),
+    Policy(
+        "delay_strict",
+        "Whether a delayed message never comes before its time.",
+        lambda config: config.isDelayedDeliveryDeliverAtTimeStrict,
+    ),
 )
 
 NAMES = frozenset(row.name for row in TABLE)

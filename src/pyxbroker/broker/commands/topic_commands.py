@@ -52,6 +52,7 @@ class TopicCommands:
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
         topic = await self._broker.topics.get(topic_name, create=True)
+        topic.check_encryption(message.encrypted)
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:
@@ -131,6 +132,8 @@ class TopicCommands:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
         name = TopicName.get(message.topic)
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
+        who = (connection.session.address, message.consumer_name, consumer_id)
+        topic.check_subscribe(kind, who)
         subscription = await topic.subscribe(self._subscribe_request(message))
         subscription.arriving += 1
         try:
@@ -179,6 +182,7 @@ class TopicCommands:
             return
         # The topic may have been closed, or got other consumers, since it was asked first.
         subscription.topic.check_consumers()
+        subscription.topic.check_address(connection.session.address)
         consumer = Consumer(
             connection,
             message.consumer_id,

@@ -176,7 +176,8 @@ class OneByOne(FromMark):
             # An entry may be acknowledged by another consumer than the one that has it now.
             self._limits.go_on(other)
         self._limits.on_acknowledged(consumer)
-        if self._keys is not None and self._keys.keys.news:
+        has_news = self._keys is not None and self._keys.keys.news
+        if has_news or self._dispatcher.waits_for_acks:
             self._dispatcher.wake()
 
     def redeliver_all(self, consumer: Consumer) -> None:

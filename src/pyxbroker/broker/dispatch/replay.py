@@ -35,12 +35,11 @@ class Replay:
 
     def on_policies(self) -> None:
         """Delayed delivery may be allowed by now, or not any more."""
-        is_active = self._topic.policies.delayed_delivery
-        if self.delayed is not None:
-            self.delayed.is_active = is_active
-        elif is_active:
+        if self.delayed is None and self._topic.policies.delayed_delivery:
             self.delayed = DelayedDelivery(self._topic, self._wake)
             self.delayed_index = self.delayed.index
+        if self.delayed is not None:
+            self.delayed.on_policies()
 
     def retire(self) -> None:
         """Nobody is woken any more; what was set aside is read again by who comes next."""

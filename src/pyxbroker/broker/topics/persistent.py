@@ -20,6 +20,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
@@ -64,9 +65,11 @@ class PersistentTopic(Topic):
         turn: Turn,
         policies: Policies,
         unacked_in_broker: BrokerUnacked | None = None,
+        broker_limits: BrokerLimits = NO_BROKER_LIMITS,
     ) -> None:
-        super().__init__(name, managed_ledger, turn, policies, unacked_in_broker)
+        super().__init__(name, managed_ledger, turn, policies, unacked_in_broker, broker_limits)
         self.managed_ledger = managed_ledger
+        self.ack_ranges_max = managed_ledger.limits.ranges_whole_max
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)

@@ -20,6 +20,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import decode
+from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
@@ -87,6 +88,7 @@ class Topics:
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
+        self._broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
@@ -187,7 +189,11 @@ class Topics:
         # Within one broker, a lock of the name keeps both from being made.
         if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
-        return self._add(PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked))
+        return self._add(
+            PersistentTopic(
+                name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
+            )
+        )
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -240,7 +246,7 @@ class Topics:
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
-        return self._add(NonPersistentTopic(name, self._turn, policies))
+        return self._add(NonPersistentTopic(name, self._turn, policies, self._broker_limits))
 
     async def check_name(self, name: TopicName) -> Policies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
