@@ -10,6 +10,7 @@ ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 
 .DEFAULT_GOAL := help
 
@@ -46,15 +47,17 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 	@exec $(BIN)/pyxbroker standalone $(ARGS)
 
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
-# line is the last one. Peers that are missing are failures, not skips.
+# line is the last one. Peers that are missing are failures, not skips. Tests wait for clients and
+# disks half of their time, so there is one worker more than cores; who has nothing left takes over
+# tests of others.
 .PHONY: test
 test: goclient checks asanshort fuzz torture benchshort ## all tests, less than half an hour
-	$(PYTEST) -n auto --dist loadfile tests torture compat_tests bench/micro
+	$(PYTEST) -n $(WORKERS) --dist worksteal tests torture compat_tests bench/micro
 
-# Each of the two keeps one core busy for long.
+# What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
 .PHONY: checks
 checks: dev
-	@$(MAKE) --no-print-directory --output-sync=target -j2 lint native
+	@$(MAKE) --no-print-directory --output-sync=target -j2 asan-build native tsanshort lint fuzz-build
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
@@ -75,6 +78,10 @@ goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a 
 .PHONY: interop
 interop: dev ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
+
+.PHONY: fuzz-build
+fuzz-build: dev
+	$(PY) tests/fuzz/run.py --build
 
 .PHONY: fuzz
 fuzz: dev ## every fuzz target for SECONDS (20) seconds
@@ -120,11 +127,15 @@ asan: asan-build ## unit tests with every extension module under ASan and UBSan
 
 .PHONY: asanshort
 asanshort: asan-build ## of those, the tests of what is compiled
-	$(ASAN_PYTEST) -n auto --dist loadfile $(COMPILED_TESTS)
+	$(ASAN_PYTEST) -n auto --dist worksteal $(COMPILED_TESTS)
 
 .PHONY: tsan
 tsan: dev ## the C tests of the storage under TSan
 	bash tests/native/build.sh tsan
+
+.PHONY: tsanshort
+tsanshort: dev ## those, with a tenth of the kills and power cuts
+	POWER_CUTS=6 bash tests/native/build.sh tsan
 
 .PHONY: lint
 lint: dev ## ruff, mypy, cython-lint, gofmt and go vet, and our C with warnings as errors

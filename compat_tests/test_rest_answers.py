@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 from typing import Any
@@ -17,22 +16,9 @@ NOT_THERE = "/admin/v2/persistent/public/no-such-namespace"
 DONE = (204, "")
 
 
-def ask(broker: Broker, method: str, path: str, body: Any = None) -> tuple[int, str]:
-    """Status and text of an answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", broker.web_port, timeout=60)
-    try:
-        data = None if body is None else json.dumps(body)
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        connection.request(method, path, data, headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-    finally:
-        connection.close()
-
-
 def ask_json(broker: Broker, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    """The same of an answer that is JSON; of a refusal the status alone."""
-    status, text = ask(broker, method, path, body)
+    """Status and JSON of an answer; of a refusal the status alone."""
+    status, text = broker.request(method, path, body)
     return (status, None) if status >= 400 else (status, json.loads(text))
 
 
@@ -42,9 +28,9 @@ def local(topic: str) -> str:
 
 def test_clusters_and_the_state_of_the_broker(broker: Broker) -> None:
     assert ask_json(broker, "GET", "/admin/v2/clusters") == (200, ["standalone"])
-    assert ask(broker, "GET", "/admin/v2/brokers/health") == (200, "ok")
-    assert ask(broker, "GET", "/admin/v2/brokers/ready") == (200, "ok")
-    status, version = ask(broker, "GET", "/admin/v2/brokers/version")
+    assert broker.request("GET", "/admin/v2/brokers/health") == (200, "ok")
+    assert broker.request("GET", "/admin/v2/brokers/ready") == (200, "ok")
+    status, version = broker.request("GET", "/admin/v2/brokers/version")
     assert status == 200
     assert re.fullmatch(r"\d+\.\d+[\w.-]*", version)
 
@@ -64,37 +50,37 @@ def test_a_lookup_has_the_addresses_of_the_broker(broker: Broker, topic: str, do
 def test_partitions_are_made_told_added_and_deleted(broker: Broker, topic: str) -> None:
     path = f"{PERSISTENT}/{local(topic)}/partitions"
     none = {"partitions": 0, "deleted": False}
-    assert ask(broker, "POST", path, 2)[0] == 409
-    assert ask(broker, "DELETE", path)[0] == 404
-    assert ask(broker, "PUT", path, 0)[0] == 406
-    assert ask(broker, "PUT", path, 3) == DONE
-    assert ask(broker, "PUT", path, 3)[0] == 409
+    assert broker.request("POST", path, 2)[0] == 409
+    assert broker.request("DELETE", path)[0] == 404
+    assert broker.request("PUT", path, 0)[0] == 406
+    assert broker.request("PUT", path, 3) == DONE
+    assert broker.request("PUT", path, 3)[0] == 409
     assert ask_json(broker, "GET", path) == (200, {"partitions": 3, "deleted": False})
-    assert ask(broker, "POST", path, 2)[0] == 422
-    assert ask(broker, "POST", path, 5) == DONE
+    assert broker.request("POST", path, 2)[0] == 422
+    assert broker.request("POST", path, 5) == DONE
     assert ask_json(broker, "GET", path) == (200, {"partitions": 5, "deleted": False})
-    assert ask(broker, "DELETE", path) == DONE
+    assert broker.request("DELETE", path) == DONE
     assert ask_json(broker, "GET", path + "?checkAllowAutoCreation=true") == (200, none)
-    assert ask(broker, "PUT", f"{NOT_THERE}/t/partitions", 3)[0] == 404
+    assert broker.request("PUT", f"{NOT_THERE}/t/partitions", 3)[0] == 404
 
 
 def test_a_topic_is_made_and_deleted(broker: Broker, topic: str) -> None:
     path = f"{PERSISTENT}/{local(topic)}"
-    assert ask(broker, "DELETE", path)[0] == 404
-    assert ask(broker, "PUT", path) == DONE
-    assert ask(broker, "PUT", path)[0] == 409
+    assert broker.request("DELETE", path)[0] == 404
+    assert broker.request("PUT", path) == DONE
+    assert broker.request("PUT", path)[0] == 409
     with RawConnection(broker.port) as one:
         one.producer(topic)
-        assert ask(broker, "DELETE", path)[0] == 412
-    assert ask(broker, "DELETE", path + "?force=true") == DONE
-    assert ask(broker, "DELETE", path)[0] == 404
-    assert ask(broker, "PUT", f"{NOT_THERE}/t")[0] == 404
+        assert broker.request("DELETE", path)[0] == 412
+    assert broker.request("DELETE", path + "?force=true") == DONE
+    assert broker.request("DELETE", path)[0] == 404
+    assert broker.request("PUT", f"{NOT_THERE}/t")[0] == 404
 
 
 def test_topics_are_listed(broker: Broker, topic: str) -> None:
     plain, divided = local(topic) + "-plain", local(topic) + "-divided"
-    assert ask(broker, "PUT", f"{PERSISTENT}/{plain}") == DONE
-    assert ask(broker, "PUT", f"{PERSISTENT}/{divided}/partitions", 2) == DONE
+    assert broker.request("PUT", f"{PERSISTENT}/{plain}") == DONE
+    assert broker.request("PUT", f"{PERSISTENT}/{divided}/partitions", 2) == DONE
     prefix = topic.rpartition("/")[0] + "/"
     status, topics = ask_json(broker, "GET", PERSISTENT)
     mine = {each for each in topics if each.startswith(prefix + local(topic))}
@@ -104,22 +90,22 @@ def test_topics_are_listed(broker: Broker, topic: str) -> None:
     mine = {each for each in topics if each.startswith(prefix + local(topic))}
     assert (status, mine) == (200, {prefix + divided})
     for path in (NOT_THERE, NOT_THERE + "/partitioned"):
-        assert ask(broker, "GET", path)[0] == 404
+        assert broker.request("GET", path)[0] == 404
 
 
 def test_a_subscription_is_deleted(broker: Broker, topic: str) -> None:
     path = f"{PERSISTENT}/{local(topic)}/subscription/s"
     with RawConnection(broker.port) as one:
         assert one.subscribe(topic, "s").type == wire.SUCCESS
-        assert ask(broker, "DELETE", path)[0] == 412
-        assert ask(broker, "DELETE", path + "?force=true") == DONE
-    assert ask(broker, "DELETE", path)[0] == 404
-    assert ask(broker, "DELETE", f"{PERSISTENT}/no-such-topic/subscription/s")[0] == 404
+        assert broker.request("DELETE", path)[0] == 412
+        assert broker.request("DELETE", path + "?force=true") == DONE
+    assert broker.request("DELETE", path)[0] == 404
+    assert broker.request("DELETE", f"{PERSISTENT}/no-such-topic/subscription/s")[0] == 404
 
 
 def test_a_termination_tells_the_last_message(broker: Broker, topic: str) -> None:
     path = f"{PERSISTENT}/{local(topic)}"
-    assert ask(broker, "POST", path + "/terminate")[0] == 404
+    assert broker.request("POST", path + "/terminate")[0] == 404
     with RawConnection(broker.port) as one:
         one.producer(topic)
         one.send(b"m", 0)
@@ -128,8 +114,8 @@ def test_a_termination_tells_the_last_message(broker: Broker, topic: str) -> Non
     assert (status, last["ledgerId"], last["entryId"]) == (200, ledger, entry)
     assert last["partitionIndex"] == -1
     divided = f"{PERSISTENT}/{local(topic)}-divided"
-    assert ask(broker, "PUT", divided + "/partitions", 2) == DONE
-    assert ask(broker, "POST", divided + "/terminate")[0] == 405
+    assert broker.request("PUT", divided + "/partitions", 2) == DONE
+    assert broker.request("POST", divided + "/terminate")[0] == 405
     status, last = ask_json(broker, "POST", divided + "/terminate/partitions")
     assert (status, sorted(last)) == (200, ["0", "1"])
     assert {each["entryId"] for each in last.values()} == {-1}

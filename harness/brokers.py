@@ -191,14 +191,18 @@ class Broker:
 
     def rest(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """(status, the answer's JSON or None) of an admin request; a body is sent as JSON."""
+        status, text = self.request(method, path, body)
+        return status, json.loads(text) if text else None
+
+    def request(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """The same with the answer's text."""
         connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=60)
         try:
             data = None if body is None else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}
             connection.request(method, path, data, headers)
             answer = connection.getresponse()
-            text = answer.read()
-            return answer.status, json.loads(text) if text else None
+            return answer.status, answer.read().decode()
         finally:
             connection.close()
 
@@ -237,14 +241,25 @@ class Broker:
         """Seconds of CPU of the process group so far: in nanoseconds for what runs, in steps of a
         clock tick (10 ms) for children that ended.
         """
-        ended = [member.cpu_times() for member in self._members()]
-        return sum(_cpu_clock_s(member.pid) for member in self._members()) + sum(
+        members = self._members()
+        ended = [member.cpu_times() for member in members]
+        return sum(_cpu_clock_s(member.pid) for member in members) + sum(
             each.children_user + each.children_system for each in ended
         )
 
     def memory_kib(self) -> int:
         """Resident memory of the process group, in KiB."""
         return sum(member.memory_info().rss for member in self._members()) // 1024
+
+    def distinct_memory_kib(self) -> int:
+        """Resident memory of the process group, in KiB, where a page counts once however often it
+        is mapped (``Pss``): a JVM with ZGC has its heap in three places, and so three times in the
+        resident memory.
+        """
+        rolled = [
+            Path(f"/proc/{member.pid}/smaps_rollup").read_text() for member in self._members()
+        ]
+        return sum(int(re.findall(r"^Pss: +(\d+) kB", text, re.M)[0]) for text in rolled)
 
     def peak_memory_kib(self) -> int:
         """The most resident memory that each process of the group has had, in KiB, from

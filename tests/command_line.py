@@ -83,6 +83,12 @@ def read_banner(process: subprocess.Popen[str]) -> str:
     return text
 
 
+def complaints(err: str) -> list[str]:
+    """Warnings and errors of a log; not that a turn took long, which a busy machine can cause."""
+    lines = re.findall(r" (?:ERROR|WARNING) .*", err)
+    return [line for line in lines if not line.startswith(" WARNING loop event=")]
+
+
 def error_line(finished: subprocess.CompletedProcess[str]) -> str:
     """The one sentence that a failed command writes."""
     lines = [line for line in finished.stderr.splitlines() if line.startswith("pyxbroker: ")]

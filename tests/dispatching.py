@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import select
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -70,19 +71,10 @@ class Loop:
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
         self._later: list[Callable[[], None]] = []
-        self._writer: Callable[[], None] | None = None
+        self._readers: dict[int, Callable[[], None]] = {}
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
-        """Nothing is ever read."""
-
-    def remove_reader(self, fd: int) -> None:
-        """Nothing is ever read."""
-
-    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
-        self._writer = call
-
-    def remove_writer(self, fd: int) -> None:
-        self._writer = None
+        self._readers[fd] = call
 
     def call_soon(self, call: Callable[..., None], *args: Any) -> None:
         self._soon.append(lambda: call(*args))
@@ -96,10 +88,12 @@ class Loop:
 
     def run(self) -> None:
         """Everything that is due soon, and what that brings; the client must read meanwhile."""
-        while self._soon or self._writer is not None:
+        while True:
             calls, self._soon = self._soon, []
-            if self._writer is not None:
-                calls.append(self._writer)
+            readable, _, _ = select.select(self._readers, [], [], 0)
+            calls.extend(self._readers[fd] for fd in readable)
+            if not calls:
+                return
             for call in calls:
                 call()
 
@@ -198,13 +192,16 @@ class Desk:
         self._far, near = socket.socketpair()
         near.setblocking(False)
         self._far.setblocking(False)
-        self.connection: Connection = group.accept(near, "peer", None)
+        # What is done bit by bit is done soon.
+        session = SimpleNamespace(line=SimpleNamespace(wait=self.loop.call_soon))
+        self.connection: Connection = group.accept(near, "peer", session)
         topic = SimpleNamespace(
             is_terminated=False,
             name=TopicName.get("persistent://public/default/t"),
             partition=-1,
-            policies=Policies(**limits),
+            policies=Policies(delay_strict=True, **limits),
             unacked_in_broker=None,
+            limits_dispatch=False,
             source=self.ledger,
             loop=self.loop,
             turn=group.turn,

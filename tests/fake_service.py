@@ -58,6 +58,7 @@ class Topic:
     bytes_out: int = 0
     storage_size: int = 0
     backlog_size: int = 0
+    publish_rate_limited: int = 0
     producer_stats: tuple[Any, ...] = ()
     rate_in: float = 0.0
     throughput_in: float = 0.0

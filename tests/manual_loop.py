@@ -12,20 +12,10 @@ class ManualLoop:
 
     def __init__(self) -> None:
         self.readers: dict[int, Callable[[], None]] = {}
-        self.writers: dict[int, Callable[[], None]] = {}
         self.soon: list[Callable[[], None]] = []
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
         self.readers[fd] = call
-
-    def remove_reader(self, fd: int) -> None:
-        del self.readers[fd]
-
-    def add_writer(self, fd: int, call: Callable[[], None]) -> None:
-        self.writers[fd] = call
-
-    def remove_writer(self, fd: int) -> None:
-        del self.writers[fd]
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.soon.append(call)
@@ -42,8 +32,8 @@ class ManualLoop:
 
     def go_round(self) -> bool:
         """The same, and calls whom something has happened to; False when nothing has."""
-        readable, writable, _ = select.select(self.readers, self.writers, [], 0)
-        calls = [*(self.readers[fd] for fd in readable), *(self.writers[fd] for fd in writable)]
+        readable, _, _ = select.select(self.readers, [], [], 0)
+        calls = [self.readers[fd] for fd in readable]
         called = self.run_soon() + len(calls)
         for call in calls:
             call()

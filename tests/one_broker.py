@@ -144,6 +144,15 @@ class Client:
                     return message
             await self._read()
 
+    async def either(self, *fields: str) -> Any:
+        """The next command that is one of some fields of BaseCommand."""
+        while True:
+            for at, (name, message, _) in enumerate(self._inbox):
+                if name in fields:
+                    del self._inbox[at]
+                    return message
+            await self._read()
+
     async def request(self, message: Any, field: str) -> Any:
         """Sends a command with a new request id; the answer, which may be an error instead."""
         message.request_id = next(self._requests)

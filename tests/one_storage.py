@@ -63,7 +63,7 @@ class Bookie:
                 self.storage.commit()
                 self.wait_ring()
 
-    def wait_ring(self, seconds: float = 5.0) -> None:
+    def wait_ring(self, seconds: float = 30.0) -> None:
         ready, _, _ = select.select([self.storage.event_fd], [], [], seconds)
         assert ready, "the storage did not ring its event descriptor"
         os.read(self.storage.event_fd, 8)

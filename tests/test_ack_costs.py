@@ -11,7 +11,7 @@ import pytest
 
 from dispatching import ENTRIES, Desk, open_entries
 from pyxbroker import _native
-from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
@@ -103,7 +103,6 @@ def test_parts_of_batches_cost_the_same_however_many_consumers_there_are(
     def act(desk: Desk, consumer: Consumer) -> None:
         remembered(desk, run)
         desk.dispatcher.on_acknowledged(consumer, run)
-        desk.dispatcher.settle_batches(run)
 
     costs_the_same(opened, make, act)
 
@@ -155,3 +154,130 @@ def test_what_others_have_is_noted_until_it_is_settled(
         assert [each.unacked_messages for each in joined] == [0] * 5
     finally:
         desk.close()
+
+
+# --- what one consumer has ------------------------------------------------------------------------
+
+AT_ONCE = 50
+
+
+@pytest.mark.parametrize("kind", [kinds.exclusive, kinds.failover])
+def test_what_comes_again_in_order_is_not_noted_entry_by_entry(
+    opened: _native.Storage, kind: Callable[[Any, KeySharedPolicy], Dispatcher]
+) -> None:
+    desk = Desk(opened, lambda it: kind(it, KeySharedPolicy()), failover_delay_s=0)
+    try:
+        consumer = desk.join("c")
+        consumer.on_flow(10 * ENTRIES)
+        desk.publish(ENTRIES)
+        desk.send()
+        assert consumer.msg_out == ENTRIES
+        assert consumer.pending_positions() == []
+        desk.acknowledge(consumer, list(range(10)))
+        assert (consumer.acked, consumer.unacked_messages) == (10, 0)
+        desk.dispatcher.redeliver_all(consumer)
+        desk.send()
+        assert consumer.msg_out == ENTRIES + ENTRIES - 10
+    finally:
+        desk.close()
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_a_consumer_had_waits_for_others_after_a_few_turns_and_nothing_overtakes_it(
+    opened: _native.Storage,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Callable[[Any], Dispatcher],
+    leaves: bool,
+) -> None:
+    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    desk = Desk(opened, make, delayed_delivery=False)
+    try:
+        steps: list[Callable[[], None]] = []
+        desk.connection.session.line.wait = steps.append
+        consumer = desk.join("first")
+        consumer.on_flow(ENTRIES)
+        desk.publish(ENTRIES - 10)
+        desk.send()
+        assert len(desk.dispatcher.holders) == ENTRIES - 10
+        other = consumer
+        if leaves:
+            other = desk.join("second")
+            desk.leave(consumer)
+        else:
+            desk.dispatcher.redeliver_all(consumer)
+        other.on_flow(ENTRIES)
+        desk.publish(10)
+        # It has nothing any more, and of what it had no more is done at once than that.
+        assert (consumer.pending_positions(), consumer.unacked_messages) == ([], 0)
+        assert desk.dispatcher.limits.unacked.messages == 0
+        before, sent = len(desk.dispatcher.holders), other.msg_out
+        assert before == ENTRIES - 10 - AT_ONCE
+        while steps:
+            assert other.msg_out == sent
+            [step] = steps
+            steps.clear()
+            step()
+            left = len(desk.dispatcher.holders)
+            assert left >= before - AT_ONCE or other.msg_out > sent
+            before = left
+        desk.send()
+        assert other.pending_positions() == [(LEDGER, each) for each in range(ENTRIES)]
+        kept = desk.dispatcher.redelivery.counts
+        assert kept == ({} if leaves else {(LEDGER, each): 1 for each in range(ENTRIES - 10)})
+    finally:
+        desk.close()
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
+def test_a_read_that_is_under_way_does_not_overtake_what_is_taken_back(
+    opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
+) -> None:
+    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    desk = Desk(opened, make, delayed_delivery=False)
+    try:
+        consumer = desk.join("c")
+        consumer.on_flow(3 * ENTRIES)
+        desk.publish(ENTRIES - 10)
+        desk.send()
+        desk.ledger.cold = True
+        desk.publish(10)
+        assert len(desk.ledger.reads) == 1
+        desk.dispatcher.redeliver_all(consumer)
+        sent = consumer.msg_out
+        desk.ledger.cold = False
+        desk.ledger.answer()
+        assert consumer.msg_out == sent
+        desk.send()
+        assert consumer.pending_positions() == [(LEDGER, each) for each in range(ENTRIES)]
+        assert consumer.msg_out == sent + ENTRIES
+    finally:
+        desk.close()
+
+
+@pytest.mark.parametrize("make", MAKERS[:2])
+def test_who_goes_last_or_is_moved_leaves_what_it_had_to_be_freed_in_a_few_turns(
+    opened: _native.Storage, monkeypatch: pytest.MonkeyPatch, make: Callable[[Any], Dispatcher]
+) -> None:
+    monkeypatch.setattr(redelivery, "ENTRIES_AT_ONCE", AT_ONCE)
+    for act in (Desk.leave, lambda desk, consumer: desk.dispatcher.reset()):
+        desk = Desk(opened, make, delayed_delivery=False)
+        try:
+            steps: list[Callable[[], None]] = []
+            desk.connection.session.line.wait = steps.append
+            consumer = desk.join("c")
+            consumer.on_flow(ENTRIES)
+            desk.publish(ENTRIES)
+            desk.send()
+            consumer.permits = 0
+            act(desk, consumer)
+            assert (len(desk.dispatcher.holders), consumer.pending_positions()) == (0, [])
+            assert not desk.dispatcher.redelivery.is_returning
+            done = 0
+            while steps:
+                steps.pop(0)()
+                done += 1
+            # The first ones are freed at once; the dict of their ledger is one more.
+            assert done == ENTRIES // AT_ONCE
+        finally:
+            desk.close()

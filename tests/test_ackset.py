@@ -308,6 +308,8 @@ def test_batches_that_take_too_much_memory_are_not_remembered() -> None:
     assert acks.acknowledge_batch(8, 0, [1]), "what is remembered may shrink"
     assert not acks.acknowledge_batch(8, 1, [-1] * 4097)
     acks.mark_delete_to(8, entry)
+    while not acks.drop_passed():
+        assert acks.partial > 0
     assert (acks.partial, acks.partial_words) == (0, 0)
 
 
@@ -457,3 +459,43 @@ def test_sets_of_entries_are_counted_and_take_about_a_bit_for_each_entry_between
     acks.mark_delete_to(2_000, 0)
     again.clear()
     assert bitmap.held_bytes() == before
+
+
+def test_a_mark_that_passes_many_batches_forgets_them_in_parts_and_at_once_for_all_who_ask() -> (
+    None
+):
+    parts = 5000
+    acks = AckSet(1, -1, tracked=True)
+    for entry in range(parts):
+        acks.acknowledge_batch(1, entry, [0b110])
+    acks.mark_delete_to(1, parts - 2)
+    assert acks.has_passed
+    assert acks.partial > parts // 2
+    assert acks.messages_left(1, 0) is acks.messages_left(1, parts - 2) is None
+    assert acks.ack_set(1, parts - 2) == []
+    assert acks.messages_left(1, parts - 1) == 2
+    # What is stored has them no longer.
+    encoded, following = acks.encode_batches(1, 0, 5, 1 << 20, False)
+    assert following == -1
+    assert len(encoded) < 30
+    # Nor can anything be added to them.
+    assert not acks.acknowledge_batch(1, parts - 2, [0b100])
+    steps = 1
+    while not acks.drop_passed():
+        before = acks.partial
+        steps += 1
+        assert before > 1
+    assert steps >= parts // 1024
+    assert (acks.partial, acks.has_passed) == (1, False)
+
+
+def test_a_set_that_nobody_needs_is_let_go_in_parts() -> None:
+    acks = AckSet(1, -1, tracked=True)
+    for ledger in range(1, 6):
+        for entry in range(1000):
+            acks.acknowledge_batch(ledger, entry, [0b110])
+    left = [acks.partial]
+    while not acks.drop_batches():
+        left.append(acks.partial)
+    assert left == [5000 - 1024 * step for step in range(5)]
+    assert (acks.partial, acks.partial_words, acks.batch_ledger_ids()) == (0, 0, [])

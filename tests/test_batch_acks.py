@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import one_broker
-from one_bookie import LIMITS, Node, append
+from one_bookie import LIMITS, Node, append, until
 from one_broker import Broker, Client, section
+from pyxbroker.ackset import AckSet
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import AckRun, Position
 from pyxbroker.mledger.cursor import Cursor
@@ -69,17 +70,18 @@ def test_what_is_left_comes_again_with_an_ack_set(tmp_path: Path, kind: int) -> 
         assert await next_batch(client) == (1, position, [])
         assert await next_batch(client) == (1, other, [])
         consumer = client.connection.consumers[1]
+        noted = kind == SHARED  # of Exclusive nobody counts it, as in Pulsar
         await ack(client, (position, [ALL & ~0b1]))
         await ack(client, (position, [ALL & ~0b110]))
         assert topic.subscriptions["s"].cursor.backlog == 2
-        assert (consumer.permits, consumer.unacked_messages) == (80, 17)
+        assert (consumer.permits, consumer.unacked_messages) == (80, 17 * noted)
         redeliver(client)
         assert await next_batch(client) == (1, position, [ALL & ~0b111])
         assert await next_batch(client) == (1, other, [])
-        assert (consumer.permits, consumer.unacked_messages) == (63, 17)
+        assert (consumer.permits, consumer.unacked_messages) == (63, 17 * noted)
         await ack(client, (position, [0b111]))
         assert topic.subscriptions["s"].cursor.acks.mark_delete == position
-        assert consumer.unacked_messages == 10
+        assert consumer.unacked_messages == 10 * noted
         redeliver(client)
         assert (await next_batch(client))[1] == other
         assert await client.quiet() == []
@@ -115,12 +117,13 @@ def test_a_batch_with_an_absurd_count_is_not_lost_when_a_part_of_it_is_acknowled
         await client.subscribe(1, subType=kind)
         assert await next_batch(client) == (1, position, [])
         consumer = client.connection.consumers[1]
-        assert consumer.unacked_messages == max(count, 1)
+        noted = kind != EXCLUSIVE
+        assert consumer.unacked_messages == max(count, 1) * noted
         await ack(client, (position, [ALL & ~0b1111]))
         await client.request(pb.CommandCloseConsumer(consumer_id=1), "success")
         await client.subscribe(2, subType=kind)
         assert await next_batch(client) == (2, position, [ALL & ~0b1111])
-        assert client.connection.consumers[2].unacked_messages == 6
+        assert client.connection.consumers[2].unacked_messages == 6 * noted
         assert topic.subscriptions["s"].cursor.backlog == 1
 
     run(tmp_path, scenario)
@@ -180,7 +183,6 @@ def test_a_cumulative_ack_within_a_batch_keeps_what_is_behind_it(tmp_path: Path)
         await ack(client, (positions[1], [ALL & ~0b111]), cumulative=True)
         cursor = topic.subscriptions["s"].cursor
         assert cursor.acks.mark_delete == positions[0]
-        assert client.connection.consumers[1].unacked_messages == 17
         redeliver(client)
         for _ in range(3):
             await next_batch(client)
@@ -264,6 +266,37 @@ def test_single_messages_survive(tmp_path: Path, how: str) -> None:
             assert acks.ack_set(*positions[4]) == [1, -1]
 
     asyncio.run(scenario())
+
+
+def test_what_is_known_of_many_batches_is_forgotten_in_later_turns(tmp_path: Path) -> None:
+    """Of those that a cumulative acknowledgement passes, and of all at a seek."""
+
+    async def scenario(broker: Broker, client: Client, topic: Topic) -> None:
+        positions = await append(topic.managed_ledger, *[BATCH] * 2500)
+        await client.subscribe(1, subType=EXCLUSIVE)
+        cursor = topic.subscriptions["s"].cursor
+
+        def acknowledge_parts() -> AckSet:
+            run = AckRun()
+            for position in positions:
+                run.add(*position, [0b11], 10)
+            assert cursor.acknowledge(run) == 2500
+            acks: AckSet = cursor.acks
+            return acks
+
+        acks = acknowledge_parts()
+        assert cursor.acknowledge_up_to(positions[-1]) == 2500
+        assert cursor.backlog == 0
+        assert 0 < acks.partial < 2500
+        await until(lambda: acks.partial == 0)
+        cursor.reset(Position(positions[0][0], -1))
+        acks = acknowledge_parts()
+        cursor.reset(Position(positions[0][0], -1))
+        assert cursor.acks.partial == 0
+        assert 0 < acks.partial < 2500
+        await until(lambda: acks.partial == 0)
+
+    run(tmp_path, scenario)
 
 
 def test_a_seek_into_a_batch_leaves_out_what_is_before(tmp_path: Path) -> None:

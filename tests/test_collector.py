@@ -49,6 +49,20 @@ def test_what_survived_is_not_looked_at_again(policy: Collector) -> None:
     assert len(kept) == 50_000
 
 
+def test_no_collection_looks_at_more_than_two_milliseconds_take(policy: Collector) -> None:
+    looked_at: list[int] = []
+    gc.collect()
+    gc.callbacks.append(
+        lambda phase, info: phase == "start" and looked_at.append(len(gc.get_objects()))
+    )
+    try:
+        kept = [[] for _ in range(200_000)]  # type: list[list[int]]
+    finally:
+        gc.callbacks.pop()
+    assert len(kept) == 200_000
+    assert max(looked_at) < 20_000  # 100 ns each
+
+
 def test_a_ring_that_is_young_is_freed(policy: Collector) -> None:
     Ring()
     assert rings() == 1

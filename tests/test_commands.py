@@ -262,8 +262,10 @@ def watched() -> Any:
     subscribe.start_message_id.first_chunk_message_id.entryId = 1
     for number in range(20):
         subscribe.metadata.add(key=f"k{number}", value="")
-        subscribe.keySharedMeta.hashRanges.add(start=number, end=number)
-    subscribe.keySharedMeta.keySharedMode = pb.STICKY
+        subscribe.start_message_id.first_chunk_message_id.ack_set.append(number)
+    subscribe.schema.name, subscribe.schema.type, subscribe.schema.schema_data = "s", 2, b"d"
+    for number in range(20):
+        subscribe.schema.properties.add(key=f"k{number}", value="")
     return command
 
 

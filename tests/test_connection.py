@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import select
+import time
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -46,6 +49,124 @@ def runs_of(told: list[tuple[Any, ...]]) -> list[tuple[int, bytes]]:
         if len(data) < 10_000:
             assert wire.crc32c(data) == crc
     return [(sequence_id, data) for sequence_id, _, data, _ in entries]
+
+
+# --- whose turn it is -----------------------------------------------------------------------------
+
+
+class Permits:
+    """A consumer that counts in which turn of the loop its connection was served."""
+
+    def __init__(self, served_in: list[int], turn: list[int], call: Callable[[], object]) -> None:
+        self._served_in, self._turn, self._call = served_in, turn, call
+
+    def on_flow(self, permits: int) -> None:
+        self._served_in.append(self._turn[0])
+        self._call()
+
+
+async def served_at_once(
+    side: Served, count: int, call: Callable[[], object] = lambda: None
+) -> tuple[list[int], list[Connection]]:
+    """The turns in which so many connections were served that something came for at once."""
+    turn, served_in = [0], list[int]()
+    ends = [side.accept() for _ in range(count)]
+    for connection, far in ends:
+        connection.consumers[2] = Permits(served_in, turn, call)
+        far.send(flow(1))
+    while len(served_in) < count and turn[0] < 10 * count:
+        turn[0] += 1
+        await asyncio.sleep(0)
+    for _, far in ends:
+        far.close()
+    return served_in, [connection for connection, _ in ends]
+
+
+def test_a_turn_serves_so_many_sockets_however_many_are_ready() -> None:
+    async def scenario(side: Served) -> None:
+        served_in, connections = await served_at_once(side, 300)
+        assert len(served_in) == 300
+        assert max(Counter(served_in).values()) <= 256
+        # All of them hang up in one moment.
+        closing = []
+        while side.group.live != {side.connection}:
+            before = len(side.group.live)
+            await asyncio.sleep(0)
+            closing.append(before - len(side.group.live))
+        assert max(closing) <= 256
+        assert all(each.closed for each in connections)
+
+    served(scenario)
+
+
+def test_a_turn_serves_no_further_socket_when_its_time_is_over() -> None:
+    """Reading and writing have 5 ms of it; a socket that has waited comes before those that come
+    again.
+    """
+
+    async def scenario(side: Served) -> None:
+        served_in, _ = await served_at_once(side, 5, lambda: time.sleep(0.006))
+        assert Counter(Counter(served_in).values()) == {1: 5}
+
+    served(scenario)
+
+
+def test_a_socket_that_is_closed_by_another_one_of_its_turn_is_not_served() -> None:
+    """Nor is the one that has its number by then told anything that has not come."""
+
+    async def scenario(side: Served) -> None:
+        later: list[tuple[Connection, Any]] = []
+
+        def close_others() -> None:
+            if not later:
+                numbers = {each.fd for each in others}
+                for each in others:
+                    each.close()
+                later.extend(side.accept() for _ in range(4))
+                assert numbers & {each.fd for each, _ in later}
+
+        others: list[Connection] = []
+        turn, served_in = [0], list[int]()
+        ends = [side.accept() for _ in range(3)]
+        for connection, far in ends:
+            connection.consumers[2] = Permits(served_in, turn, close_others)
+            far.send(flow(1))
+        first = ends[0][0]
+        others.extend(each for each, _ in ends[1:])
+        await turns()
+        assert served_in == [0]
+        assert not first.closed
+        assert {each[0] for each in side.told} == {"closed"}
+        for each, far in later:
+            assert not each.closed
+            each.consumers[2] = Permits(served_in, turn, lambda: None)
+            far.send(flow(1))
+        await turns()
+        assert served_in == [0] * 5
+        for _, far in [*ends, *later]:
+            far.close()
+        await turns()
+
+    served(scenario)
+
+
+def test_who_waits_for_nothing_is_not_watched() -> None:
+    """An error is told of whatever is watched, again and again."""
+
+    async def scenario(side: Served) -> None:
+        side.connection.pause_commands(True)
+        side.far.close()
+        calls = 0
+        while select.select([side.group.fd], [], [], 0)[0] and calls < 10:
+            calls += 1
+            await turns()
+        assert calls == 0
+        assert not side.connection.closed
+        side.connection.pause_commands(False)
+        await turns()
+        assert side.connection.closed
+
+    served(scenario)
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -95,11 +95,19 @@ def test_cumulative_acks_swallow_holes_and_never_go_back(tmp_path: Path) -> None
         managed_ledger, cursor = await made(node, 10)
         ledger = managed_ledger.last_confirmed.ledger_id
         cursor.acknowledge_positions([(ledger, 2), (ledger, 5), (ledger, 8)])
-        assert cursor.acknowledge_up_to((ledger, 4))
+        assert cursor.acknowledge_up_to((ledger, 4)) == 4
         assert state_of(cursor) == ((ledger, 5), {ledger: [(7, 8)]})
         assert not cursor.acknowledge_up_to((ledger, 4))
         assert not cursor.acknowledge_up_to((ledger, 5))
         assert cursor.backlog == 3
+        # How many it acknowledged, also where only ids are compared, and over ledgers.
+        assert cursor.acknowledge_up_to((ledger, 8)) == 2
+        assert cursor.acknowledge_up_to((ledger, 9)) == 1
+        managed_ledger.roll_over()
+        [*_, last] = await append(managed_ledger, b"a", b"b", b"c")
+        assert last[0] > ledger
+        assert cursor.acknowledge_up_to(last) == 3
+        assert (cursor.backlog, cursor.acknowledge_up_to(last)) == (0, 0)
 
     run(tmp_path, scenario)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -185,14 +183,9 @@ def test_acknowledgements_settle_what_was_delivered(tmp_path: Path) -> None:
         assert not state.is_pending(LEDGER, 5)
         assert state.settle_one(LEDGER, 4) == 3
         assert state.settle_one(LEDGER, 4) == 0
-        assert state.settle_up_to(LEDGER, 1) == 6
-        assert state.pending_positions() == [(LEDGER, 2), (LEDGER, 3)]
-        assert state.settle_up_to(LEDGER - 1, 100) == 0
-        assert state.unacked_messages == 6
-        assert state.settle_up_to(LEDGER + 1, -1) == 6
-        assert (state.unacked_messages, state.pending_positions()) == (0, [])
-        state.deliver(batch, 0, 1, NOTHING_ACKED, {}, [])
-        state.clear_pending()
+        assert state.unacked_messages == 12
+        assert state.pending_positions() == [(LEDGER, each) for each in range(4)]
+        state.take_back()
         assert (state.unacked_messages, state.pending_positions()) == (0, [])
 
     delivering(tmp_path, entries, scenario)
@@ -268,104 +261,3 @@ def test_a_batch_that_is_partly_acknowledged_is_sent_with_what_is_left(tmp_path:
         assert state.settle_one(LEDGER, 0) == 60
 
     delivering(tmp_path, entries, scenario)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_cumulative_ack_settles_what_is_pending_up_to_it_and_nothing_else(
-    tmp_path: Path, seed: int
-) -> None:
-    chance = random.Random(seed)
-
-    async def scenario(side: Served, batch: EntryBatch) -> None:
-        state = consumer(side, 10**6)
-        pending: list[int] = []
-        mark = at = 0
-        for _ in range(200):
-            what = chance.random()
-            if what < 0.4:
-                to = min(at + chance.randrange(8), len(batch))
-                state.deliver(batch, at, to, NOTHING_ACKED, {}, [])
-                pending += range(at, to)
-                at = to
-            elif what < 0.6 and pending:
-                one = chance.choice(pending)
-                assert state.settle(AckRun.of([(LEDGER, one)])) == 1
-                pending.remove(one)
-            elif what < 0.97:
-                mark = min(mark + chance.randrange(6), at)
-                settled = [each for each in pending if each <= mark]
-                assert state.settle_up_to(LEDGER, mark) == len(settled)
-                pending = pending[len(settled) :]
-            else:
-                # All that is not acknowledged comes again.
-                state.clear_pending()
-                pending, at = [], mark
-            assert state.pending_positions() == [(LEDGER, each) for each in pending]
-            assert state.unacked_messages == len(pending)
-
-    delivering(tmp_path, [entry(b"x") for _ in range(200)], scenario)
-
-
-def test_a_cumulative_ack_costs_what_it_settles_however_much_was_settled_before(
-    tmp_path: Path,
-) -> None:
-    count = 20_000
-
-    async def scenario(side: Served, batch: EntryBatch) -> None:
-        def settle_all(entries: int) -> float:
-            """Seconds for each of so many entries, acknowledged one after the other."""
-            best = float("inf")
-            for _ in range(3):
-                other = Served()  # its socket has room for all of them
-                state = consumer(other, count)
-                assert state.deliver(batch, 0, entries, NOTHING_ACKED, {}, []) == entries
-                before = time.process_time()
-                for number in range(entries):
-                    assert state.settle_up_to(LEDGER, number) == 1
-                best = min(best, time.process_time() - before)
-                other.close()
-            return best / entries
-
-        assert settle_all(count) < settle_all(count // 40) * 5
-
-    delivering(tmp_path, [entry(b"x")] * count, scenario)
-
-
-def test_a_cumulative_ack_passes_from_ledger_to_ledger(tmp_path: Path) -> None:
-    ledgers = [LEDGER, LEDGER + 2, LEDGER + 3, LEDGER + 9]
-
-    async def run() -> None:
-        with stored.storage(tmp_path) as opened:
-            for ledger in ledgers:
-                stored.add(opened, [entry(b"x")] * 3, ledger=ledger)
-            side = Served()
-            state = consumer(side, 100)
-            pending = []
-            for ledger in ledgers[:3]:
-                batch = stored.read(opened, 0, 2, ledger)
-                assert state.deliver(batch, 0, 3, NOTHING_ACKED, {}, []) == 3
-                pending += [(ledger, each) for each in range(3)]
-
-            def settles(*position: int) -> None:
-                left = [each for each in pending if each > position]
-                assert state.settle_up_to(*position) == len(pending) - len(left)
-                pending[:] = left
-                assert state.pending_positions() == pending
-
-            settles(LEDGER, 1)
-            settles(LEDGER + 1, 7)
-            assert state.settle_one(LEDGER + 2, 0) == 1
-            pending.remove((LEDGER + 2, 0))
-            settles(LEDGER + 2, 1)
-            # What comes after it has begun to look is found as well.
-            batch = stored.read(opened, 0, 2, ledgers[3])
-            assert state.deliver(batch, 0, 3, NOTHING_ACKED, {}, []) == 3
-            pending.extend((ledgers[3], each) for each in range(3))
-            settles(LEDGER + 3, 2)
-            settles(LEDGER, 2)
-            settles(LEDGER + 9, 1)
-            settles(LEDGER + 10, -1)
-            assert (pending, state.unacked_messages) == ([], 0)
-            side.close()
-
-    asyncio.run(run())

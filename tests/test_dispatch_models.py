@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from hypothesis.stateful import (
 from dispatching import DELAYED, KEYS, Desk, open_entries
 from oracles.key_shared import key_hash
 from pyxbroker import _native
-from pyxbroker.broker.dispatch import kinds
+from pyxbroker.broker.dispatch import kinds, redelivery
 from pyxbroker.broker.dispatch.key_shared import KeySharedPolicy, KeySlots
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.delivery import choose
@@ -36,8 +37,13 @@ class DispatchMachine(RuleBasedStateMachine):
     opened: _native.Storage
     kind = "Shared"
 
-    @initialize(unacked=st.sampled_from([0, 6]), together=st.sampled_from([0, 9]))
-    def open(self, unacked: int, together: int) -> None:
+    @initialize(
+        unacked=st.sampled_from([0, 6]),
+        together=st.sampled_from([0, 9]),
+        at_once=st.sampled_from([1, 2, 1000]),
+    )
+    def open(self, unacked: int, together: int, at_once: int) -> None:
+        self.steps: deque[Callable[[], None]] = deque()
         self.desk = Desk(
             self.opened,
             self.make,
@@ -56,12 +62,17 @@ class DispatchMachine(RuleBasedStateMachine):
         self.counts: dict[int, int] = {}
         self.damaged: set[int] = set()
         self.was_read = False  # from disk, in this event
+        # What is taken back comes again a few entries at a time, and other events in between.
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(redelivery, "ENTRIES_AT_ONCE", at_once)
+        self.desk.connection.session.line.wait = self.steps.append
 
     def make(self, subscription: Any) -> Any:
         return kinds.shared(subscription, KeySharedPolicy())
 
     def teardown(self) -> None:
         if hasattr(self, "desk"):
+            self.patched.undo()
             self.desk.close()
 
     # --- what is seen -------------------------------------------------------------------------
@@ -95,7 +106,10 @@ class DispatchMachine(RuleBasedStateMachine):
         all_held = [entry for held in self.pending.values() for entry in held]
         assert len(set(all_held)) == len(all_held), "two consumers have an entry"
         assert self.desk.dispatcher.limits.unacked.messages == len(all_held)
-        self.check(new)
+        if self.desk.dispatcher.redelivery.is_returning:
+            assert not any(new.values()), "something was sent before what comes again"
+        else:
+            self.check(new)
         self.returned -= set().union(*new.values())
 
     def check(self, new: dict[Consumer, set[int]]) -> None:
@@ -116,7 +130,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @invariant()
     def counts_are_right(self) -> None:
-        if hasattr(self, "desk"):
+        if hasattr(self, "desk") and not self.desk.dispatcher.redelivery.is_returning:
             kept = self.desk.dispatcher.redelivery.counts
             assert {entry: count for (_, entry), count in kept.items()} == self.counts
 
@@ -153,6 +167,9 @@ class DispatchMachine(RuleBasedStateMachine):
     def acknowledge(self, data: st.DataObject, stolen: bool) -> None:
         owner = data.draw(st.sampled_from(self.consumers))
         entries = self.some_of(data, owner)
+        if self.returned:
+            # What is taken back is acknowledged as well.
+            entries.append(data.draw(st.sampled_from(sorted(self.returned))))
         who = data.draw(st.sampled_from(self.consumers)) if stolen else owner
         for entry in entries:
             self.counts.pop(entry, None)
@@ -192,6 +209,12 @@ class DispatchMachine(RuleBasedStateMachine):
             if not self.desk.dispatcher.is_kept:
                 self.returned.clear()
                 self.damaged.clear()
+        self.look()
+
+    @precondition(lambda self: self.steps)
+    @rule()
+    def step(self) -> None:
+        self.steps.popleft()()
         self.look()
 
     @rule()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from one_broker import TOPIC, Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.request_parser import RequestParser
 from pyxbroker.admin.response import Response
+from pyxbroker.admin.server import WebServer
 from pyxbroker.base.pacing import Pace
 from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
@@ -82,6 +85,7 @@ def flood(client: Client, *messages: Any) -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
+    """Looks in each turn, and so sees what lasts for one."""
     for _ in range(100_000):
         if condition():
             return
@@ -154,10 +158,12 @@ def test_subscriptions_of_one_write_are_made_a_few_in_a_turn(
     in_broker(tmp_path, scenario)
 
 
+@pytest.mark.parametrize(("limit", "value"), [("LEAVE_AT_ONCE", 5), ("LEAVE_AT_ONCE_S", 0.0)])
 def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: float
 ) -> None:
-    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 5)
+    """Also those that take long: each may have much that is taken back."""
+    monkeypatch.setattr(handlers, limit, value)
 
     async def scenario(broker: Broker, turns: Turns) -> None:
         client = await broker.client()
@@ -170,6 +176,56 @@ def test_consumers_of_a_closed_connection_leave_a_few_in_a_turn(
         await until(lambda: not any(each.consumers for each in topic.subscriptions.values()))
         assert sum(turns.seen.values()) == 200
         assert turns.most <= PER_TURN_MAX
+
+    in_broker(tmp_path, scenario)
+
+
+def test_one_step_waits_for_all_that_a_closed_connection_had_open(tmp_path: Path) -> None:
+    """A step for each, put into a line at once, would take a turn as long as there are many."""
+
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        client = await broker.client()
+        flood(client, *map(subscribe, range(200)))
+        await answers(client, "success", 200)
+        topic = await broker.topic()
+        line = client.connection.session.line
+        client.connection.close()
+        assert len(line.waiting) == 1
+        left = sum(not each.consumers for each in topic.subscriptions.values())
+        assert 1 <= left <= handlers.LEAVE_AT_ONCE
+        await until(lambda: not line.waiting)
+        assert not any(each.consumers for each in topic.subscriptions.values())
+
+    in_broker(tmp_path, scenario)
+
+
+def test_a_watcher_that_is_asked_for_again_leaves_its_closed_connection_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handlers, "LEAVE_AT_ONCE", 0)
+
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        await broker.topic()
+        client = await broker.client()
+        watch = pb.CommandWatchTopicList(
+            request_id=1,
+            watcher_id=1,
+            namespace="public/default",
+            topics_pattern="public/default/.*",
+        )
+        await client.request(watch, "watchTopicListSuccess")
+        session = client.connection.session
+        [watcher] = session.watchers.values()
+        leaving: list[Any] = []
+        monkeypatch.setattr(type(session.line), "wait", lambda _, call: leaving.append(call))
+        client.connection.close()
+        handler = client.connection.group.handlers._table[pb.BaseCommand.WATCH_TOPIC_LIST].handler
+        await handler(client.connection, watch, None)
+        assert list(watcher.topics.watchers) == [watcher]
+        [leave] = leaving
+        leave()
+        assert list(watcher.topics.watchers) == []
+        assert not session.watchers
 
     in_broker(tmp_path, scenario)
 
@@ -187,15 +243,15 @@ def test_who_comes_back_does_not_find_the_place_taken_by_a_connection_that_is_cl
         await client.produce(producer_name="p", user_provided_producer_name=True)
         line = client.connection.session.line
         leaving: list[Any] = []
-        monkeypatch.setattr(type(line), "run", lambda _, call: leaving.append(call))
+        monkeypatch.setattr(type(line), "wait", lambda _, call: leaving.append(call))
         client.connection.close()
-        assert len(leaving) == 2
+        assert len(leaving) == 1
         answer = await other.subscribe(subType=exclusive)
         assert type(answer) is pb.CommandSuccess
         answer = await other.produce(producer_name="p", user_provided_producer_name=True)
         assert type(answer) is pb.CommandProducerSuccess
-        for leave in leaving:
-            leave()
+        while leaving:
+            leaving.pop()()
         topic = await broker.topic()
         assert len(topic.producers) == len(topic.subscriptions["s"].consumers) == 1
 
@@ -295,6 +351,25 @@ def test_many_that_hang_up_at_once_are_closed_a_few_in_a_turn(
     in_broker(tmp_path, scenario)
 
 
+def test_the_garbage_collector_does_not_look_at_the_names_that_watchers_know(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker, turns: Turns) -> None:
+        await broker.topic()
+        client = await broker.client()
+        watch = pb.CommandWatchTopicList(
+            watcher_id=1, namespace="public/default", topics_pattern="public/default/.*"
+        )
+        await client.request(watch, "watchTopicListSuccess")
+        [watcher] = client.connection.session.watchers.values()
+        await broker.topic(f"{NAME}-1")
+        await client.receive("watchTopicUpdate")
+        assert len(watcher.topics.names) == 2
+        assert not gc.is_tracked(watcher.topics.names)
+
+    in_broker(tmp_path, scenario)
+
+
 def test_a_connection_opens_as_many_watchers_at_once_as_it_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,6 +462,54 @@ def test_requests_of_many_connections_are_answered_a_few_in_a_turn() -> None:
                 writer.close()
         assert sum(turns.seen.values()) == 100
         assert turns.most <= PER_TURN_MAX
+        turns.close()
+
+    asyncio.run(scenario())
+
+
+def test_requests_of_many_clients_that_come_at_once_are_read_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"")
+
+    async def scenario() -> None:
+        turns = Turns()
+        async with web_served(answer, pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(100)]
+            received = turns.counted(RequestParser.receive)
+            monkeypatch.setattr(RequestParser, "receive", received)
+            for _, writer in peers:
+                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")
+            for reader, _ in peers:
+                assert b"200 OK" in await reader.readline()
+            assert sum(turns.seen.values()) == 100
+            assert turns.most <= PER_TURN_MAX
+            for _, writer in peers:
+                writer.close()
+        turns.close()
+
+    asyncio.run(scenario())
+
+
+def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(request: Request) -> Response:
+        return Response(b"")
+
+    async def scenario() -> None:
+        turns = Turns()
+        async with web_served(answer, pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(100)]
+            await until(lambda: len(web.server._connections) == 100)
+            forgotten = turns.counted(WebServer.forget)
+            monkeypatch.setattr(WebServer, "forget", forgotten)
+            for _, writer in peers:
+                writer.close()
+            await until(lambda: not web.server._connections)
+            assert sum(turns.seen.values()) == 100
+            assert turns.most <= PER_TURN_MAX
         turns.close()
 
     asyncio.run(scenario())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from one_bookie import append, until
-from one_broker import Broker, Message, run, section
-from pyxbroker.base.errors import ConsumerAssignError
+from one_broker import TOPIC, Broker, Message, run, section
+from pyxbroker.base.errors import ConsumerAssignError, NotAllowed
 from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.broker.commands.topic_commands import _key_shared_policy
 from pyxbroker.broker.dispatch.key_shared import KeySlots, look_ahead
@@ -28,7 +28,7 @@ def key_shared(mode: int = AUTO_SPLIT, *ranges: tuple[int, int], ooo: bool = Fal
             keySharedMode=mode,
             hashRanges=[pb.IntRange(start=a, end=b) for a, b in ranges],
             allowOutOfOrderDelivery=ooo,
-        ),
+        ).SerializeToString(),
     }
 
 
@@ -190,20 +190,37 @@ def test_the_last_one_leaves_everything_to_the_next(tmp_path: Path) -> None:
 
 
 def test_more_ranges_than_there_are_hashes_are_refused() -> None:
-    message = pb.CommandSubscribe()
-    message.keySharedMeta.keySharedMode = STICKY
-    message.keySharedMeta.hashRanges.extend([pb.IntRange(start=0, end=1)] * HASH_RANGES_MAX)
+    meta = pb.KeySharedMeta(keySharedMode=STICKY)
+    meta.hashRanges.extend([pb.IntRange(start=0, end=1)] * HASH_RANGES_MAX)
+    message = pb.CommandSubscribe(keySharedMeta=meta.SerializeToString())
     assert len(_key_shared_policy(message).ranges) == HASH_RANGES_MAX
-    message.keySharedMeta.hashRanges.add(start=0, end=1)
+    meta.hashRanges.add(start=0, end=1)
+    message.keySharedMeta = meta.SerializeToString()
     with pytest.raises(ConsumerAssignError, match="65537 ranges"):
         _key_shared_policy(message)
 
 
+def test_a_policy_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        broken = pb.KeySharedMeta(keySharedMode=STICKY).SerializeToString() + b"\x1a\x05"
+        command = pb.CommandSubscribe(
+            topic=TOPIC, subscription="s", subType=3, consumer_id=1, request_id=5
+        )
+        command.keySharedMeta = broken
+        client.send(command)
+        answer = await client.receive("error")
+        assert (answer.request_id, answer.error) == (5, NotAllowed.code)
+        assert "keySharedMeta" in answer.message
+
+    run(tmp_path, scenario)
+
+
 def test_as_many_ranges_as_may_be_asked_for_take_little_memory() -> None:
-    message = pb.CommandSubscribe()
-    message.keySharedMeta.keySharedMode = STICKY
+    meta = pb.KeySharedMeta(keySharedMode=STICKY)
     for i in range(HASH_RANGES_MAX):
-        message.keySharedMeta.hashRanges.add(start=i, end=i)
+        meta.hashRanges.add(start=i, end=i)
+    message = pb.CommandSubscribe(keySharedMeta=meta.SerializeToString())
     tracemalloc.start()
     try:
         ranges = _key_shared_policy(message).ranges

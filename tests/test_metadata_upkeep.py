@@ -223,9 +223,7 @@ async def test_logs_are_synced_and_folded_under_a_steady_stream_of_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "OVERDUE_S", 0.3)
-    done: list[str] = []
-    for name in ("sync_log", "checkpoint"):
-        monkeypatch.setattr(Tree, name, noting(done, name, getattr(Tree, name)))
+    done = noted(monkeypatch, "sync_log", "checkpoint")
     store = EmbeddedStore(tmp_path / "m")
     await store.open()
     for _ in range(200):
@@ -243,9 +241,7 @@ async def test_a_store_that_was_idle_for_long_waits_for_a_pause_before_it_folds(
     """What is overdue is so since the first commit that is not folded in, not since the start."""
     monkeypatch.setattr(upkeep, "OVERDUE_S", 60)
     monkeypatch.setattr(upkeep, "CHECKPOINT_IDLE_S", 60)
-    done: list[str] = []
-    for name in ("sync_log", "checkpoint"):
-        monkeypatch.setattr(Tree, name, noting(done, name, getattr(Tree, name)))
+    done = noted(monkeypatch, "sync_log", "checkpoint")
     store = EmbeddedStore(tmp_path / "m")
     await store.open()
     store._upkeep._unfolded_since -= 3600
@@ -260,12 +256,20 @@ async def test_a_store_that_was_idle_for_long_waits_for_a_pause_before_it_folds(
     await store.close()
 
 
-def noting(done: list[str], name: str, method: Callable[[Tree], None]) -> Callable[[Tree], None]:
-    def noted(tree: Tree) -> None:
-        done.append(name)
-        method(tree)
+def noted(monkeypatch: pytest.MonkeyPatch, *names: str) -> list[str]:
+    """Which of these methods trees are asked for from now on, each time."""
+    done: list[str] = []
 
-    return noted
+    def noting(name: str, method: Callable[[Tree], None]) -> Callable[[Tree], None]:
+        def call(tree: Tree) -> None:
+            done.append(name)
+            method(tree)
+
+        return call
+
+    for name in names:
+        monkeypatch.setattr(Tree, name, noting(name, getattr(Tree, name)))
+    return done
 
 
 def test_a_refused_commit_postpones_nothing(

@@ -31,6 +31,7 @@ from pyxbroker.policies.shapes import CLUSTER, Level, Policy
 from pyxbroker.policies.shapes import Path as Path_
 from pyxbroker.policies.table import NAMES, TABLE, of_broker
 from pyxbroker.policies.values import (
+    SUBSCRIPTION_TYPES,
     BacklogQuota,
     DispatchRate,
     InactiveTopics,
@@ -137,6 +138,154 @@ async def delayed_delivery(broker: Broker, client: Client, topic: Topic) -> None
     assert await client.quiet() == []
 
 
+async def delay_tick_ms(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe()
+    in_five_s = section(b"later", deliver_at_time=int((time.time() + 5) * 1000))
+    await append(topic.managed_ledger, in_five_s)
+    assert await client.quiet() == []
+    policy = {"active": True, "tickTime": 60_000, "maxDeliveryDelayInMillis": 0}
+    await change(broker, {"delayed_delivery_policies": policy})
+    assert len(await client.messages(1)) == 1, "what waits may come that early at once"
+    await change(broker, {"delayed_delivery_policies": policy | {"tickTime": 10}})
+    await in_force(topic, "delay_tick_ms", 10)
+    await append(topic.managed_ledger, in_five_s)
+    assert await client.quiet() == []
+
+
+async def answer(client: Client, sequence_id: int, **fields: Any) -> Any:
+    """What a SEND of producer 1 is answered: the error's code and text, or None."""
+    command = pb.CommandSend(producer_id=1, sequence_id=sequence_id)
+    client.send(command, section(b"x" * fields.pop("size", 1), **fields))
+    found = await client.either("send_receipt", "send_error")
+    assert found.sequence_id == sequence_id
+    return (found.error, found.message) if isinstance(found, pb.CommandSendError) else None
+
+
+async def delay_max_ms(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.produce()
+    refused = (pb.NotAllowedError, "Exceeds max allowed delivery delay of 500 milliseconds")
+    assert await answer(client, 0, deliver_at_time=502) is None
+    policy = {"active": True, "tickTime": 1000, "maxDeliveryDelayInMillis": 500}
+    await change(broker, {"delayed_delivery_policies": policy})
+    await in_force(topic, "delay_max_ms", 500)
+    # They say that they were published at 1.
+    assert await answer(client, 1, deliver_at_time=502) == refused
+    assert await answer(client, 2, deliver_at_time=501) is None
+    assert await answer(client, 3) is None
+    await change(broker, {"delayed_delivery_policies": policy | {"active": False}})
+    await in_force(topic, "delayed_delivery", False)
+    assert await answer(client, 4, deliver_at_time=502) is None
+
+
+async def publish_rate(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.produce()
+    rate = {broker.config.clusterName: {"publishThrottlingRateInMsg": 10}}
+    await change(broker, {"publishMaxMessageRate": rate})
+    await in_force(topic, "publish_rate", (10, 0))
+    for number in range(60):
+        client.publish(number, b"x")
+    await until(lambda: client.connection.is_paused, SECONDS_MAX)
+    assert topic.received()[0] < 20
+    await change(broker, {})
+    await until(lambda: topic.received()[0] == 60, SECONDS_MAX)
+
+
+async def _dispatch_rate(broker: Broker, client: Client, field: str) -> None:
+    await broker.publish(*data_of(60))
+    rate = {broker.config.clusterName: {"dispatchThrottlingRateInMsg": 10}}
+    await change(broker, {field: rate})
+    topic = await broker.topic()
+    await until(lambda: topic.limits_dispatch, SECONDS_MAX)
+    await client.subscribe()
+    assert 0 < (await client.quiet()).count("message") < 30
+    await change(broker, {field: {}})
+    assert len(await client.messages(60)) == 60
+
+
+async def dispatch_rate(broker: Broker, client: Client, topic: Topic) -> None:
+    await _dispatch_rate(broker, client, "topicDispatchRate")
+
+
+async def subscription_dispatch_rate(broker: Broker, client: Client, topic: Topic) -> None:
+    await _dispatch_rate(broker, client, "subscriptionDispatchRate")
+
+
+async def subscribe_rate(broker: Broker, client: Client, topic: Topic) -> None:
+    rate = {"subscribeThrottlingRatePerConsumer": 2, "ratePeriodInSecond": 60}
+    await change(broker, {"clusterSubscribeRate": {broker.config.clusterName: rate}})
+    await in_force(topic, "subscribe_rate", (2, 60))
+    for _ in range(2):
+        assert not hasattr(await client.subscribe(consumer_name="a"), "error")
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+    refused = await client.subscribe(consumer_name="a", permits=0)
+    assert refused.error == pb.NotAllowedError
+    assert refused.message == "Subscribe limited by subscribe rate limit per consumer."
+    assert not hasattr(await client.subscribe(consumer_name="b"), "error"), "another one"
+    await change(broker, {})
+    await in_force(topic, "subscribe_rate", (0, 30))
+    assert not hasattr(await client.subscribe(2, consumer_name="a"), "error")
+
+
+async def subscription_types(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(1, subscription="stays")
+    await change(broker, {"subscription_types_enabled": ["Exclusive", "Failover"]})
+    await in_force(topic, "subscription_types", frozenset({"Exclusive", "Failover"}))
+    for kind in ("Shared", "Key_Shared"):
+        number = pb.CommandSubscribe.SubType.Value(kind)
+        refused = await client.subscribe(2, permits=0, subType=number)
+        assert refused.error == pb.NotAllowedError
+        assert refused.message == f"Topic[{{{TOPIC}}}] doesn't support {kind} sub type!"
+    await client.subscribe(3, subscription="f", subType=pb.CommandSubscribe.Failover)
+    assert len(topic.subscriptions["stays"].consumers) == 1, "who is there stays"
+    assert "s" not in topic.subscriptions, "nothing is made for who is refused"
+    await change(broker, {"subscription_types_enabled": []})
+    await in_force(topic, "subscription_types", frozenset(SUBSCRIPTION_TYPES))
+    await client.subscribe(4)
+    assert len(topic.subscriptions["s"].consumers) == 1
+
+
+async def pause_on_ack_state(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe()
+    await broker.publish(*data_of(40))
+    positions = [each.position for each in await client.messages(40)]
+    await change(broker, {"dispatcherPauseOnAckStatePersistentEnabled": True})
+    await in_force(topic, "pause_on_ack_state", True)
+    await client.ack(*positions[1:21:2])
+    await broker.publish(b"as many ranges as are stored")
+    await client.messages(1)
+    await client.ack(positions[21])
+    await broker.publish(b"one too many")
+    assert await client.quiet() == []
+    client.redeliver(positions[2])
+    assert (await client.messages(1))[0].position == positions[2], "what comes again does"
+    await client.ack(positions[2])
+    assert len(await client.messages(1)) == 1, "one range less"
+    await client.ack(positions[25])
+    await broker.publish(b"too many again")
+    assert await client.quiet() == []
+    await change(broker, {"dispatcherPauseOnAckStatePersistentEnabled": False})
+    assert len(await client.messages(1)) == 1
+
+
+async def encryption_required(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.produce()
+    await change(broker, {"encryption_required": True})
+    await in_force(topic, "encryption_required", True)
+    refused = await client.produce(2)
+    assert (refused.error, refused.message) == (
+        pb.MetadataError,
+        f"Encryption is required in {TOPIC}",
+    )
+    assert (await client.produce(2, encrypted=True)).producer_name
+    # Who is there stays, and has to encrypt from now on.
+    keys = [pb.EncryptionKeys(key="k", value=b"v")]
+    assert await answer(client, 0) == (pb.MetadataError, "Messages must be encrypted")
+    assert await answer(client, 1, encryption_keys=keys) is None
+    await change(broker, {"encryption_required": False})
+    await in_force(topic, "encryption_required", False)
+    assert await answer(client, 2) is None
+
+
 async def producers_max(broker: Broker, client: Client, topic: Topic) -> None:
     await client.produce(1)
     await client.produce(2)
@@ -229,7 +378,7 @@ def test_a_changed_policy_is_in_force_on_an_open_topic(tmp_path: Path, row: Poli
         topic = await broker.topic()
         await effect(broker, await broker.client(), topic)
 
-    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1)
+    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1, managedLedgerMaxUnackedRangesToPersist=10)
 
 
 # --- and one for each that is there before the topic is opened ------------------------------------
@@ -260,6 +409,35 @@ class AtOpening:
                 "maxDeliveryDelayInMillis": 0,
             }
         },
+        "delay_tick_ms": {
+            "delayed_delivery_policies": {
+                "active": True,
+                "tickTime": 60_000,
+                "maxDeliveryDelayInMillis": 0,
+            }
+        },
+        "delay_max_ms": {
+            "delayed_delivery_policies": {
+                "active": True,
+                "tickTime": 1000,
+                "maxDeliveryDelayInMillis": 500,
+            }
+        },
+        "publish_rate": {
+            "publishMaxMessageRate": {"standalone": {"publishThrottlingRateInMsg": 10}}
+        },
+        "dispatch_rate": {"topicDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 10}}},
+        "subscription_dispatch_rate": {
+            "subscriptionDispatchRate": {"standalone": {"dispatchThrottlingRateInMsg": 10}}
+        },
+        "subscribe_rate": {
+            "clusterSubscribeRate": {
+                "standalone": {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 60}
+            }
+        },
+        "subscription_types": {"subscription_types_enabled": ["Exclusive"]},
+        "pause_on_ack_state": {"dispatcherPauseOnAckStatePersistentEnabled": True},
+        "encryption_required": {"encryption_required": True},
         "producers_max": {"max_producers_per_topic": 1},
         "consumers_max": {"max_consumers_per_topic": 1},
         "consumers_per_subscription_max": {"max_consumers_per_subscription": 1},
@@ -300,6 +478,50 @@ class AtOpening:
         in_an_hour = section(b"later", deliver_at_time=int((time.time() + 3600) * 1000))
         await append(self.topic.managed_ledger, in_an_hour)
         assert len(await self.client.messages(1)) == 1
+
+    async def delay_tick_ms(self) -> None:
+        await self.client.subscribe()
+        in_five_s = section(b"later", deliver_at_time=int((time.time() + 5) * 1000))
+        await append(self.topic.managed_ledger, in_five_s)
+        assert len(await self.client.messages(2)) == 2
+
+    async def delay_max_ms(self) -> None:
+        await self.client.produce()
+        assert (await answer(self.client, 0, deliver_at_time=502))[0] == pb.NotAllowedError
+
+    async def publish_rate(self) -> None:
+        await self.client.produce()
+        for number in range(60):
+            self.client.publish(number, b"x")
+        await until(lambda: self.client.connection.is_paused, SECONDS_MAX)
+        assert self.topic.received()[0] < 20
+
+    async def dispatch_rate(self) -> None:
+        await self.broker.publish(*data_of(60))
+        await self.client.subscribe()
+        assert 0 < (await self.client.quiet()).count("message") < 30
+
+    async def subscription_dispatch_rate(self) -> None:
+        await self.dispatch_rate()
+
+    async def subscribe_rate(self) -> None:
+        await self.client.subscribe()
+        await self.client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        assert (await self.client.subscribe(permits=0)).error == pb.NotAllowedError
+
+    async def subscription_types(self) -> None:
+        assert (await self.client.subscribe(permits=0)).error == pb.NotAllowedError
+
+    async def pause_on_ack_state(self) -> None:
+        await self.client.subscribe()
+        await self.broker.publish(*data_of(40))
+        positions = [each.position for each in await self.client.messages(41)]
+        await self.client.ack(*positions[1:23:2])
+        await self.broker.publish(b"one too many")
+        assert await self.client.quiet() == []
+
+    async def encryption_required(self) -> None:
+        assert (await self.client.produce()).error == pb.MetadataError
 
     async def producers_max(self) -> None:
         assert (await self.client.produce(1)).producer_name
@@ -347,7 +569,7 @@ def test_a_policy_is_in_force_when_a_topic_is_opened(tmp_path: Path, row: Policy
         assert getattr(topic.policies, row.name) != getattr(of_broker(broker.config), row.name)
         await getattr(AtOpening(broker, await broker.client(), topic), row.name)()
 
-    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1)
+    run(tmp_path, scenario, dispatcherMaxReadBatchSize=1, managedLedgerMaxUnackedRangesToPersist=10)
 
 
 @pytest.mark.parametrize("name", [TOPIC, "non-persistent://public/default/t"])

@@ -119,7 +119,7 @@ def test_64_lost_entries_in_a_row_are_passed_over_and_told_in_one_line(
     kind: str,
     code: int,
 ) -> None:
-    monkeypatch.setattr(read_trouble, "REPORT_S", 0.2)
+    monkeypatch.setattr(read_trouble, "REPORT_S", 1.0)
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         disk.lost = set(positions[10:74])
@@ -137,7 +137,7 @@ def test_64_lost_entries_in_a_row_are_passed_over_and_told_in_one_line(
         await until(lambda: bool(lines(caplog, "entries cannot be delivered")))
         client.redeliver()
         await client.messages(136)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.2)
 
     run_on(tmp_path, data_of(200), scenario)
     [line] = lines(caplog, "entries cannot be delivered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 import pytest
 from google.protobuf.message import DecodeError
@@ -194,16 +195,38 @@ def test_the_ranges_of_a_message_are_those_that_protobuf_reads() -> None:
     for first, last in asked:
         message.hashRanges.add(start=first, end=last)
     data = message.SerializeToString()
-    assert list(HashRanges.of_message(data)) == sorted(asked)
+    mode, ranges, out_of_order = HashRanges.of_message(data, len(asked))
+    assert (mode, list(ranges), out_of_order) == (pb.STICKY, sorted(asked), True)
     for cut in range(len(data)):
         try:
             pb.KeySharedMeta.FromString(data[:cut])
         except DecodeError:
-            if cut > 2:  # the mode, which is not looked at, is before
+            if cut:  # the mode, which protobuf alone wants to be there
                 with pytest.raises(ValueError, match="no "):
-                    HashRanges.of_message(data[:cut])
+                    HashRanges.of_message(data[:cut], len(asked))
     with pytest.raises(IndexError):
         HashRanges.of(asked)[3]
+
+
+def test_unknown_fields_of_a_policy_are_passed_over() -> None:
+    known = pb.KeySharedMeta(keySharedMode=pb.AUTO_SPLIT, hashRanges=[pb.IntRange(start=1, end=2)])
+    unknown = b"\xc0\x3e\x05" + b"\xc2\x3e\x03abc" + b"\xc1\x3e" + bytes(8) + b"\xc5\x3e" + bytes(4)
+    data = unknown + known.SerializeToString() + unknown
+    pb.KeySharedMeta.FromString(data)
+    mode, ranges, out_of_order = HashRanges.of_message(data, 1)
+    assert (mode, list(ranges), out_of_order) == (pb.AUTO_SPLIT, [(1, 2)], False)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_ranges_are_in_the_order_of_their_numbers(seed: int) -> None:
+    random = Random(seed)
+    bound = random.choice([3, 300, 70_000, 2**31 - 1])
+    asked = [
+        (random.randint(-bound, bound), random.randint(-bound, bound))
+        for _ in range(random.choice([2, 5, 3_000]))
+    ]
+    assert list(HashRanges.of(asked)) == sorted(asked)
+    assert list(HashRanges.of(sorted(asked, reverse=True))) == sorted(asked)
 
 
 def test_what_nobody_asked_for_nobody_has() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -64,9 +65,27 @@ def test_short_space_is_told_once_and_ends_with_a_margin(tmp_path: Path, disk: D
         state.check()
     assert len(told) == 2
     assert told[0] is not None
-    assert told[0].startswith(f"The disk of the storage is full ({tmp_path / 'ledgers'}: 99.0 MiB")
+    assert told[0].startswith(
+        "The disk of the storage is full (99.0 MiB free, 100.0 MiB are needed)"
+    )
     assert told[1] is None
     assert not state.is_short
+
+
+def test_a_full_disk_is_told_without_its_path_which_the_log_has(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_of(tmp_path)
+    disk.free_mib = 99
+    state.check()
+    assert state.refusal is not None
+    assert str(tmp_path) not in state.refusal
+    [record] = [each for each in caplog.records if each.message == "messages cannot be stored"]
+    fields = vars(record)["fields"]
+    assert fields["full"] == str(tmp_path / "ledgers")
+    # What was told is in the line, so its reference finds the line.
+    assert fields["reason"] == state.refusal
+    assert re.search(r"\(reference [0-9a-f]{8}\)$", state.refusal)
 
 
 def test_a_small_file_system_is_not_short_while_a_quarter_of_it_is_free(

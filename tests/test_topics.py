@@ -11,6 +11,7 @@ import pytest
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
+from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -612,6 +613,60 @@ def test_a_lookup_that_meets_a_defect_is_in_the_log(
         lookup = pb.CommandLookupTopic(topic="a/b", request_id=0)
         await client.request(lookup, "lookupTopicResponse")
         assert caplog.records == []
+
+    run(tmp_path, scenario)
+
+
+class Unspeakable(NotAllowed):
+    """A refusal whose sentence cannot be made."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError("broken")
+
+
+@pytest.mark.parametrize("fails_again", [False, True])
+def test_every_command_is_answered_also_when_its_refusal_meets_a_defect(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    fails_again: bool,
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise Unspeakable
+
+    def broken(*_: Any) -> bytes:
+        raise ZeroDivisionError("broken")
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        asked = 0
+        for kind, row in list(broker.handlers._table.items()):
+            command = getattr(pb.BaseCommand(), row.field)
+            names = command.DESCRIPTOR.fields_by_name
+            if "request_id" not in names:
+                continue
+            for name in command.FindInitializationErrors():
+                is_text = names[name].type == names[name].TYPE_STRING
+                setattr(command, name, "t" if is_text else 1)
+            if "topic" in names:
+                command.topic = TOPIC
+            if "namespace" in names:
+                command.namespace = "public/default"
+            row = row._replace(handler=refuse)
+            if fails_again:
+                row = row._replace(refusal=broken)
+            monkeypatch.setitem(broker.handlers._table, kind, row)
+            caplog.clear()
+            own = {"lookupTopic": "lookupTopicResponse"}
+            own["partitionMetadata"] = "partitionMetadataResponse"
+            answer = await client.request(command, own.get(row.field, "error"))
+            first = caplog.records[0]
+            assert first.message == "a refusal failed"
+            reference = vars(first)["fields"]["reference"]
+            told = f"The broker failed; its log says why. (reference {reference})"
+            assert (answer.error, answer.message) == (pb.UnknownError, told), row.field
+            asked += 1
+        assert asked > 10
 
     run(tmp_path, scenario)
 

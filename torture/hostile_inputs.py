@@ -12,14 +12,16 @@ from typing import NamedTuple
 from harness import wire
 from harness.raw import RawConnection
 
+from pyxbroker.admin.endpoints import load
+
 MIB = 1 << 20
 FRAME_BYTES_MAX = 5 * MIB
 COMMAND_BYTES_MAX = MIB - 100  # of most
-FIELDS_MAX = 209_900  # of a command, with those of its request
+FIELDS_MAX = 9_900  # of a command, with those of its request
 HANDSHAKE_BYTES_MAX = 100 << 10
 TOPIC = "persistent://public/default/hostile"
 LONG = "persistent://public/default/" + "ä" * 512  # 1,024 bytes, in a name that needs escapes
-PATTERN = "(" + "|".join(f"(a{i}.*)+" for i in range(40)) + ")x"
+PATTERN = "|".join(f"(a{i}.*)+" for i in range(6)) + "x"  # as long as one may be
 MESSAGES = 2_000
 KEY_SHARED = 3
 
@@ -181,10 +183,10 @@ COMMANDS = {
         lambda scene, n: wire.command(wire.FLOW, {1: 1, 2: (1 << 31) - 1}),
         Scene.with_messages,
     ),
-    "LOOKUP": Input("70,000 empty properties, a long name, 1 MiB", _lookup),
+    "LOOKUP": Input("3,300 empty properties, a long name, 1 MiB", _lookup),
     "PARTITIONED_METADATA": Input("another long name each, 60 KiB", _metadata),
-    "PING": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PING)),
-    "PONG": Input("210,000 unknown fields, 1 MiB", _unknown(wire.PONG)),
+    "PING": Input("9,900 unknown fields, 1 MiB", _unknown(wire.PING)),
+    "PONG": Input("9,900 unknown fields, 1 MiB", _unknown(wire.PONG)),
     "PRODUCER": Input("1,000 properties, 256 KiB", _producer),
     "CLOSE_PRODUCER": Input("of none", _simple(wire.CLOSE_PRODUCER, of=9)),
     "SUBSCRIBE": Input("65,536 sticky ranges backwards, 1,000 properties", _subscribe),
@@ -207,7 +209,7 @@ COMMANDS = {
         "of a consumer", _simple(wire.GET_LAST_MESSAGE_ID), Scene.with_messages
     ),
     "GET_TOPICS_OF_NAMESPACE": Input(
-        "70,000 properties, 1 MiB",
+        "3,300 properties, 1 MiB",
         lambda scene, n: with_fields(
             wire.GET_TOPICS_OF_NAMESPACE,
             {1: n, 2: "public/default", 3: 2},
@@ -217,9 +219,9 @@ COMMANDS = {
         ),
     ),
     "WATCH_TOPIC_LIST": Input(
-        "another one each, a pattern of 40 branches",
+        "another one each, a pattern of 6 branches",
         lambda scene, n: wire.command(
-            wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN[:50]}
+            wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN}
         ),
     ),
     "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),
@@ -229,7 +231,7 @@ COMMANDS = {
 # Further ones that cost much in another way.
 MORE_COMMANDS = {
     "ACK of many": Input("400,000 ids", _ack_of_many, Scene.with_messages),
-    "PRODUCER with a schema": Input("70,000 properties, 5 MiB", _producer_with_schema),
+    "PRODUCER with a schema": Input("3,300 properties, 5 MiB", _producer_with_schema),
     "LOOKUP of too many fields": Input(
         "2,600,000 unknown fields",
         lambda scene, n: framed(
@@ -367,3 +369,30 @@ ENDPOINTS |= {
         "DELETE", f"{NS}/permissions/s/{NAME}"
     ),
 }
+
+
+def policy_request(method: str, path: str) -> Input:
+    """A request for a policy: names and body as long as they may be."""
+    parts = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": NAME}
+    # Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
+    body = b"" if method in ("GET", "DELETE") else b'{"a":' + b"[{}," * 4090 + b"1"
+    return request(method, path.format(**parts) + "?applied=true&isGlobal=true", body)
+
+
+ENDPOINTS |= {
+    f"{row.method} {row.path}": policy_request(row.method, row.path)
+    for name in ("namespace_policies", "topic_policies")
+    for row in load(name)
+}
+
+
+# What is called otherwise there, and what is not there at all.
+APACHE_ENDPOINTS: dict[str, Input | None] = {
+    "GET /metrics": request("GET", "/metrics/", head="Accept-Encoding: gzip\r\n"),
+    "GET /openapi.json": None,
+}
+
+
+def endpoints_of(kind: str) -> dict[str, Input | None]:
+    """The endpoints of a kind of broker; None for those that only pyxbroker has."""
+    return ENDPOINTS | (APACHE_ENDPOINTS if kind == "apache" else {})

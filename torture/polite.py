@@ -10,13 +10,18 @@ from harness import wire
 from harness.raw import RawConnection
 
 PAUSE_S = 0.002
+RECEIPT_S_MAX = 30
 TOPIC = "persistent://public/default/polite"
 
 
-def _work(port: int, pipe: Connection) -> None:
+class PoliteLost(Exception):
+    """The broker closed its connection or producer, or gives no receipt."""
+
+
+def _work(port: int, pipe: Connection, topic: str) -> None:
     raw = RawConnection(port, timeout_s=120)
-    raw.subscribe(TOPIC)
-    raw.producer(TOPIC)
+    raw.subscribe(topic)
+    raw.producer(topic)
     sent = 0
     times: list[float] = []
     while True:
@@ -41,16 +46,25 @@ def _work(port: int, pipe: Connection) -> None:
 class Polite:
     """A process of its own, since who measures must not wait for the attacker's Python."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, topic: str = TOPIC) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(port, theirs), daemon=True)
+        self._process = context.Process(target=_work, args=(port, theirs, topic), daemon=True)
         self._process.start()
+        theirs.close()  # So that its end is seen when it ends.
 
     def take(self) -> list[float]:
-        """The seconds that receipts took since the last call; waits for one at least."""
-        self._pipe.send("take")
-        times: list[float] = self._pipe.recv()
+        """The seconds that receipts took since the last call; waits for one at least.
+
+        Raises ``PoliteLost`` when none comes; after that only ``close`` may be called.
+        """
+        try:
+            self._pipe.send("take")
+            if not self._pipe.poll(RECEIPT_S_MAX):
+                raise PoliteLost(f"no receipt within {RECEIPT_S_MAX} s")
+            times: list[float] = self._pipe.recv()
+        except (EOFError, ConnectionError) as error:
+            raise PoliteLost("its connection or producer was closed") from error
         return times
 
     def end(self) -> int:
@@ -61,6 +75,12 @@ class Polite:
         sent: int = self._pipe.recv()
         self._process.join()
         return sent
+
+    def close(self) -> None:
+        """Ends it, whatever it waits for."""
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
 
 
 def p99_ms(times: list[float]) -> float:

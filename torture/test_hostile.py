@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +18,25 @@ from pyxbroker.admin.endpoints import every_endpoint
 from pyxbroker.broker.commands.handlers import Handlers
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
-from torture.hostile import Attack, attack_all, flood_all, longest_ms, turns_of
+from torture.burners import burners
+from torture.hostile import (
+    HEAD,
+    Attack,
+    Cost,
+    TimeIsUp,
+    attack_all,
+    exchange_until,
+    flood_all,
+    is_over,
+    is_wanted,
+    longest_ms,
+    parsed,
+    time_limit,
+    told,
+    turns_of,
+)
 from torture.hostile_floods import PEERS
-from torture.hostile_inputs import COMMANDS, ENDPOINTS
+from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of
 
 HOT = {"CONNECT", "SEND", "ACK", "FLOW", "REDELIVER_UNACKNOWLEDGED_MESSAGES"}
 TIMES = 20
@@ -51,6 +71,99 @@ def test_the_longest_turn_is_the_highest_bucket_that_grew() -> None:
     )
     assert longest_ms(before, after) == 100
     assert longest_ms(before, before) == 1
+    assert math.isnan(longest_ms({}, {}))
+
+
+def test_options_are_read() -> None:
+    default = parsed([])
+    assert (default.broker, default.times, default.burners) == ("pyxbroker", 1000, False)
+    given = parsed(["--broker", "apache", "--times", "100", "--megabytes", "64", "--burners"])
+    assert (given.broker, given.times, given.megabytes) == ("apache", 100, 64)
+    assert given.burners
+    assert parsed(["--only", "SEND", "--only", "ACK"]).only == ["SEND", "ACK"]
+    with pytest.raises(SystemExit):
+        parsed(["--broker", "pulsar-lite"])
+
+
+def test_names_are_wanted_that_have_one_of_the_words() -> None:
+    assert is_wanted("SEND", ["PING", "END"])
+    assert not is_wanted("SEND", ["PING", "SEEK"])
+    assert is_wanted("SEND", [])
+
+
+@pytest.mark.parametrize(
+    ("p99", "alone", "expected"),
+    [
+        (3.0, 1.5, False),
+        (3.1, 1.5, True),  # more than twice
+        (20.0, 15.0, False),
+        (20.1, 15.0, True),  # less than twice, but more than 20 ms
+        (math.inf, 15.0, True),  # no receipt at all
+        (math.nan, 15.0, False),  # not measured
+    ],
+)
+def test_a_p99_is_judged_by_what_it_is_without_anybody_and_by_20_ms(
+    p99: float, alone: float, expected: bool
+) -> None:
+    assert is_over(p99, alone) is expected
+
+
+def test_a_row_marks_what_is_over_and_has_a_dash_for_what_is_not_known() -> None:
+    cost = Cost("SEND", 10, "closed", 25.0, math.nan, 9.0, 2048.0, 1.25, "no: dead; started again")
+    row = "| SEND | 10 | closed | 2.500 | - | 9.0{} | 2048 | 1.2 | no: dead; started again |"
+    assert cost.row(alone_ms=4.0) == row.format(" (over)")
+    assert cost.row(alone_ms=5.0) == row.format("")
+    columns = {line.count("|") for line in (*HEAD.splitlines(), cost.row(1.0))}
+    assert columns == {10}
+    unprepared = Cost("SEEK", 10, "not prepared: time is up", serves="yes")
+    assert (
+        unprepared.row(1.0) == "| SEEK | 10 | not prepared: time is up | - | - | - | - | - | yes |"
+    )
+
+
+def test_what_apache_pulsar_does_not_have_is_known_by_our_names() -> None:
+    theirs = endpoints_of("apache")
+    assert set(theirs) == set(ENDPOINTS) == set(endpoints_of("pyxbroker"))
+    assert [name for name, each in theirs.items() if each is None] == ["GET /openapi.json"]
+    assert None not in endpoints_of("pyxbroker").values()
+
+
+def test_an_error_is_told_in_one_cell() -> None:
+    assert told(TimeIsUp()) == "time is up"
+    assert told(TimeoutError("a|b\nc")) == "TimeoutError a/b c"
+    assert len(told(AssertionError("x" * 1000))) == 80
+
+
+def test_whoever_waits_is_interrupted_when_time_is_up() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        began = time.monotonic()
+        with pytest.raises(TimeIsUp), time_limit(began + 0.2):
+            ours.recv(1)
+        assert 0.1 < time.monotonic() - began < 5
+        with time_limit(time.monotonic() + 0.05):
+            pass
+        time.sleep(0.1)  # What was done in time is not interrupted later.
+
+
+def test_an_exchange_tells_an_answer_from_a_connection_that_was_closed() -> None:
+    for said, end in ((b"the end", "yes"), (b"", "closed")):
+        ours, theirs = socket.socketpair()
+        with ours:
+            theirs.sendall(said)
+            theirs.close()
+            exchange = exchange_until(ours, iter(()), lambda tail, _: b"end" in tail, 0.1)
+            assert exchange() == end
+
+
+def test_burners_are_as_nice_as_can_be_and_end() -> None:
+    with burners(1) as (pid,):
+        assert os.getpriority(os.PRIO_PROCESS, pid) == 19
+        group = Path(f"/proc/{pid}/autogroup")
+        if group.exists():  # Else there are no groups of sessions that share a core first.
+            assert group.read_text().split()[1:] == ["nice", "19"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +171,9 @@ def attack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attack]:
     broker = Broker("pyxbroker", Path(tmp_path_factory.mktemp("hostile")) / "broker")
     try:
         broker.start()
-        attack = Attack(broker)
-        yield attack
-        assert attack.polite.end() > 100
+        made = Attack(broker)
+        made.baseline_ms()  # What the polite client costs is not what an input costs.
+        yield made
     finally:
         broker.close()
 
@@ -69,15 +182,34 @@ def test_no_input_costs_the_others_much(attack: Attack) -> None:
     wrong = []
     for cost in attack_all(attack, TIMES, BYTES_MAX):
         if not cost.is_answered and cost.name != "CONNECT":
-            wrong.append(f"{cost.name} x {cost.times} is not answered to its end")
+            wrong.append(f"{cost.name} x {cost.times}: {cost.end}")
         if cost.cpu_ms / cost.times > CPU_MS_MAX:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
     for cost in flood_all(attack, 10 * TIMES):
         # Who sends more requests ahead than there is room for may be sent away.
         if not cost.is_answered and "pipelined" not in cost.name:
-            wrong.append(f"{cost.name} x {cost.times} is not answered to its end")
+            wrong.append(f"{cost.name} x {cost.times}: {cost.end}")
         each_ms_max = PEERS_CPU_MS_MAX if cost.name in PEERS else FLOOD_CPU_MS_MAX
         if cost.cpu_ms > CPU_MS_MAX + cost.times * each_ms_max:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
     assert not wrong, "\n" + "\n".join(wrong)
+    assert attack.restarts == 0
     assert attack.broker.memory_kib() < MEMORY_KIB_MAX
+    assert attack.polite.end() > 100
+
+
+def test_a_broker_that_died_is_told_and_started_again(attack: Attack) -> None:
+    assert attack.broker.process is not None
+
+    def kill(port: int, web_port: int, most: int) -> int:
+        attack.broker.process.kill()  # type: ignore[union-attr]
+        attack.broker.process.wait()  # type: ignore[union-attr]
+        return 1
+
+    cost = attack.peers("killers", kill, 1)
+    assert cost.serves == "no: dead; started again"
+    assert cost.p99_ms == math.inf
+    assert math.isnan(cost.cpu_ms)
+    again = attack.endpoint("health", ENDPOINTS["GET /admin/v2/brokers/health"], 1)
+    assert (again.end, again.serves) == ("yes 200", "yes")
+    assert attack.polite.end() > 0

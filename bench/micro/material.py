@@ -97,7 +97,7 @@ class Line:
 
     def readable(self) -> None:
         """The socket has something to read."""
-        self.loop.readers[self.fd]()
+        self.loop.readers[self.group.fd]()
 
     def read_answers(self) -> int:
         """Takes what the broker sent; returns the bytes."""

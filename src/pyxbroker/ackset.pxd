@@ -24,6 +24,7 @@ cdef class AckSet:
     cdef readonly int64_t partial_words         # words of all of them
     cdef readonly int64_t refused               # times that a batch was not remembered
     cdef int64_t restored_words                 # of bitmaps, that restoring has made
+    cdef readonly bint has_passed               # the mark has passed some that are not dropped yet
     cdef bint tracked                           # whether changes are noted, to be encoded
     cdef bint contains(self, int64_t ledger_id, int64_t entry_id)
     # The words of the messages of a batch that are left, None: no single one is acknowledged.

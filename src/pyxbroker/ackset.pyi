@@ -28,6 +28,9 @@ class AckSet:
     def mark_delete(self) -> Position:
         """Everything up to here is acknowledged."""
     @property
+    def has_passed(self) -> bool:
+        """The mark has passed batches that are not forgotten yet; drop_passed() does it."""
+    @property
     def holes(self) -> int:
         """Entries acknowledged one by one after the mark."""
     @property
@@ -57,6 +60,10 @@ class AckSet:
         """Moves the mark over everything that is acknowledged without a gap."""
     def mark_delete_to(self, ledger_id: int, entry_id: int) -> None:
         """Sets the mark, and forgets what is acknowledged up to it."""
+    def drop_passed(self) -> bool:
+        """Forgets some more of the batches that the mark has passed; True when that was all."""
+    def drop_batches(self) -> bool:
+        """The same of all its batches, for a set that nobody needs any more."""
     def clear(self) -> None:
         """Forgets every single entry and message; the mark stays."""
     def acknowledged_up_to(self, ledger_id: int, first: int, last: int) -> int:

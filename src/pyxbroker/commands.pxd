@@ -84,6 +84,7 @@ cdef struct MetadataPeek:
     int32_t marker_type             # -1: not a marker
     uint32_t fields                 # all there are, also unknown ones
     bint is_batch
+    bint is_encrypted               # it has a key
     const uint8_t *partition_key
     uint32_t partition_key_size
     bint partition_key_b64

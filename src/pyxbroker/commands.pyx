@@ -358,6 +358,8 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
             elif field.number == 6:
                 out.partition_key = field.data
                 out.partition_key_size = field.size
+            elif field.number == 13:
+                out.is_encrypted = True
             elif field.number == 18:
                 out.ordering_key = field.data
                 out.ordering_key_size = field.size
@@ -524,6 +526,7 @@ def peek_metadata_py(const uint8_t[::1] data not None):
         "sequence_id": out.sequence_id, "publish_time": out.publish_time,
         "deliver_at_time": out.deliver_at_time, "num_messages": out.num_messages,
         "marker_type": out.marker_type, "is_batch": bool(out.is_batch),
+        "is_encrypted": bool(out.is_encrypted),
         "partition_key": out.partition_key[:out.partition_key_size],
         "partition_key_b64": bool(out.partition_key_b64),
         "ordering_key": out.ordering_key[:out.ordering_key_size],

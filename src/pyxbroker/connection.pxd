@@ -7,6 +7,18 @@ from pyxbroker.entry cimport EntryRun
 from pyxbroker.frames cimport Frame
 from pyxbroker.turn cimport Turn
 
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        int fd
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epoll, int what, int fd, epoll_event *event)
+    int epoll_wait(int epoll, epoll_event *events, int events_max, int timeout_ms)
+    const int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLL_CTL_DEL
+    const int EPOLLIN, EPOLLOUT
+
 cdef enum:
     STASH_BYTES_MAX = 8192          # a rest this small is copied aside, and the slab given back
     READ_BYTES_MIN = 65536          # below this much room the rest is moved to the slab's start
@@ -26,12 +38,15 @@ cdef enum:
     PAUSED_COMMANDS = 8             # too many commands of the peer are under way
     PAUSED_TURN = 16                # others have their turn before it goes on
     PAUSED_ACKS = 32                # too many acknowledgements wait for their answer
+    PAUSED_RATE = 64                # it publishes more than a rate allows
     # With one of these, what was read already waits as well.
-    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS
+    PAUSED_FRAMES = PAUSED_OUTPUT | PAUSED_COMMANDS | PAUSED_TURN | PAUSED_ACKS | PAUSED_RATE
     ACKS_MAX = 1000                 # that wait for the disk, before it is read no further
 
     FRAMES_PER_LOOK = 64            # frames between two looks at the clock
+    RATED_READ_BYTES = 16384        # of one that waited for a rate; doubles while it does not
     READ_NS_MAX = 5 * 1000 * 1000   # of a turn, or of one that a connection waited for
+    SOCKETS_PER_TURN = 256          # served at most; thousands may hang up in one moment
 
     # What one turn takes of a command with many message ids.
     ACK_PART_BYTES = 131072         # up to 20,000 ids
@@ -41,6 +56,13 @@ cdef class Connections:
     cdef readonly object loop
     cdef readonly Turn turn
     cdef readonly object live               # set of Connection
+    # Readiness: an epoll of its own, which is one descriptor for the loop. A loop calls for every
+    # socket that is ready, in the same turn.
+    cdef readonly int fd
+    cdef readonly dict watched              # descriptor -> Connection that waits for its socket
+    cdef epoll_event[SOCKETS_PER_TURN] ready    # told by the last look; served up to ready_at
+    cdef int ready_at
+    cdef int ready_count
     cdef public object handlers             # see broker/commands/handlers.py
     cdef public uint32_t frame_bytes_max    # total size field of a frame
     cdef public uint32_t sends_max          # pending sends of one connection before it pauses
@@ -68,12 +90,11 @@ cdef class ProducerState:
     cdef readonly uint64_t msg_in           # counters since creation
     cdef readonly uint64_t bytes_in
     cdef public bint closed
+    # A run with so many of these is published before the turn ends. What a rate allows is looked
+    # at then, so no run takes much more than that.
+    cdef public uint64_t run_messages_max
+    cdef public uint64_t run_bytes_max
     cdef EntryRun run                       # collects the SENDs of this turn
-
-cdef class Watch:
-    cdef Connection connection
-    cdef bint for_writing
-    cdef uint64_t number                    # the last one of its kind is the one in use
 
 cdef class Connection:
     cdef readonly Connections group
@@ -95,6 +116,8 @@ cdef class Connection:
     cdef dict waiting_output                # calls for when delivery may go on, in their order
     cdef OutVector out
     cdef Slab slab
+    cdef uint32_t read_bytes_max            # of one read
+    cdef readonly uint32_t rates            # that it waits for
     cdef uint64_t start                     # unconsumed bytes: slab.data[start:end]
     cdef uint64_t end
     cdef bytes stash
@@ -108,12 +131,19 @@ cdef class Connection:
     cdef readonly bint writing              # waits for the socket to take more
     cdef public bint taken                  # it took some since the last keep-alive check
     cdef bint is_dirty
-    cdef uint64_t[2] watches                # how many were made for reading, for writing
+    cdef uint32_t events                    # of the socket, that are watched
+    cdef int _on_readable(self) except -1
+    cdef int _on_writable(self) except -1
+    cdef int _update_reading(self) except -1
+    cdef int _set_writing(self, bint on) except -1
+    cdef int _watch(self) except -1
+    cdef int on_ready(self, uint32_t events) except -1
     cdef int _receive(self) except -1
     cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1
     cdef bint _may_begin(self) except -1
+    cdef int _wait_turn(self) except -1
     cdef bint _on_frame(self, Frame *frame) except -1
     cdef int _on_send(self, Frame *frame, const uint8_t *message, uint32_t size) except -1
     cdef int _on_ack(self, const uint8_t *message, uint32_t size) except -1

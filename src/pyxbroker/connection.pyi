@@ -38,6 +38,9 @@ class Connections:
     def turn(self) -> Turn:
         """The turns of that loop."""
     @property
+    def fd(self) -> int:
+        """What the loop watches for all sockets: readable while one of them has something."""
+    @property
     def live(self) -> set[Connection]:
         """Connections that are not closed."""
     @property
@@ -63,6 +66,10 @@ class ProducerState:
     """The connection's half of a producer: collects SENDs, answers with receipts."""
 
     closed: bool
+    run_messages_max: int
+    """From so many messages on, a run does not wait for the end of the turn."""
+    run_bytes_max: int
+    """The same for its bytes."""
 
     def __init__(self, connection: Connection, producer_id: int) -> None: ...
     @property
@@ -146,6 +153,13 @@ class Connection:
     @property
     def pending_acks(self) -> int:
         """Acknowledgements that are not answered yet."""
+    def rate_begun(self) -> None:
+        """It waits for one rate more."""
+    def rate_over(self) -> None:
+        """It waits for one rate less."""
+    @property
+    def rates(self) -> int:
+        """The rates that it waits for."""
     @property
     def is_paused(self) -> bool:
         """Nothing is read from the peer now."""

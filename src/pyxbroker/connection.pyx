@@ -1,5 +1,6 @@
 """One client's socket, from bytes to commands and back; connection.pxd describes the parts."""
 from libc.errno cimport EAGAIN, EINTR, errno
+from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.string cimport memcpy, memmove
 
 from pyxbroker.buffers cimport SLAB_BYTES
@@ -47,6 +48,9 @@ from pyxbroker.turn_watch cimport turn_now_ns
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t recv(int, void *, size_t, int)
 
+cdef extern from "<unistd.h>" nogil:
+    int close_fd "close"(int fd)
+
 
 cdef class Connections:
     """All live connections of one event loop and what they share: slabs, turn, publish buffer."""
@@ -64,6 +68,41 @@ cdef class Connections:
         self.sends_max = sends_max
         self.publish_bytes_max = publish_bytes_max
         self.flush_call = self._flush
+        self.watched = {}
+        self.fd = epoll_create1(EPOLL_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(errno, "the sockets of clients cannot be watched")
+        loop.add_reader(self.fd, self._on_ready)
+
+    def __dealloc__(self):
+        if self.fd >= 0:
+            close_fd(self.fd)
+
+    def _on_ready(self):
+        """Serves sockets that have something to read or room to write: no more than a turn has time
+        for. The rest has its turn in the next one, before any of them comes again.
+        """
+        cdef Connection connection
+        cdef int64_t began_ns = 0
+        cdef epoll_event event
+        if self.ready_at == self.ready_count:
+            self.ready_at = 0
+            self.ready_count = epoll_wait(self.fd, self.ready, SOCKETS_PER_TURN, 0)
+            if self.ready_count < 0:
+                self.ready_count = 0
+                if errno != EINTR:
+                    raise OSError(errno, "the sockets of clients cannot be watched")
+        if self.ready_count - self.ready_at > 1:
+            began_ns = self.turn.began_ns()
+        while self.ready_at < self.ready_count:
+            event = self.ready[self.ready_at]
+            self.ready_at += 1
+            # Closed meanwhile, and its number perhaps another's: who is not ready just finds out.
+            connection = self.watched.get(event.data.fd)
+            if connection is not None:
+                connection.on_ready(event.events)
+            if began_ns != 0 and turn_now_ns() - began_ns > READ_NS_MAX:
+                break
 
     def accept(self, sock, str peer, session):
         """Serves a connected, non-blocking socket; returns its Connection."""
@@ -152,6 +191,8 @@ cdef class ProducerState:
     def __init__(self, Connection connection not None, uint64_t producer_id):
         self.connection = connection
         self.producer_id = producer_id
+        self.run_messages_max = UINT64_MAX
+        self.run_bytes_max = UINT64_MAX
 
     def publish(self, EntryRun run):
         """Called once per turn with the run of SENDs that the turn brought."""
@@ -201,35 +242,6 @@ cdef class ProducerState:
             connection._set_paused(PAUSED_SENDS, False)
 
 
-cdef class Watch:
-    """What the loop calls when a socket can be read, or written.
-
-    libuv stops to poll a socket that has an error, after one last call, and uvloop tells nobody.
-    What the peer sent before its reset, if it was more than one read, and the reset itself would
-    stay unread. But uvloop drops the callback then, which only it holds, so that can be noticed.
-    """
-
-    def __cinit__(self, Connection connection not None, bint for_writing):
-        self.connection = connection
-        self.for_writing = for_writing
-        connection.watches[for_writing] += 1
-        self.number = connection.watches[for_writing]
-
-    def __call__(self):
-        if self.for_writing:
-            self.connection._on_writable()
-        else:
-            self.connection._on_readable()
-
-    def __del__(self):
-        cdef Connection connection = self.connection
-        if self.number != connection.watches[self.for_writing] or connection.closed:
-            return
-        if connection.writing if self.for_writing else connection.reading:
-            if not connection.group.loop.is_closed():
-                connection.group.loop.call_soon(connection._watch_again)
-
-
 cdef class Connection:
     """One client's socket. Its callbacks run on the event loop; nothing here blocks."""
 
@@ -244,14 +256,15 @@ cdef class Connection:
         self.run_producers = []
         self.waiting_output = {}
         self.out = OutVector()
+        self.read_bytes_max = UINT32_MAX
         self.heard = True
 
     # --- reading -----------------------------------------------------------------------------
 
-    def _on_readable(self):
+    cdef int _on_readable(self) except -1:
         cdef Turn turn = self.group.turn
         if self.part_at:
-            return
+            return 0
         turn.begin()
         try:
             if self._receive():
@@ -260,6 +273,7 @@ cdef class Connection:
             self._fail(error)
         finally:
             turn.end()
+        return 0
 
     def _fail(self, error):
         """A defect was met while this connection was served: it ends, the others go on."""
@@ -296,8 +310,13 @@ cdef class Connection:
             return True
         if self.group.handlers.may_begin(self):
             return True
-        self._set_paused(PAUSED_TURN, True)
+        self._wait_turn()
         return False
+
+    cdef int _wait_turn(self) except -1:
+        """Nothing more is looked at before go_on() is called."""
+        self.group.handlers.wait_turn(self)
+        return self._set_paused(PAUSED_TURN, True)
 
     cdef int _take_slab(self) except -1:
         if self.slab is not None:
@@ -316,7 +335,8 @@ cdef class Connection:
         if self.closed:
             return 0
         self._take_slab()
-        n = recv(self.fd, self.slab.data + self.end, self.slab.size - self.end, 0)
+        n = recv(self.fd, self.slab.data + self.end,
+                 min(self.slab.size - self.end, <uint64_t>self.read_bytes_max), 0)
         if n > 0:
             self.end += <uint64_t>n
             self.heard = True
@@ -344,8 +364,7 @@ cdef class Connection:
                 if began_ns == 0:
                     began_ns = turn_now_ns() if was_granted else self.group.turn.began_ns()
                 if turn_now_ns() - began_ns > READ_NS_MAX:
-                    self.group.handlers.wait_turn(self)
-                    self._set_paused(PAUSED_TURN, True)
+                    self._wait_turn()
                     break
             looked_at += 1
             frame_bytes_max = self.group.frame_bytes_max
@@ -367,12 +386,13 @@ cdef class Connection:
                 break
             if self.part_at and not self.closed:
                 # It stays where it is, and nothing is read behind it.
-                self.group.handlers.wait_turn(self)
-                self._set_paused(PAUSED_TURN, True)
+                self._wait_turn()
                 return self._publish_runs()
             self.start += <uint64_t>n
         # The runs point into the slab, which is moved, reused or freed when the rest is kept.
         self._publish_runs()
+        if self.read_bytes_max < SLAB_BYTES and not self.paused & PAUSED_RATE:
+            self.read_bytes_max *= 2
         return self._keep_rest()
 
     cdef int _keep_rest(self) except -1:
@@ -383,7 +403,9 @@ cdef class Connection:
         cdef Slab larger
         if slab is None:
             return 0
-        if self.closed or rest <= STASH_BYTES_MAX:
+        if (self.closed or rest <= STASH_BYTES_MAX
+                or (self.paused & PAUSED_RATE and slab.size == SLAB_BYTES)):
+            # Who waits for a rate may wait long, and there may be many: none of them has a slab.
             self.stash = slab.data[self.start:self.end] if rest and not self.closed else None
             self.slab = None
             return self.group.slabs.release(slab)
@@ -479,6 +501,9 @@ cdef class Connection:
             self.run_producers.append(producer)
         producer.run.append(send.sequence_id, send.highest_sequence_id, frame.payload,
                             frame.payload_size, crc, send.num_messages)
+        if (producer.run.messages >= producer.run_messages_max
+                or producer.run.bytes >= producer.run_bytes_max):
+            return self._publish_runs()
         return 0
 
     cdef int _publish_runs(self) except -1:
@@ -630,39 +655,63 @@ cdef class Connection:
         if self.paused & PAUSED_ACKS and self.pending_acks * 2 <= ACKS_MAX:
             self._set_paused(PAUSED_ACKS, False)
 
+    def rate_begun(self):
+        """It has published more than a rate allows, and waits until it may publish more."""
+        self.rates += 1
+        self.read_bytes_max = RATED_READ_BYTES
+        self._set_paused(PAUSED_RATE, True)
+
+    def rate_over(self):
+        """One of the rates that it waits for lets it go on."""
+        self.rates -= 1
+        if self.rates == 0:
+            self._set_paused(PAUSED_RATE, False)
+
     @property
     def is_paused(self):
         """Nothing is read from the peer now, so its silence says nothing."""
         return self.paused != 0
 
-    def _update_reading(self):
-        cdef bint wanted = self.paused == 0 and not self.closed
-        if wanted and not self.reading:
-            self.group.loop.add_reader(self.fd, Watch(self, False))
-        elif self.reading and not wanted:
-            self.reading = False
-            self.group.loop.remove_reader(self.fd)
-        self.reading = wanted
+    cdef int _update_reading(self) except -1:
+        self.reading = self.paused == 0 and not self.closed
+        return self._watch()
 
-    def _set_writing(self, bint on):
+    cdef int _set_writing(self, bint on) except -1:
         self.writing = on
-        if on:
-            self.taken = True
-            self.group.loop.add_writer(self.fd, Watch(self, True))
-        else:
-            self.group.loop.remove_writer(self.fd)
+        self.taken = self.taken or on
+        return self._watch()
 
-    def _watch_again(self):
-        """The loop has stopped watching the socket, which has an error to tell."""
-        if self.closed:
-            return
-        # uvloop keeps the ended poll until both of its sides are removed.
-        self.group.loop.remove_reader(self.fd)
-        self.group.loop.remove_writer(self.fd)
-        if self.writing:
-            self._set_writing(True)
-        if self.reading:
-            self.group.loop.add_reader(self.fd, Watch(self, False))
+    cdef int _watch(self) except -1:
+        """Asks to be told what it waits for. Errors are told whatever was asked for, so nothing is
+        watched of who waits for neither.
+        """
+        cdef Connections group = self.group
+        cdef epoll_event event
+        cdef int what = EPOLL_CTL_MOD
+        event.events = (EPOLLIN if self.reading else 0) | (EPOLLOUT if self.writing else 0)
+        event.data.fd = self.fd
+        if event.events == self.events:
+            return 0
+        if event.events == 0:
+            what = EPOLL_CTL_DEL
+            del group.watched[self.fd]
+        elif self.events == 0:
+            what = EPOLL_CTL_ADD
+        self.events = 0
+        if epoll_ctl(group.fd, what, self.fd, &event) != 0:
+            raise OSError(errno, "a socket cannot be watched")
+        self.events = event.events
+        if what == EPOLL_CTL_ADD:
+            group.watched[self.fd] = self
+        return 0
+
+    cdef int on_ready(self, uint32_t events) except -1:
+        """The socket has something to tell, or an error, which is met by reading or writing."""
+        if self.reading and events & ~<uint32_t>EPOLLOUT:
+            self._on_readable()
+        if self.writing and events & ~<uint32_t>EPOLLIN:
+            self._on_writable()
+        return 0
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -697,17 +746,17 @@ cdef class Connection:
             self._set_paused(PAUSED_OUTPUT, True)
         return 0
 
-    def _on_writable(self):
+    cdef int _on_writable(self) except -1:
         cdef Turn turn = self.group.turn
         cdef int code
         if self.closed:
-            return
+            return 0
         turn.begin()
         try:
             code = self.out.send(self.fd)
             if code < 0:
                 self.close()
-                return
+                return 0
             self.taken = True
             if code == 0:
                 self._set_writing(False)
@@ -719,6 +768,7 @@ cdef class Connection:
             self._fail(error)
         finally:
             turn.end()
+        return 0
 
     cdef bint can_deliver(self) noexcept:
         return not self.closed and self.out.pending < OUT_PENDING_DISPATCH

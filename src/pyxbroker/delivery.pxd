@@ -18,6 +18,12 @@ cdef class UnackedCount:
     cdef int add(self, int64_t messages) noexcept       # negative: they are acknowledged
     cdef bint stops(self) noexcept          # nothing more may be sent
 
+# What was sent to the consumers of a subscription since it was asked last, where rates limit that.
+cdef class SentCount:
+    cdef int64_t entries
+    cdef int64_t messages
+    cdef int64_t bytes
+
 cdef enum:
     HELD_PAGE_BITS = 5
     HELD_PAGE_ENTRIES = 1 << HELD_PAGE_BITS
@@ -29,7 +35,6 @@ cdef class HeldPage:
 
 # Which consumer of a subscription has an entry: found at the same cost however many there are.
 cdef class Holders:
-    cdef public ConsumerState sole          # has all that is delivered; None: it is noted below
     cdef list consumers                     # by slot; the first one, and free ones, are None
     cdef dict ledgers                       # ledger id -> {entry id >> HELD_PAGE_BITS: HeldPage}
     cdef HeldPage last_page                 # the one that was used last, or None
@@ -51,11 +56,12 @@ cdef class ConsumerState:
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
+    cdef public SentCount sent_total        # of its subscription; None: no rate limits it
     cdef Holders holders                    # of its subscription; None: there is no other consumer
     cdef int32_t holder_slot                # the consumer's number there
     cdef public int64_t consumer_epoch      # -1: the client knows of none
     cdef public bint closed
-    cdef public bint tracks_pending         # False: nothing is ever redelivered
+    cdef public bint tracks_pending         # False: nothing is redelivered, or all after the mark
     cdef public int32_t priority_level      # of a Shared subscription: 0 comes first
     cdef public KeyShared keys              # of a Key_Shared subscription, or None
     cdef public int32_t slot                # the consumer's number there
@@ -67,16 +73,22 @@ cdef class ConsumerState:
     cdef bint at_limit                      # unacked_max was reached
     cdef uint64_t pinned_in                 # the round in which it got entries of a batch last
     cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
-    # For cumulative acknowledgements: what was pending when somebody looked, the first one last.
-    cdef list ledgers_due                   # ids of ledgers
-    cdef list entries_due                   # ids of entries of the last one of these, or None
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
-    cdef bint _find_first(self) except -1
     cdef int _settled(self, int64_t held) except -1
     cdef int _less_unacked(self, int64_t messages) noexcept
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1
+
+# What a consumer had delivered when that was taken back, with who is to be told of each entry.
+cdef class TakenBack:
+    cdef dict pending                       # as the consumer had it
+    cdef int64_t ledger_id
+    cdef dict entries                       # of this ledger, being put back; or None
+    cdef KeyShared keys                     # or None
+    cdef int32_t slot                       # the consumer's number there
+    cdef Holders holders                    # or None
+    cdef int32_t holder_slot                # the consumer's number there
 
 # Fills peek; False for an entry that no client may see: a marker, or one that cannot be decoded.
 cdef bint peek_message(EntryBatch batch, int i, MetadataPeek *peek) noexcept

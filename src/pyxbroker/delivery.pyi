@@ -1,13 +1,15 @@
 """What Python sees of delivery.pyx: one consumer's deliveries, and a look into an entry."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.connection import Connection
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.entry import AckRun, EntryBatch
 from pyxbroker.keys import KeyShared
+
+FreedDict = dict[Any, Any] | None
 
 class UnackedCount:
     """Messages sent and not acknowledged, of a subscription or of the whole broker.
@@ -34,14 +36,17 @@ class UnackedCount:
     def set_limit(self, limit: int) -> None:
         """A policy changed: consumers below the new limit go on at once."""
 
+class SentCount:
+    """What was sent to the consumers of a subscription since it was asked last."""
+
+    def take(self) -> tuple[int, int, int]:
+        """(entries, messages, bytes) since then."""
+
 class Holders:
     """Who has what is delivered and not settled, of one subscription.
 
     An entry costs the same however many consumers there are.
     """
-
-    sole: ConsumerState | None
-    """Has all that is delivered, where only one consumer can; None: it is noted entry by entry."""
 
     def __init__(self) -> None: ...
     def __len__(self) -> int:
@@ -50,20 +55,21 @@ class Holders:
         """What is sent to a consumer from now on is noted; it must have nothing yet."""
     def remove(self, consumer: ConsumerState) -> None:
         """A consumer is gone; what it had is settled or taken back."""
+    def clear(self) -> FreedDict:
+        """Nobody has anything any more; what was noted, for free_some()."""
     def holder(self, ledger_id: int, entry_id: int) -> ConsumerState | None:
         """The consumer that may have an entry."""
     def settle(
         self,
         run: AckRun,
-        consumer: ConsumerState | None,
+        consumer: ConsumerState,
         acks: AckSet,
         redelivery_counts: dict[tuple[int, int], int],
     ) -> list[ConsumerState]:
         """What an ACK says, which the cursor knows already: who has the entries, has them no
         longer, or fewer of their messages.
 
-        consumer: who acknowledges entries one by one; None: the ACK is cumulative, and whole
-        entries are settled already. Returns the other consumers that had some, each once.
+        Returns the consumers besides the one that acknowledges that had some, each once.
         """
 
 class ConsumerState:
@@ -73,13 +79,15 @@ class ConsumerState:
     """Messages that the client still wants; below 0 after a batch larger than they were."""
     unacked_messages: int
     """Messages delivered and not acknowledged."""
+    sent_total: SentCount | None
+    """That of its subscription, where rates limit it."""
     unacked_total: UnackedCount | None
     """Of its subscription; None: not limited."""
     consumer_epoch: int
     """What the client counts its redeliveries with; -1: it does not."""
     closed: bool
     tracks_pending: bool
-    """What was sent is kept as pending; False where nothing is ever redelivered."""
+    """What was sent is kept as pending; False: nothing is redelivered, or all after the mark."""
     priority_level: int
     """Of a Shared subscription: 0 comes first."""
     keys: KeyShared | None
@@ -147,29 +155,40 @@ class ConsumerState:
         """Forgets the whole entries of an individual ack; the messages that they had."""
     def settle_one(self, ledger_id: int, entry_id: int) -> int:
         """Forgets one delivered entry; its messages, 0 when it was not pending here."""
-    def settle_up_to(self, ledger_id: int, entry_id: int) -> int:
-        """Forgets every delivered entry up to a position; the messages that they had.
-
-        Only for who gets entries in order, as all do that may acknowledge cumulatively.
-        """
     def is_pending(self, ledger_id: int, entry_id: int) -> bool:
         """Whether an entry is delivered and not acknowledged here."""
     def key_hash_of(self, ledger_id: int, entry_id: int) -> int:
         """The key's hash of a delivered entry of a Key_Shared subscription; 0: not pending."""
     def pending_positions(self) -> list[tuple[int, int]]:
         """Every delivered, unacknowledged position, in order."""
-    def take_back_all(
+    def take_back(self) -> TakenBack:
+        """Everything that is delivered and not settled, which it has no longer."""
+    def note_acked(self, run: AckRun) -> None:
+        """The client has acknowledged entries that are not kept as pending."""
+    def note_acked_entries(self, entries: int) -> None:
+        """The same for so many of them."""
+
+class TakenBack:
+    """What was taken back from a consumer and does not wait to be sent again yet."""
+
+    def put_back(
         self,
         acks: AckSet,
         to: PositionSet | None,
         redelivery_counts: dict[tuple[int, int], int] | None,
-    ) -> None:
-        """Forgets all deliveries; those that are not acknowledged wait to be sent again, in `to` or
-        (None) among those of their key. Each is counted as a redelivery, unless there are no
-        counts.
+        entries_max: int,
+    ) -> bool:
+        """Has at most so many entries wait to be sent again: in `to` or (None) among those of their
+        key, but for those that are acknowledged. Each is counted as redelivered, unless there are
+        no counts. True when it was the last of them.
         """
-    def clear_pending(self) -> None:
-        """Forgets all deliveries: they will be sent again."""
+    def forget(self) -> list[FreedDict]:
+        """Dicts, for free_some(): it is read again, whoever has it."""
+
+def free_some(dicts: list[FreedDict], items_max: int) -> bool:
+    """Frees at most so many items of dicts that nobody uses any more, and of dicts in them; True
+    when it was the last of them. To free a million at once takes long.
+    """
 
 def choose(consumers: Sequence[ConsumerState], turn_of: int) -> int:
     """The index of the consumer that gets the next entries; -1: nobody can take any.

@@ -63,6 +63,18 @@ cdef class UnackedCount:
         return self.stops()
 
 
+cdef class SentCount:
+    """What was sent to the consumers of a subscription; see delivery.pxd."""
+
+    def take(self):
+        """(entries, messages, bytes) since it was asked last."""
+        taken = (self.entries, self.messages, self.bytes)
+        self.entries = 0
+        self.messages = 0
+        self.bytes = 0
+        return taken
+
+
 cdef class Holders:
     """Who has what is delivered and not settled, of one subscription; see delivery.pxd."""
 
@@ -85,6 +97,13 @@ cdef class Holders:
         self.consumers[consumer.holder_slot] = None
         consumer.holders = None
 
+    def clear(self):
+        """Nobody has anything any more; the dict of what was noted, for free_some()."""
+        cdef dict noted = self.ledgers
+        self.ledgers = {}
+        self.last_page = None
+        return noted
+
     def holder(self, int64_t ledger_id, int64_t entry_id):
         """The consumer that may have an entry, or None."""
         return self.find(ledger_id, entry_id)
@@ -94,13 +113,12 @@ cdef class Holders:
         return sum([(<HeldPage>page).used
                     for pages in self.ledgers.values() for page in pages.values()])
 
-    def settle(self, AckRun run not None, ConsumerState consumer, AckSet acks not None,
+    def settle(self, AckRun run not None, ConsumerState consumer not None, AckSet acks not None,
                dict redelivery_counts not None):
         """What an ACK says, which the cursor knows already: who has the entries, has them no
         longer, or fewer of their messages.
 
-        consumer: who acknowledges entries one by one; None: the ACK is cumulative, and whole
-        entries are settled already. Returns the other consumers that had some, each once.
+        Returns the consumers besides the one that acknowledges that had some, each once.
         """
         cdef dict others = {}
         cdef ConsumerState other
@@ -111,7 +129,7 @@ cdef class Holders:
             item = &run.items[i]
             if item.left:
                 self._settle_batch(item, acks, redelivery_counts, others)
-            elif consumer is not None:
+            else:
                 held = consumer._settle(item.ledger_id, item.entry_id)
                 if held:
                     consumer.acked += held & MESSAGES_MASK
@@ -147,8 +165,6 @@ cdef class Holders:
 
     cdef ConsumerState find(self, int64_t ledger_id, int64_t entry_id):
         cdef HeldPage page
-        if self.sole is not None:
-            return self.sole
         page = self._page(ledger_id, entry_id >> HELD_PAGE_BITS)
         if page is None:
             return None
@@ -214,8 +230,6 @@ cdef class ConsumerState:
         self.messages_per_entry = 1.0
         self.tracks_pending = True
         self.pending = {}
-        self.ledgers_due = []
-        self.entries_due = None
 
     @property
     def can_deliver(self):
@@ -330,6 +344,10 @@ cdef class ConsumerState:
         self.permits -= messages
         self.msg_out += messages
         self.bytes_out += size
+        if self.sent_total is not None:
+            self.sent_total.entries += 1
+            self.sent_total.messages += messages
+            self.sent_total.bytes += size
         if not self.tracks_pending:
             return 0
         ledger = self.pending.get(batch.ledger_id)
@@ -407,58 +425,6 @@ cdef class ConsumerState:
         """Forgets one delivered entry; returns its messages, 0 when it was not pending here."""
         return self._settle(ledger_id, entry_id) & MESSAGES_MASK
 
-    def settle_up_to(self, int64_t ledger_id, int64_t entry_id):
-        """Forgets every delivered entry up to a position; returns the messages that they had.
-
-        Only for who gets entries in order, as all do that may acknowledge cumulatively.
-        """
-        cdef int64_t before = self.unacked_messages
-        cdef int64_t held, first
-        cdef list entries
-        while self._find_first():
-            held = self.ledgers_due[len(self.ledgers_due) - 1]
-            entries = self.entries_due if held <= ledger_id else []
-            while entries:
-                first = entries[len(entries) - 1]
-                if held == ledger_id and first > entry_id:
-                    break
-                entries.pop()
-                # Nothing is left to do for one that was settled by itself meanwhile.
-                self._settle(held, first)
-            if entries or held > ledger_id:
-                break
-        self.acked += before - self.unacked_messages
-        return before - self.unacked_messages
-
-    cdef bint _find_first(self) except -1:
-        """Makes sure that nothing is pending before the ends of ledgers_due and entries_due.
-
-        Finding the first key of a dict means to pass all places that were emptied before it, each
-        time anew. So the keys are taken out once, and each of them is looked at once.
-        """
-        cdef dict ledger
-        while self.pending:
-            if not self.ledgers_due:
-                self.ledgers_due = list(self.pending)
-                if len(self.ledgers_due) > 1:
-                    self.ledgers_due.reverse()
-                    # A copy has no emptied places: the next look costs what comes until then.
-                    self.pending = dict(self.pending)
-            ledger = self.pending.get(self.ledgers_due[len(self.ledgers_due) - 1])
-            if ledger is None:
-                self.ledgers_due.pop()
-                self.entries_due = None
-                continue
-            if self.entries_due:
-                return True
-            if self.entries_due is not None:
-                # It was looked at before, and has places that were emptied since.
-                ledger = self.pending[self.ledgers_due[len(self.ledgers_due) - 1]] = dict(ledger)
-            self.entries_due = list(ledger)
-            self.entries_due.reverse()
-            return True
-        return False
-
     def is_pending(self, int64_t ledger_id, int64_t entry_id):
         cdef dict ledger = self.pending.get(ledger_id)
         return ledger is not None and entry_id in ledger
@@ -473,48 +439,96 @@ cdef class ConsumerState:
         return sorted((ledger_id, entry_id)
                       for ledger_id, entries in self.pending.items() for entry_id in entries)
 
-    def take_back_all(self, AckSet acks not None, PositionSet to, dict redelivery_counts):
-        """Forgets all deliveries; those that are not acknowledged wait to be sent again, in `to` or
-        (None) among those of their key. Each is counted as redelivered, unless there are no counts.
-        """
-        cdef dict pending = self.pending
-        cdef dict entries
-        cdef int64_t ledger_id, entry_id, held
+    def take_back(self):
+        """TakenBack: everything that is delivered and not settled, which it has no longer."""
+        cdef TakenBack taken = TakenBack()
+        taken.pending = self.pending
+        taken.keys = self.keys
+        taken.slot = self.slot
+        taken.holders = self.holders
+        taken.holder_slot = self.holder_slot
         self.pending = {}
-        for ledger in sorted(pending):
-            entries = pending[ledger]
-            ledger_id = ledger
-            for entry in sorted(entries):
+        self._less_unacked(self.unacked_messages)
+        return taken
+
+    def note_acked(self, AckRun run not None):
+        """The client has acknowledged entries that are not kept as pending."""
+        cdef int i
+        cdef double messages = 0
+        for i in range(run.count):
+            messages += self.messages_per_entry if run.items[i].left == 0 else 1
+        self.acked += <uint64_t>(messages + 0.5)
+
+    def note_acked_entries(self, int64_t entries):
+        """The same for so many of them."""
+        self.acked += <uint64_t>(max(entries, 0) * self.messages_per_entry + 0.5)
+
+
+cdef class TakenBack:
+    """What was taken back from a consumer and does not wait to be sent again yet."""
+
+    def put_back(self, AckSet acks not None, PositionSet to, dict redelivery_counts,
+                 int64_t entries_max):
+        """Has at most so many entries wait to be sent again: in `to` or (None) among those of their
+        key, but for those that are acknowledged. Each is counted as redelivered, unless there are
+        no counts. True when it was the last of them.
+        """
+        cdef list some
+        cdef int64_t entry_id, held, ledger_id
+        while True:
+            if not self.entries:
+                if not self.pending:
+                    return True
+                self.ledger_id, self.entries = self.pending.popitem()
+                continue
+            if entries_max <= 0:
+                return False
+            some = [self.entries.popitem()
+                    for _ in range(min(entries_max, <int64_t>len(self.entries)))]
+            entries_max -= len(some)
+            if self.keys is not None:
+                # In order, its place among those of its key is found at once.
+                some.sort()
+            ledger_id = self.ledger_id
+            for entry, noted in some:
                 entry_id = entry
-                held = entries[entry]
-                self._settled(held)
+                held = noted
+                if self.keys is not None:
+                    self.keys.release(<int32_t>(held >> 32), self.slot)
                 if self.holders is not None:
                     self.holders.release(ledger_id, entry_id, self.holder_slot)
                 if acks.contains(ledger_id, entry_id):
                     continue
-                if to is not None:
+                if self.keys is None:
                     to.put(ledger_id, entry_id)
                 else:
                     self.keys.wait_again(<int32_t>(held >> 32), ledger_id, entry_id)
                 if redelivery_counts is not None:
-                    position = (ledger, entry)
+                    position = (ledger_id, entry)
                     redelivery_counts[position] = redelivery_counts.get(position, 0) + 1
 
-    def clear_pending(self):
-        """Forgets all deliveries: they will be sent again, to this consumer or to others."""
-        pending = self.pending
-        self.pending = {}
-        self.ledgers_due = []
-        self.entries_due = None
-        if self.keys is None and self.unacked_total is None and self.holders is None:
-            self.unacked_messages = 0
-            self.at_limit = False
-            return
-        for ledger_id, entries in pending.items():
-            for entry_id, held in entries.items():
-                self._settled(held)
-                if self.holders is not None:
-                    self.holders.release(ledger_id, entry_id, self.holder_slot)
+    def forget(self):
+        """Dicts, for free_some(): it is read again, whoever has it."""
+        return [self.pending, self.entries]
+
+
+def free_some(list dicts not None, int64_t items_max):
+    """Frees at most so many items of dicts that nobody uses any more, and of dicts in them; True
+    when it was the last of them. To free a million at once takes long.
+    """
+    cdef dict last
+    while dicts:
+        last = dicts[len(dicts) - 1]
+        if not last:
+            dicts.pop()
+            continue
+        if items_max <= 0:
+            return False
+        items_max -= 1
+        value = last.popitem()[1]
+        if isinstance(value, dict):
+            dicts.append(value)
+    return True
 
 
 def choose(list consumers not None, Py_ssize_t turn_of):

@@ -21,6 +21,7 @@ cdef class HashRanges:
     cdef int32_t capacity
     cdef int _append(self, int32_t first, int32_t last) except -1
     cdef int _settle(self) except -1
+    cdef int _sort(self) except -1
 
 # What all consumers of a subscription have; no two of the ranges overlap.
 cdef class HeldRanges:

@@ -10,8 +10,11 @@ class HashRanges:
     def of(ranges: Iterable[tuple[int, int]]) -> HashRanges:
         """From (first, last) pairs."""
     @staticmethod
-    def of_message(message: bytes) -> HashRanges:
-        """Those of a KeySharedMeta, as protobuf writes it. Raises ValueError for other bytes."""
+    def of_message(message: bytes, ranges_max: int) -> tuple[int, HashRanges, bool]:
+        """(mode, ranges, whether order may be given up) of a KeySharedMeta, as protobuf writes it.
+
+        Of more than ranges_max none is brought in order. Raises ValueError for other bytes.
+        """
     @property
     def backward(self) -> tuple[int, int] | None:
         """The first range, as they came, whose end is before its start."""

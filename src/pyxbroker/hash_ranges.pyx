@@ -1,6 +1,7 @@
 """Ranges of hashes that STICKY consumers ask for, and who has which; see hash_ranges.pxd."""
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memset
 
 from array import array
 
@@ -8,16 +9,54 @@ from pyxbroker.integers cimport get_varint
 
 cdef enum:
     HASH_LAST = 65535               # of all
-    RANGES_FIELD = 3                # KeySharedMeta.hashRanges
+    MODE_FIELD = 1                  # of KeySharedMeta: keySharedMode,
+    RANGES_FIELD = 3                # hashRanges,
+    OUT_OF_ORDER_FIELD = 4          # allowOutOfOrderDelivery
+    WIRE_VARINT = 0
+    WIRE_FIXED64 = 1
     WIRE_BYTES = 2
+    WIRE_FIXED32 = 5
+    ORDER_BITS = 64
+    DIGIT_BITS = 8
+    DIGIT_VALUES = 1 << DIGIT_BITS
 
 
-cdef int _compare(const void *a, const void *b) noexcept nogil:
-    cdef const HashRange *x = <const HashRange *>a
-    cdef const HashRange *y = <const HashRange *>b
-    if x.first != y.first:
-        return -1 if x.first < y.first else 1
-    return (x.last > y.last) - (x.last < y.last)
+cdef inline uint64_t _order(const HashRange *range) noexcept nogil:
+    # Ranges are in order when these are: negative numbers come first.
+    return (<uint64_t>(<uint32_t>range.first ^ 0x80000000u) << 32) | (
+        <uint32_t>range.last ^ 0x80000000u)
+
+
+cdef HashRange *_sort(HashRange *from_, HashRange *to, int32_t count) noexcept nogil:
+    """Sorts by one byte after the other, the lowest first. `to` has the same room; returns which of
+    the two has them in order.
+    """
+    cdef uint32_t places[DIGIT_VALUES]
+    cdef uint64_t differing = 0
+    cdef uint32_t place, found
+    cdef int32_t i
+    cdef int shift = -DIGIT_BITS
+    cdef int value
+    for i in range(1, count):
+        differing |= _order(&from_[i]) ^ _order(&from_[0])
+    while shift < ORDER_BITS - DIGIT_BITS:
+        shift += DIGIT_BITS
+        if differing >> shift & (DIGIT_VALUES - 1) == 0:
+            continue
+        memset(places, 0, sizeof(places))
+        for i in range(count):
+            places[_order(&from_[i]) >> shift & (DIGIT_VALUES - 1)] += 1
+        place = 0
+        for value in range(DIGIT_VALUES):
+            found = places[value]
+            places[value] = place
+            place += found
+        for i in range(count):
+            value = <int>(_order(&from_[i]) >> shift & (DIGIT_VALUES - 1))
+            to[places[value]] = from_[i]
+            places[value] += 1
+        from_, to = to, from_
+    return from_
 
 
 cdef class HashRanges:
@@ -36,9 +75,14 @@ cdef class HashRanges:
         return made
 
     @staticmethod
-    def of_message(bytes message not None):
-        """Those of a KeySharedMeta, as protobuf writes it. Raises ValueError for other bytes."""
+    def of_message(bytes message not None, int32_t ranges_max):
+        """(mode, ranges, whether order may be given up) of a KeySharedMeta, as protobuf writes it.
+
+        Of more than ranges_max none is brought in order. Raises ValueError for other bytes.
+        """
         cdef HashRanges made = HashRanges()
+        cdef uint64_t mode = 0
+        cdef bint out_of_order = False
         cdef const uint8_t *data = message
         cdef uint32_t size = <uint32_t>len(message)
         cdef uint32_t at = 0
@@ -46,14 +90,23 @@ cdef class HashRanges:
         cdef uint64_t key, value
         cdef uint64_t bounds[3]
         while at < size:
-            if get_varint(data, size, &at, &key) != 0 or get_varint(data, size, &at, &value) != 0:
+            if get_varint(data, size, &at, &key) != 0 or key >> 3 == 0:
                 raise ValueError("no KeySharedMeta")
-            if key & 7 != WIRE_BYTES:
+            if key & 7 == WIRE_FIXED64 or key & 7 == WIRE_FIXED32:
+                value = 8 if key & 7 == WIRE_FIXED64 else 4
+            elif (key & 7 != WIRE_VARINT and key & 7 != WIRE_BYTES
+                    or get_varint(data, size, &at, &value) != 0):
+                raise ValueError("no KeySharedMeta")
+            if key & 7 == WIRE_VARINT:
+                if key >> 3 == MODE_FIELD:
+                    mode = value
+                elif key >> 3 == OUT_OF_ORDER_FIELD:
+                    out_of_order = value != 0
                 continue
             if value > size - at:
                 raise ValueError("no KeySharedMeta")
             end = at + <uint32_t>value
-            if key >> 3 != RANGES_FIELD:
+            if key >> 3 != RANGES_FIELD or key & 7 != WIRE_BYTES:
                 at = end
                 continue
             bounds[1] = bounds[2] = 0
@@ -64,8 +117,9 @@ cdef class HashRanges:
                 if key == 1 << 3 or key == 2 << 3:
                     bounds[key >> 3] = value
             made._append(<int32_t>bounds[1], <int32_t>bounds[2])
-        made._settle()
-        return made
+        if made.count <= ranges_max:
+            made._settle()
+        return mode, made, out_of_order
 
     cdef int _append(self, int32_t first, int32_t last) except -1:
         cdef int32_t grown
@@ -95,13 +149,23 @@ cdef class HashRanges:
             self.items = <HashRange *>moved
             self.capacity = self.count
         for i in range(1, self.count):
-            if _compare(&self.items[i - 1], &self.items[i]) > 0:
-                qsort(self.items, <size_t>self.count, sizeof(HashRange), _compare)
+            if _order(&self.items[i - 1]) > _order(&self.items[i]):
+                self._sort()
                 break
         for i in range(1, self.count):
             if self.items[i].first <= self.items[i - 1].last:
                 self.overlap = (self[i - 1], self[i])
                 break
+        return 0
+
+    cdef int _sort(self) except -1:
+        """In a time that goes with their number, whatever their order is."""
+        cdef HashRange *other = <HashRange *>malloc(<size_t>self.count * sizeof(HashRange))
+        if other == NULL:
+            raise MemoryError("no memory for ranges of hashes")
+        if _sort(self.items, other, self.count) != self.items:
+            self.items, other = other, self.items
+        free(other)
         return 0
 
     def __len__(self):

@@ -63,6 +63,8 @@ def main() -> int:
     except CannotRun as error:
         print(f"fuzz: cannot run: {error}", file=sys.stderr)
         return 2
+    if options.build:
+        return 0
 
     def attempt(target: Path) -> int:
         try:
@@ -80,6 +82,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
     parser.add_argument("--target", help="only targets whose name has this in it")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
+    parser.add_argument("--build", action="store_true", help="only build what the targets share")
     parser.add_argument(
         "--plain", action="store_true", help="without sanitizers and guidance, and no targets in C"
     )

@@ -173,8 +173,9 @@ def _subscribe(c: Choices) -> Any:
     if c.random.random() < 0.2:
         made.start_message_id.CopyFrom(c.message_id())
     if made.subType == pb.CommandSubscribe.Key_Shared and c.random.random() < 0.4:
-        made.keySharedMeta.keySharedMode = pb.STICKY
-        made.keySharedMeta.hashRanges.add(start=choose([0, 5]), end=choose([4, 65535]))
+        policy = pb.KeySharedMeta(keySharedMode=pb.STICKY)
+        policy.hashRanges.add(start=choose([0, 5]), end=choose([4, 65535]))
+        made.keySharedMeta = policy.SerializeToString()
     return made
 
 

@@ -193,9 +193,17 @@ static void one_trial(uint64_t seed, uint64_t changes_max) {
     sim_disk_free(disk);
 }
 
-static int trials(int standard) {
+enum { TRIALS = 60 };
+
+static int trials(void) {
     const char *wanted = getenv("POWER_CUTS");
-    return wanted == NULL ? standard : atoi(wanted);
+    return wanted == NULL ? TRIALS : atoi(wanted);
+}
+
+/* Of the moments of a kill that are tried, as great a part as of the power cuts. */
+static uint64_t moments_apart(void) {
+    int wanted = trials();
+    return wanted > 0 && wanted < TRIALS ? (uint64_t)(TRIALS / wanted) : 1;
 }
 
 static void run_trials(uint64_t first_seed, int count, uint64_t changes_max) {
@@ -213,18 +221,18 @@ static void run_trials(uint64_t first_seed, int count, uint64_t changes_max) {
 }
 
 static void test_power_cut_under_load(void) {
-    run_trials(1000, trials(60), 300);
+    run_trials(1000, trials(), 300);
 }
 
 static void test_power_cut_at_the_very_first_start(void) {
-    run_trials(5000, trials(60), 24);
+    run_trials(5000, trials(), 24);
 }
 
 /* kill -9 right before each change of the disk in turn, from an empty disk on. */
 static void kill_at_every_change(int journal_sync_data) {
     static life l;
-    uint64_t changes = 0;
-    for (uint64_t at = 1; at == 1 || at <= changes; at += 1 + at / 40) {
+    uint64_t changes = 0, apart = moments_apart();
+    for (uint64_t at = 1; at == 1 || at <= changes; at += (1 + at / 40) * apart) {
         memset(&l, 0, sizeof l);
         sim_disk *disk = sim_disk_new();
         sim_disk_cut_at(disk, at, 0, note_cut, &l);

@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/namespaces": ("namespaces", "namespace_topics", "permissions"),
-    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics"),
-    "/admin/v2/persistent": ("partitions", "subscriptions", "topics"),
+    "/admin/v2/namespaces": (
+        *("namespaces", "namespace_topics", "permissions"),
+        "namespace_policies",
+    ),
+    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
+    "/admin/v2/persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
     "/admin/v2/tenants": ("tenants",),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),

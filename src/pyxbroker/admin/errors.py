@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.response import Headers, Response
 from pyxbroker.base.errors import PulsarError
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.broker import refusals
 
 _log = get_logger(__name__)
@@ -31,10 +31,5 @@ def refusal_of(error: Exception) -> Response | None:
         return refusal(error.status, error.reason, error.headers)
     if isinstance(error, PulsarError):
         return refusal(error.http_status, str(error))
-    event = "a request is refused"
-    reference = reference_of(event, error)
-    told = refusals.refusal_of(error, reference)
-    if told is None:
-        return None
-    _log.warning(event, error=error, reference=reference)
-    return refusal(told.http_status, str(told))
+    told = refusals.refusal_of(error, _log, "a request is refused")
+    return None if told is None else refusal(told.http_status, str(told))

@@ -15,6 +15,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyxbroker.admin.errors import HttpError, refusal
@@ -94,6 +95,18 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
 
     def data_received(self, data: bytes) -> None:
+        if self._line.pace.is_free:
+            self._line.run(partial(self._receive, data))
+            return
+        # Thousands may send something in one moment.
+        self._pause_reading()
+        self._line.wait(partial(self._receive_later, data))
+
+    def _receive_later(self, data: bytes) -> None:
+        self._resume_reading()
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
         if self._parser.has_ended:
             return
         if self._deadline is Deadline.NEXT:
@@ -106,9 +119,20 @@ class HttpConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """The client sends no more; it may still wait for its answers."""
+        if not self._line.pace.is_free:
+            self._line.wait(self._end_later)
+            return True  # it is closed then
+        self._line.run(self._end)
+        return self._current is not None
+
+    def _end_later(self) -> None:
+        self._end()
+        if self._current is None and not self._transport.is_closing():
+            self._transport.close()
+
+    def _end(self) -> None:
         self._parser.end()
         self._end_body()
-        return self._current is not None
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parser.end()

@@ -33,6 +33,7 @@ class Scope(Enum):
     NAMESPACE = "namespace operation"
     NAMESPACE_POLICY = "namespace policy"
     TOPIC = "topic operation"
+    TOPIC_POLICY = "topic policy"
 
 
 # The resources that a right can be checked on. A topic stands for its namespace, too.
@@ -47,6 +48,7 @@ _RESOURCES: dict[Scope, tuple[type, ...]] = {
     Scope.NAMESPACE: (NamespaceName, TopicName),
     Scope.NAMESPACE_POLICY: (NamespaceName, TopicName),
     Scope.TOPIC: (TopicName,),
+    Scope.TOPIC_POLICY: (TopicName,),
 }
 
 

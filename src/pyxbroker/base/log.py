@@ -69,7 +69,7 @@ class Log:
         Returns the reference by which who was told of it finds the line: it stands for the place
         where the error was raised, so it is also that of lines that are left out as repeated.
         """
-        reference = reference_of(event, error)
+        reference = _reference_of(event, error)
         defects[_part(self._logger.name)] += 1
         self._write(logging.ERROR, event, {**fields, "reference": reference}, error)
         return reference
@@ -79,6 +79,15 @@ class Log:
         error = sys.exc_info()[1]
         assert error is not None, "an exception is being handled"
         return self.failure(event, error, **fields)
+
+    def refused(self, event: str, error: BaseException, /, **fields: object) -> str:
+        """Something was refused because of an error that may happen, and that only the log tells.
+
+        Returns the reference of the line, as `failure` does.
+        """
+        reference = _reference_of(event, error)
+        self.warning(event, **fields, error=error, reference=reference)
+        return reference
 
     def _write(
         self,
@@ -97,7 +106,7 @@ def _part(name: str) -> str:
     return name.removeprefix(ROOT + ".")
 
 
-def reference_of(event: str, error: BaseException) -> str:
+def _reference_of(event: str, error: BaseException) -> str:
     """The same for each error of a type that is raised on the same way; it tells nothing else."""
     way = [event, type(error).__qualname__]
     trace = error.__traceback__
@@ -105,7 +114,12 @@ def reference_of(event: str, error: BaseException) -> str:
         code = trace.tb_frame.f_code
         way.append(f"{code.co_filename}:{code.co_name}:{trace.tb_lineno}")
         trace = trace.tb_next
-    return f"{zlib.crc32(' '.join(way).encode(errors='replace')):08x}"
+    return reference_to(" ".join(way))
+
+
+def reference_to(event: str) -> str:
+    """The reference of an event that no error has brought."""
+    return f"{zlib.crc32(event.encode(errors='replace')):08x}"
 
 
 class LineFormatter(logging.Formatter):

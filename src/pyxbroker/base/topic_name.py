@@ -35,6 +35,8 @@ PARTITION_INDEX_MAX = 2**31 - 1
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
+CHANGE_EVENTS = "__change_events"
+"""The topic, or partitioned topic, of a namespace with what its topics say of themselves."""
 
 
 class TenantName:
@@ -202,10 +204,15 @@ class TopicName:
         name = self._base_local_name()
         return (
             self.namespace == SYSTEM_NAMESPACE
-            or name == "__change_events"
+            or name == CHANGE_EVENTS
             or name.startswith("__transaction_")
             or name.endswith("__transaction_pending_ack")
         )
+
+    @property
+    def is_change_events(self) -> bool:
+        """Whether it has, or a partition of it has, the policies of a namespace's topics."""
+        return self.is_persistent and self._base_local_name() == CHANGE_EVENTS
 
     @property
     def encoded_local_name(self) -> str:

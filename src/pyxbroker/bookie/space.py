@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pyxbroker.base.directories import open_file, sync_directory
-from pyxbroker.base.log import get_logger
+from pyxbroker.base.errors import with_reference
+from pyxbroker.base.log import get_logger, reference_to
 
 log = get_logger("pyxbroker.bookie")
 
@@ -38,6 +39,7 @@ MARGIN = 1.25
 ROOM_BYTES = 16 << 20
 """With less, the reserve is given back for a start (a first journal file, metadata) or a stop (the
 flush of what is in memory)."""
+_CANNOT_STORE = "messages cannot be stored"
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MIB = 1 << 20
 
@@ -119,7 +121,7 @@ class FileSystem:
         usage: Usage | None = None,
     ) -> None:
         self.device = device
-        self.directory = directory  # the first of those on it, which is named in sentences
+        self.directory = directory  # the first of those on it, which the log names
         self.needed = needed  # bytes, for what is in memory
         self.reserve = reserve
         self.usage = usage or Usage(0, 0)
@@ -146,7 +148,8 @@ class FileSystem:
         )
 
     def __str__(self) -> str:
-        free = f"{self.directory}: {self.usage.free / _MIB:.1f} MiB free"
+        # Anybody may be told: where it is stands in the log.
+        free = f"{self.usage.free / _MIB:.1f} MiB free"
         if self.usage.free < self.wanted:
             return f"{free}, {self.wanted / _MIB:.1f} MiB are needed"
         return f"{free}, {100 * self.usage.used_part:.1f} % used (diskUsageThreshold)"
@@ -181,7 +184,7 @@ class StorageState:
         self.run_blocking: Callable[..., object] = lambda call, *arguments: call(*arguments)
         """Makes a call that waits for the disk; with an event loop, on another thread."""
         self.refusal: str | None = None
-        """Why nothing can be stored now; None: all is well."""
+        """Why nothing can be stored now, for anybody to read; None: all is well."""
         self.has_failed = False
         """The refusal is for good, until a restart."""
         self.trouble: Callable[[], int] = lambda: 0
@@ -220,11 +223,11 @@ class StorageState:
         short = [str(each) for each in self.file_systems if each.is_short]
         if short or trouble in _NO_SPACE:
             where = ", ".join(short) or os.strerror(trouble)
-            return (
+            full = (
                 f"The disk of the storage is full ({where}); free some space, delete topics or"
-                " acknowledge messages.",
-                False,
+                " acknowledge messages."
             )
+            return with_reference(full, reference_to(_CANNOT_STORE)), False
         if trouble:
             return (
                 f"The storage cannot write ({os.strerror(trouble)}); it tries again by itself.",
@@ -240,7 +243,8 @@ class StorageState:
         if refusal is None:
             log.info("messages can be stored again")
         else:
-            log.error("messages cannot be stored", reason=refusal)
+            short = [str(each.directory) for each in self.file_systems if each.is_short]
+            log.error(_CANNOT_STORE, reason=refusal, full=", ".join(short) or None)
         for callback in self._callbacks:
             callback()
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
 from pyxbroker.base.errors import with_reference
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
@@ -183,7 +183,6 @@ class Broker:
         for name in IMPORTED_LATE:
             importlib.import_module(name)
             await asyncio.sleep(0)
-        self.connections.handlers = self.handlers
 
     # --- what REST and handlers ask -----------------------------------------------------------
 
@@ -201,9 +200,7 @@ class Broker:
         if refused is None or time.monotonic() - refused[0] > METADATA_REFUSAL_S:
             return None
         # Anybody may ask for this, and the error names files.
-        event = "the metadata store refused a request lately"
-        reference = reference_of(event, refused[1])
-        log.warning(event, error=refused[1], reference=reference)
+        reference = log.refused("the metadata store refused a request lately", refused[1])
         return with_reference("The metadata store refused a request lately.", reference)
 
     def topic_stats(self) -> Iterator[TopicStats | None]:

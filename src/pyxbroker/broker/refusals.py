@@ -17,6 +17,7 @@ from pyxbroker.base.errors import (
     TopicTerminated,
     with_reference,
 )
+from pyxbroker.base.log import Log
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import CursorError
@@ -42,10 +43,13 @@ TABLE = (
 )
 
 
-def refusal_of(error: Exception, reference: str) -> PulsarError | None:
-    """What is told of an error; None for one that nobody foresaw."""
+def refusal_of(error: Exception, log: Log, event: str, /, **about: object) -> PulsarError | None:
+    """What is told of an error, whose cause is logged; None, and no line, for one that nobody
+    foresaw."""
     for row in TABLE:
         if isinstance(error, row.error):
+            # The storage or the metadata cannot do it now; where that comes from they say.
+            reference = log.refused(event, error, **about)
             if row.sentence is None:
                 return row.refusal(str(error))
             return row.refusal(with_reference(row.sentence, reference))

@@ -113,10 +113,7 @@ class VersionedLedgerMetadata(NamedTuple):
 
 def encode(metadata: LedgerMetadata) -> bytes:
     """The stored form, version 3."""
-    # With the first ledger: protobuf is a tenth of a start, which has none to read or to make.
-    from pyxbroker.proto import DataFormats
-
-    message = DataFormats.LedgerMetadataFormat(
+    message = _message_type()(
         quorumSize=metadata.write_quorum_size,
         ensembleSize=metadata.ensemble_size,
         ackQuorumSize=metadata.ack_quorum_size,
@@ -142,8 +139,6 @@ def decode(value: bytes) -> LedgerMetadata:
     """The metadata from any of the three stored forms."""
     if not value.startswith(_VERSION_KEY):
         raise MalformedLedgerMetadata(f"ledger metadata begins with {value[:40]!r}")
-    from google.protobuf.message import DecodeError
-
     version, newline, body = value[len(_VERSION_KEY) :].partition(b"\n")
     decoder = _DECODERS.get(version)
     if decoder is None or not newline:
@@ -153,26 +148,34 @@ def decode(value: bytes) -> LedgerMetadata:
         if min(found.ensembles, default=1) > 0:
             raise ValueError("it names no bookies for the first entry")
         return found
-    except (DecodeError, ValueError, IndexError, RecursionError) as error:
+    except (ValueError, IndexError, RecursionError) as error:
         raise MalformedLedgerMetadata(f"ledger metadata cannot be read: {error}") from error
 
 
+def _message_type() -> Any:
+    # With the first ledger: protobuf is a tenth of a start, which has none to read or to make.
+    from pyxbroker.proto import DataFormats
+
+    return DataFormats.LedgerMetadataFormat
+
+
 def _decode_binary(body: bytes) -> LedgerMetadata:
+    from google.protobuf.message import DecodeError
+
     length, offset = _decode_varint(body)
     if offset + length > len(body):
         raise ValueError(f"{length} bytes were promised, {len(body) - offset} are there")
-    from pyxbroker.proto import DataFormats
-
-    message = DataFormats.LedgerMetadataFormat.FromString(body[offset : offset + length])
+    try:
+        message = _message_type().FromString(body[offset : offset + length])
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
     return _from_message(message)
 
 
 def _decode_text(body: bytes) -> LedgerMetadata:
     from google.protobuf import text_format
 
-    from pyxbroker.proto import DataFormats
-
-    message = DataFormats.LedgerMetadataFormat()
+    message = _message_type()()
     try:
         text_format.Parse(body.decode(), message, allow_unknown_field=True)
     except text_format.ParseError as error:

@@ -87,19 +87,23 @@ class Cursor:
         """The same for (ledger_id, entry_id) pairs."""
         return self.acknowledge(AckRun.of(positions))
 
-    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
-        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry.
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
+        """Cumulative acknowledgement; how many entries it acknowledged that were not, 0 also when
+        it is behind the mark or beyond the last entry.
 
         With an ack set (words, bit 1: not acknowledged) the entry itself stays, and of the batch in
         it only those messages are acknowledged that the set leaves out.
         """
         mark = self.acks.mark_delete
         if position <= mark or position > self.managed_ledger.last_confirmed:
-            return False
+            return 0
         ledger_id, entry_id = position
         last = self.managed_ledger.last_entry(ledger_id)
         if last is None or entry_id > last:
-            return False
+            return 0
+        # Within a ledger, and with nothing acknowledged after the mark, ids are enough to count.
+        is_plain = ledger_id == mark.ledger_id and self.acks.holes == 0
+        before = -mark.entry_id if is_plain else self.backlog
         if ack_set:
             # For the first entry of a ledger, everything before it is what earlier ledgers have.
             if (ledger_id, entry_id - 1) > mark:
@@ -107,13 +111,16 @@ class Cursor:
             self.acks.acknowledge_batch(ledger_id, entry_id, ack_set)
         else:
             self.acks.mark_delete_to(ledger_id, entry_id)
+        acked: int = before + self.acks.mark_entry_id if is_plain else before - self.backlog
         self._acknowledged(mark.ledger_id)
-        return True
+        return acked
 
     def _acknowledged(self, before: int) -> None:
         """before: id of the ledger that the mark was in."""
         after = self.managed_ledger.ledger_after
         self.acks.advance(after)
+        if self.acks.has_passed:
+            self._drop_passed(self.acks)
         if not self.durable:
             return
         self._dirty = True
@@ -122,6 +129,16 @@ class Cursor:
             # A ledger was passed, or the mark is at the end of one that is closed.
             self.managed_ledger.trim()
         self._schedule_write()
+
+    def _drop_passed(self, acks: AckSet) -> None:
+        """Forgets the batches that the mark has passed, a few in each turn."""
+        if not acks.drop_passed():
+            asyncio.get_running_loop().call_soon(self._drop_passed, acks)
+
+    def _drop_batches(self, acks: AckSet) -> None:
+        """The same with all that a set has which is not the cursor's any more."""
+        if not acks.drop_batches():
+            asyncio.get_running_loop().call_soon(self._drop_batches, acks)
 
     @property
     def backlog(self) -> int:
@@ -135,7 +152,8 @@ class Cursor:
         """Moves the cursor (seek): everything after mark_delete is unacknowledged again, except
         the messages that an ack set leaves out of the batch that comes next.
         """
-        self.acks = AckSet(*mark_delete, tracked=self.durable)
+        former, self.acks = self.acks, AckSet(*mark_delete, tracked=self.durable)
+        self._drop_batches(former)
         if ack_set:
             following = self.managed_ledger.normalize(
                 self.managed_ledger.next_position(mark_delete)

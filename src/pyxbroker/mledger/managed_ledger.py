@@ -560,8 +560,14 @@ class ManagedLedger:
 
     async def read_one(self, position: Position) -> EntryBatch:
         """The entry at a position, as a batch of one. Raises LedgerError."""
+        return await self.read_some(position, 1, 1, position.entry_id)
+
+    async def read_some(
+        self, position: Position, count_max: int, bytes_max: int, last: int | None = None
+    ) -> EntryBatch:
+        """Entries from a normalized position on, as `read` brings them. Raises LedgerError."""
         future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
-        self.read(position, 1, 1, partial(resolve, future), position.entry_id)
+        self.read(position, count_max, bytes_max, partial(resolve, future), last)
         return await future
 
     # --- the end ------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
-"""The policies of namespaces, and who is told when they change.
+"""The policies of namespaces and their topics, and who is told when they change.
 
 A namespace's record is Pulsar's Policies, JSON at /admin/policies/<tenant>/<namespace>; whoever
 writes it, the metadata store tells. Then it is read again, and everybody who follows the namespace
-is told, in slices of the event loop. What cannot be read changes nothing.
+is told, in slices of the event loop. What topics say of themselves comes from whoever reads their
+records (broker/topics/topic_policies.py); a topic that says nothing has the policies of its
+namespace, the very same object. What cannot be read changes nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from typing import Any, Protocol
 from pyxbroker.base.errors import MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
 from pyxbroker.policies.resolver import Record, Refusal, decode, resolve
 from pyxbroker.policies.shapes import Level
-from pyxbroker.policies.table import NAMES
+from pyxbroker.policies.table import NAMES, of_system_topic
 from pyxbroker.policies.values import Policies
 
 log = get_logger("pyxbroker.policies")
@@ -30,11 +33,22 @@ PREFIX = paths.POLICIES + "/"
 
 
 class Follower(Protocol):
-    """Who is told of a namespace's policies: a topic."""
+    """Who is told of policies: a topic."""
 
+    name: TopicName
     policies: Policies
 
     def on_policies(self, policies: Policies) -> None: ...
+
+
+class _Says:
+    """What one topic says of itself, and what holds for it by that."""
+
+    def __init__(self) -> None:
+        self.records: dict[bool, Record] = {}  # by whether all clusters share it
+        self.policies: Policies | None = None  # None: not made yet of what is said now
+        self.last: Policies | None = None  # what was made of what was said before
+        self.refusals: list[Refusal] = []
 
 
 class _Namespace:
@@ -43,6 +57,9 @@ class _Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: bytes | None = None  # of the record, as it was read last
+        self.record: Record | None = None  # the last one that was good
+        self.topics: dict[TopicName, _Says] = {}  # that say something; never partitions
+        self.changed: set[TopicName] = set()  # of those: whoever follows them is to be told
         self.policies: Policies | None = None  # None: no record was good yet
         self.refusals: list[Refusal] = []
         self.is_deleted = False  # or about to be: its record says so
@@ -70,8 +87,13 @@ class NamespacePolicies:
         self._namespaces: dict[str, _Namespace] = {}
         self._unsubscribe = store.watch(self._on_notification, prefix=PREFIX)
 
-    async def get(self, name: str) -> Policies:
-        """What holds for the topics of a namespace, by what metadata says now.
+    async def get(self, topic: TopicName) -> Policies:
+        """What holds for a topic, by what metadata and the topic say now."""
+        await self.of_namespace(topic.namespace)
+        return self._of_topic(self._namespace(topic.namespace), topic)
+
+    async def of_namespace(self, name: str) -> Policies:
+        """What holds for the topics of a namespace that say nothing, by what metadata says now.
 
         Raises NamespaceNotFound when there is no such namespace, MetadataStoreError when its record
         cannot be read and never could.
@@ -89,12 +111,15 @@ class NamespacePolicies:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
         return namespace.policies
 
-    async def get_open(self, name: str) -> Policies:
-        """The same, for whoever opens topics: one that is being deleted is not there any more."""
-        policies = await self.get(name)
-        if self._namespace(name).is_deleted:
+    async def is_deleted(self, name: str) -> bool:
+        """Whether a namespace is being deleted. Raises NamespaceNotFound when it is gone."""
+        await self.of_namespace(name)
+        return self._namespace(name).is_deleted
+
+    async def check_open(self, name: str) -> None:
+        """Raises NamespaceNotFound for a namespace that is being deleted, or that there is not."""
+        if await self.is_deleted(name):
             raise NamespaceNotFound(f"Namespace is deleted: {name} goes with all that is in it.")
-        return policies
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
@@ -103,8 +128,75 @@ class NamespacePolicies:
         if namespace.policies is None:
             namespace.is_changed = True
             self._go_on(namespace)
-        elif follower.policies != namespace.policies:
-            follower.on_policies(namespace.policies)
+            return
+        policies = self._of_topic(namespace, follower.name)
+        if follower.policies != policies:
+            follower.on_policies(policies)
+
+    def set_record(self, topic: TopicName, is_global: bool, fields: dict[str, Any] | None) -> None:
+        """What one of the two records of a topic says from now on; None: nothing any more."""
+        namespace = self._namespace(topic.namespace)
+        says = namespace.topics.get(topic)
+        if says is None:
+            if not fields:
+                return
+            says = namespace.topics[topic] = _Says()
+        if fields:
+            says.records[is_global] = Record(Level.TOPIC, str(topic), fields)
+        else:
+            says.records.pop(is_global, None)
+        says.policies = None
+        if not says.records:
+            del namespace.topics[topic]
+        if namespace.followers:
+            namespace.changed.add(topic)
+            self._go_on(namespace)
+
+    def forget_topics(self, name: str) -> None:
+        """The topics of a namespace say nothing any more."""
+        namespace = self._namespaces.get(name)
+        for topic in list(namespace.topics) if namespace is not None else ():
+            for is_global in (False, True):
+                self.set_record(topic, is_global, None)
+
+    def fields(self, topic: TopicName, is_global: bool) -> dict[str, Any]:
+        """What one of the two records of a topic says."""
+        namespace = self._namespaces.get(topic.namespace)
+        says = None if namespace is None else namespace.topics.get(topic)
+        record = None if says is None else says.records.get(is_global)
+        return {} if record is None else record.fields
+
+    def _of_topic(self, namespace: _Namespace, topic: TopicName) -> Policies:
+        """What holds for a topic of a namespace that is known."""
+        of_namespace = namespace.policies
+        assert of_namespace is not None
+        if topic.is_system:
+            return of_system_topic(of_namespace)
+        says = namespace.topics.get(_whole(topic)) if namespace.topics else None
+        if says is None:
+            return of_namespace
+        if says.policies is None:
+            # Its own record is asked first, then the one that all clusters share.
+            records = [says.records[key] for key in (False, True) if key in says.records]
+            if namespace.record is not None:
+                records.append(namespace.record)
+            last = says.last or of_namespace
+            policies, refusals = resolve(records, self.broker, last, self._cluster)
+            says.policies = says.last = policies
+            self._log_refusals(refusals, says.refusals)
+            says.refusals = refusals
+        return says.policies
+
+    @staticmethod
+    def _log_refusals(refusals: list[Refusal], known: list[Refusal]) -> None:
+        for refusal in refusals:
+            if refusal not in known:
+                log.error(
+                    "a policy cannot be what its field says, it stays as it was",
+                    owner=refusal.owner,
+                    field=refusal.field,
+                    reason=refusal.reason,
+                )
 
     def leave(self, name: str, follower: Follower) -> None:
         """A follower is told nothing any more."""
@@ -132,7 +224,7 @@ class NamespacePolicies:
         namespace = self._namespaces.get(name)
         if namespace is None:
             return
-        if not namespace.followers and namespace.task is None:
+        if not namespace.followers and not namespace.topics and namespace.task is None:
             # Who asks for it next reads it; nobody needs to know before.
             del self._namespaces[name]
             return
@@ -151,15 +243,17 @@ class NamespacePolicies:
         if (error := task.exception()) is not None:
             # The next change begins anew.
             log.failure("policies were not taken over", error, namespace=namespace.name)
-        elif namespace.is_changed or namespace.is_news:
+        elif namespace.is_changed or namespace.is_news or namespace.changed:
             self._go_on(namespace)
 
     async def _settle(self, namespace: _Namespace) -> None:
         """Reads what has changed and tells it, until nothing is left to do."""
-        while namespace.is_changed or namespace.is_news:
+        while namespace.is_changed or namespace.is_news or namespace.changed:
             if not namespace.is_changed:
+                changed = None if namespace.is_news else namespace.changed
                 namespace.is_news = False
-                await self._tell(namespace)
+                namespace.changed = set()
+                await self._tell(namespace, changed)
                 continue
             namespace.is_changed = False
             try:
@@ -197,28 +291,33 @@ class NamespacePolicies:
             return
         namespace.is_deleted = record.fields.get("deleted") is True
         policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
-        for refusal in refusals:
-            if refusal not in namespace.refusals:
-                log.error(
-                    "a policy cannot be what its field says, it stays as it was",
-                    namespace=namespace.name,
-                    field=refusal.field,
-                    reason=refusal.reason,
-                )
+        self._log_refusals(refusals, namespace.refusals)
         namespace.refusals = refusals
+        namespace.record = record
         self._set(namespace, policies)
 
     def _set(self, namespace: _Namespace, policies: Policies) -> None:
         before, namespace.policies = namespace.policies, policies
-        if policies != before and namespace.followers:
+        if policies == before:
+            return
+        for says in namespace.topics.values():
+            says.policies = None
+        if namespace.followers:
             namespace.is_news = True
             self._go_on(namespace)
 
-    async def _tell(self, namespace: _Namespace) -> None:
+    async def _tell(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
+        """Tells those who follow some topics, or everybody."""
         slices = Slices(SLICE_S)
         for follower in list(namespace.followers):
-            if follower in namespace.followers and namespace.policies is not None:
-                self._run(self._tell_one, follower, namespace.policies)
+            if (
+                (topics is None or _whole(follower.name) in topics)
+                and follower in namespace.followers
+                and namespace.policies is not None
+            ):
+                policies = self._of_topic(namespace, follower.name)
+                if policies != follower.policies:
+                    self._run(self._tell_one, follower, policies)
             await slices.pause()
 
     @staticmethod
@@ -227,8 +326,9 @@ class NamespacePolicies:
             follower.on_policies(policies)
         except Exception as error:
             # The others are told all the same.
-            log.failure("a topic did not take its policies over", error, topic=_name_of(follower))
+            log.failure("a topic did not take its policies over", error, topic=follower.name)
 
 
-def _name_of(follower: Any) -> str:
-    return str(getattr(follower, "name", follower))
+def _whole(topic: TopicName) -> TopicName:
+    """The topic that says something for this one: itself, or the one it is a partition of."""
+    return TopicName.get(topic.partitioned_topic_name) if topic.is_partitioned else topic

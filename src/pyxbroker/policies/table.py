@@ -517,9 +517,49 @@ TABLE: tuple[Policy, ...] = (
         "Whether a subscription acknowledges what is lost, however much it is.",
         lambda config: config.autoSkipNonRecoverableData,
     ),
+    Policy(
+        "dispatch_rate_when_caught_up",
+        "Whether dispatch rates also hold for subscriptions that have caught up (1,000 entries).",
+        lambda config: config.dispatchThrottlingOnNonBacklogConsumerEnabled,
+    ),
+    Policy(
+        "dispatch_rate_by_entries",
+        "Whether dispatch rates count a batch as one message.",
+        lambda config: config.dispatchThrottlingOnBatchMessageEnabled,
+    ),
+    Policy(
+        "delay_strict",
+        "Whether a delayed message never comes before its time.",
+        lambda config: config.isDelayedDeliveryDeliverAtTimeStrict,
+    ),
 )
 
 NAMES = frozenset(row.name for row in TABLE)
+
+
+# What no system topic goes by. It keeps what it has until its owner lets go of it.
+_WITHOUT = Policies()
+_NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
+    "auto_topic_creation": AutoTopicCreation(),
+    "auto_subscription_creation": True,
+    "inactive_topics": InactiveTopics(delete=False),
+    "retention": Retention(-1.0, -1),
+    **{
+        name: getattr(_WITHOUT, name)
+        for name in (
+            *("backlog_size", "backlog_age", "message_ttl_s", "subscription_expiry_s"),
+            *("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "subscribe_rate"),
+            *("subscription_types", "message_bytes_max", "topics_max", "producers_max"),
+            *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
+            *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),
+        )
+    },
+}
+
+
+def of_system_topic(policies: Policies) -> Policies:
+    """What holds for a system topic of a namespace with some policies."""
+    return policies._replace(**_NOT_OF_SYSTEM_TOPICS)
 
 
 def of_broker(config: Config) -> Policies:

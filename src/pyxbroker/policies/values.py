@@ -121,5 +121,8 @@ class Policies(NamedTuple):
     read_retry_min_s: float = 0.05
     read_retry_max_s: float = 1.0
     skips_lost_data: bool = False
+    dispatch_rate_when_caught_up: bool = True
+    dispatch_rate_by_entries: bool = False
+    delay_strict: bool = False
     refused: frozenset[str] = frozenset()
     """The policies that a record sets to what they cannot be: they are as they were before."""

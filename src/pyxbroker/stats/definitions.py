@@ -120,6 +120,11 @@ TOPIC = (
         "pulsar_msg_backlog",
         "pulsar_broker_msg_backlog",
     ),
+    Stat(
+        "publish_rate_limited",
+        "Times that a connection had to wait before it could publish more.",
+        "pulsar_publish_rate_limit_times",
+    ),
 )
 
 # How many topics a sum is about.

@@ -292,7 +292,8 @@ class Sample:
         yield self._process
         yield from exposition.tables_text(self._tables())
         for stat, value in zip((definitions.TOPICS, *definitions.TOPIC), self._whole, strict=True):
-            yield self._single(stat._replace(series=stat.broker_series), value)
+            if stat.broker_series:
+                yield self._single(stat._replace(series=stat.broker_series), value)
         yield self._storage
         yield self._counted
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ from pyxbroker.base.errors import (
     with_reference,
 )
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
@@ -41,6 +41,7 @@ from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
 from pyxbroker.broker.commands.command import (
     Command,
+    answer_error,
     consumer_id,
     namespace_of,
     no_resource,
@@ -64,7 +65,8 @@ log = get_logger("pyxbroker.connection")
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
-LEAVE_AT_ONCE = 32  # producers, consumers and watchers of a connection that has ended
+LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
+LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
 
 REFUSED_SENDS = {
     "checksum": ChecksumError(
@@ -175,12 +177,9 @@ class Handlers:
 
     @staticmethod
     def may_begin(connection: Connection) -> bool:
-        """Whether there is time for one more command in this turn; else it is told to go on."""
+        """Whether there is time for one more command in this turn."""
         line: Line = connection.session.line
-        if line.pace.is_free:
-            return True
-        line.wait(connection.go_on)
-        return False
+        return line.pace.is_free
 
     @staticmethod
     def wait_turn(connection: Connection) -> None:
@@ -289,25 +288,37 @@ class Handlers:
         session.memory.end()
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
-        leaving: list[Callable[[], None]] = [
-            *(each.leave for each in connection.producers.values()),
-            *(each.leave for each in connection.consumers.values()),
-            *(each.forget for each in session.watchers.values()),
-        ]
-        connection.producers.clear()
-        connection.consumers.clear()
-        session.watchers.clear()
-        for leave in leaving[:LEAVE_AT_ONCE]:
-            self._leave(connection, leave)
-        for leave in leaving[LEAVE_AT_ONCE:]:
-            session.line.run(partial(self._leave, connection, leave))
         log.info("disconnected", peer=connection.peer)
+        until = session.line.pace.clock() + LEAVE_AT_ONCE_S
+        for _ in range(LEAVE_AT_ONCE):
+            self._leave_one(connection)
+            if session.line.pace.clock() >= until:
+                break
+        self._leave_later(connection)
 
-    def _leave(self, connection: Connection, leave: Callable[[], None]) -> None:
-        # A defect met by one of them must not keep the others attached.
+    def _leave_later(self, connection: Connection) -> None:
+        """What a closed connection still has open leaves one after another. A list of all of it, of
+        100,000 producers, would hold a turn up.
+        """
+        session = connection.session
+        if connection.producers or connection.consumers or session.watchers:
+            session.line.wait(partial(self._leave_next, connection))
+
+    def _leave_next(self, connection: Connection) -> None:
+        self._leave_one(connection)
+        self._leave_later(connection)
+
+    def _leave_one(self, connection: Connection) -> None:
+        session = connection.session
         try:
-            leave()
+            if connection.producers:
+                connection.producers.popitem()[1].leave()
+            elif connection.consumers:
+                connection.consumers.popitem()[1].leave()
+            elif session.watchers:
+                session.watchers.popitem()[1].forget()
         except Exception as error:
+            # A defect met by one of them must not keep the others attached.
             self.on_internal_error(connection, error)
 
     # --- running handlers ---------------------------------------------------------------------
@@ -370,8 +381,25 @@ class Handlers:
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
-        refusal = self._client_error(connection, message, error)
-        connection.send_frame(command.refusal(message, refusal))
+        try:
+            answer = command.refusal(message, self._client_error(connection, message, error))
+        except Exception as defect:
+            answer = self._answer_defect(connection, command, message, defect)
+        connection.send_frame(answer)
+
+    @staticmethod
+    def _answer_defect(
+        connection: Connection, command: Command, message: Any, defect: Exception
+    ) -> bytes:
+        """The refusal itself has met a defect. Its client would wait for its timeout."""
+        about = {"peer": connection.peer, "command": type(message).__name__}
+        reference = log.failure("a refusal failed", defect, **about)
+        told = UnknownError(with_reference(UnknownError.sentence, reference))
+        try:
+            return command.refusal(message, told)
+        except Exception as again:
+            log.failure("a refusal failed again", again, **about)
+            return answer_error(message, told)
 
     @staticmethod
     def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
@@ -379,12 +407,8 @@ class Handlers:
         if isinstance(error, PulsarError):
             return error
         about = {"peer": connection.peer, "command": type(message).__name__}
-        event = "a command is refused"
-        reference = reference_of(event, error)
-        told = refusal_of(error, reference)
+        told = refusal_of(error, log, "a command is refused", **about)
         if told is not None:
-            # The storage or the metadata cannot do it now; where that comes from they say.
-            log.warning(event, **about, error=error, reference=reference)
             return told
         reference = log.failure("a command failed", error, **about)
         return UnknownError(with_reference(UnknownError.sentence, reference))
@@ -416,7 +440,7 @@ class Handlers:
             " once."
         )
         log.warning("refused", peer=connection.peer, command=found.field, reason=error)
-        connection.send_frame(found.refusal(request, error))
+        self._answer_error(connection, found, request, error)
 
     def _refuse_text(
         self, connection: Connection, command: Command, message: Any, error: PulsarError
@@ -424,7 +448,7 @@ class Handlers:
         """A command with text that cannot be used; one that has no answer ends its connection."""
         if hasattr(message, "request_id"):
             log.warning("refused", peer=connection.peer, command=command.field, reason=error)
-            connection.send_frame(command.refusal(message, error))
+            self._answer_error(connection, command, message, error)
             return
         self.on_malformed(connection, f"of its {command.field}: {error}")
         connection.close()

@@ -18,7 +18,7 @@ from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
-from pyxbroker.broker.dispatch.key_shared import NO_RANGES, KeySharedMode, KeySharedPolicy
+from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, SubscriptionType
@@ -52,6 +52,7 @@ class TopicCommands:
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
         topic = await self._broker.topics.get(topic_name, create=True)
+        topic.check_encryption(message.encrypted)
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:
@@ -131,6 +132,8 @@ class TopicCommands:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
         name = TopicName.get(message.topic)
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
+        who = (connection.session.address, message.consumer_name, consumer_id)
+        topic.check_subscribe(kind, who)
         subscription = await topic.subscribe(self._subscribe_request(message))
         subscription.arriving += 1
         try:
@@ -179,6 +182,7 @@ class TopicCommands:
             return
         # The topic may have been closed, or got other consumers, since it was asked first.
         subscription.topic.check_consumers()
+        subscription.topic.check_address(connection.session.address)
         consumer = Consumer(
             connection,
             message.consumer_id,
@@ -286,14 +290,20 @@ def _refuse_unsupported_producer(message: Any) -> None:
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:
     meta = message.keySharedMeta
-    count = len(meta.hashRanges)
-    if count > HASH_RANGES_MAX:
+    if not meta:
+        return KeySharedPolicy()
+    try:
+        mode, ranges, out_of_order = HashRanges.of_message(meta, HASH_RANGES_MAX)
+    except ValueError as error:
+        raise NotAllowed("The keySharedMeta of the command cannot be decoded.") from error
+    if len(ranges) > HASH_RANGES_MAX:
         raise ConsumerAssignError(
-            f"{count} ranges are more than the {HASH_RANGES_MAX} hashes there are."
+            f"{len(ranges)} ranges are more than the {HASH_RANGES_MAX} hashes there are."
         )
-    # To make a Python object of each would take long.
-    ranges = HashRanges.of_message(meta.SerializeToString()) if count else NO_RANGES
-    return KeySharedPolicy(KeySharedMode(meta.keySharedMode), ranges, meta.allowOutOfOrderDelivery)
+    is_sticky = mode == KeySharedMode.STICKY  # what it does not know, protobuf takes for the first
+    return KeySharedPolicy(
+        KeySharedMode.STICKY if is_sticky else KeySharedMode.AUTO_SPLIT, ranges, out_of_order
+    )
 
 
 def _refuse_unsupported_consumer(message: Any) -> None:

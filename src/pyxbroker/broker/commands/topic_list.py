@@ -61,7 +61,9 @@ class MatchingTopics:
 
     def __init__(self, pattern: TopicsPattern) -> None:
         self.pattern = pattern
-        self.names: set[str] = set()
+        # A dict of texts is none of the garbage collector's; of a thousand sets of a thousand names
+        # it would look at every name.
+        self.names: dict[str, None] = {}
         self.changes = 0  # of the names, so far
         self.watchers: dict[TopicListWatcher, None] = {}  # in the order in which they came
         self.users = 0  # watchers, and those that are being made
@@ -78,8 +80,9 @@ class MatchingTopics:
         # When telling a change has failed, it is noted already.
         new = [name for name in new if name not in self.names]
         gone = [str(each) for each in deleted if str(each) in self.names]
-        self.names.update(new)
-        self.names.difference_update(gone)
+        self.names.update(dict.fromkeys(new))
+        for name in gone:
+            self.names.pop(name, None)
         self.changes += 1
         if self._payer is not None:
             self._payer.take_over(self._cost - self._paid)
@@ -188,13 +191,15 @@ class WatchedNamespace:
 
     async def _fill(self, topics: MatchingTopics) -> None:
         known = self.topics
-        names = {str(each) for each in await _matching(topics.pattern, known.values())}
+        found = await _matching(topics.pattern, known.values())
+        names = dict.fromkeys(str(each) for each in found)
         # Nobody has heard of anything yet, so what changed meanwhile just counts.
         while known is not self.topics:
             before, known = known, self.topics
             added, deleted = await _difference(before, known, Slices(SLICE_S).pause)
-            names.update(str(each) for each in added if matches(topics.pattern, each))
-            names.difference_update(str(each) for each in deleted)
+            names.update((str(each), None) for each in added if matches(topics.pattern, each))
+            for each in deleted:
+                names.pop(str(each), None)
         topics.names = names
         topics.changes += 1
 
@@ -329,10 +334,10 @@ class TopicLists:
             watcher = watchers.get(watcher_id)
             if watcher is None:
                 watcher = await self._watch(connection, message)
-            if connection.closed:
-                watcher.forget()
-                return
-            watchers[watcher_id] = watcher
+                if connection.closed:
+                    watcher.forget()
+                    return
+                watchers[watcher_id] = watcher
             pause = Slices(SLICE_S).pause
             seen = -1
             topics = watcher.topics

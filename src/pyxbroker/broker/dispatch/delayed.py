@@ -86,15 +86,26 @@ class DelayedDelivery:
     def __init__(self, topic: Topic, wake: Callable[[], None]) -> None:
         self.index = DelayedIndex()
         self.is_active = True  # else all that is set aside, or would be, is due
+        self._early_ms = 0  # by which an entry may come early
         self._topic = topic
         self._wake = wake
         self._timer: asyncio.TimerHandle | None = None
         self._timer_for = -1  # ms since the epoch
         self._watch = ClockWatch.of(topic.loop)
 
+    def on_policies(self) -> None:
+        """The topic's policies have changed."""
+        policies = self._topic.policies
+        self.is_active = policies.delayed_delivery
+        self._early_ms = 0 if policies.delay_strict else policies.delay_tick_ms
+
     def look_at_clock(self) -> None:
-        """What is read from now on is judged by the time of now: never early."""
-        self.index.now = int(self._topic.wall_clock() * 1000) if self.is_active else TIME_MAX
+        """What is read from now on is judged by the time of now."""
+        if self.is_active:
+            now = int(self._topic.wall_clock() * 1000) + self._early_ms
+            self.index.now = min(now, TIME_MAX)
+        else:
+            self.index.now = TIME_MAX
 
     @property
     def is_due(self) -> bool:
@@ -124,11 +135,11 @@ class DelayedDelivery:
                 bytes=held_bytes(),
                 setting=SETTING,
             )
-        if self._timer is not None and self._timer_for == when:
+        if self._timer is not None and self._timer_for == when - self._early_ms:
             return
         self.stop()
         delay = min((when - self.index.now + 1) / 1000, TIMER_S_MAX)
-        self._timer_for = when
+        self._timer_for = when - self._early_ms
         self._timer = self._topic.loop.call_later(delay, self._topic.turn.run, self._on_timer)
         self._watch.add(self)
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.read_trouble import ReadTrouble
     from pyxbroker.broker.dispatch.redelivery import FromMark
     from pyxbroker.broker.dispatch.replay import Replay
+    from pyxbroker.broker.dispatch.throttle import Throttle
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.subscription import Subscription
 
@@ -52,8 +53,10 @@ class Dispatcher:
         "replay",
         "source",
         "subscription",
+        "throttle",
         "topic",
         "trouble",
+        "waits_for_acks",
     )
 
     def __init__(
@@ -81,6 +84,9 @@ class Dispatcher:
         self._goes_on = False  # a later turn does
         self._abandoned = False
         self.trouble: ReadTrouble | None = None  # since a read went wrong
+        self.waits_for_acks = False  # nothing new is read until some are acknowledged
+        self.throttle: Throttle | None = None  # where rates limit what is sent
+        self._apply_rates()
 
     def _after_mark(self) -> Position:
         return self.source.next_position(self.acks.mark_delete)
@@ -90,6 +96,7 @@ class Dispatcher:
     def add_consumer(self, consumer: Consumer) -> None:
         """Raises ConsumerBusy or ConsumerAssignError for a consumer that cannot join."""
         self.chooser.add(consumer)
+        consumer.sent_total = None if self.throttle is None else self.throttle.sent
         self.source.watch(self.wake)
         self.redelivery.on_added(consumer)
 
@@ -131,13 +138,30 @@ class Dispatcher:
         if self.replay is not None:
             self.limits.on_policies(self.consumers)
             self.replay.on_policies()
+        self._apply_rates()
         self.wake()
+
+    def _apply_rates(self) -> None:
+        throttle = self.throttle
+        if throttle is None:
+            if not self.topic.limits_dispatch:
+                return
+            # Most topics have no rates.
+            from pyxbroker.broker.dispatch.throttle import Throttle
+
+            throttle = Throttle(self.wake)
+        is_limit = throttle.on_policies(self)
+        if not is_limit:
+            throttle.retire()
+        self.throttle = throttle if is_limit else None
+        for consumer in self.consumers:
+            consumer.sent_total = throttle.sent if is_limit else None
 
     # --- the loop -----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Reads and sends as long as that is possible."""
-        if self._abandoned:
+        if self._abandoned or self.redelivery.is_returning:
             return
         try:
             replay, steps_max = self.replay, STEPS_MAX
@@ -153,6 +177,8 @@ class Dispatcher:
                     break
             else:
                 self._go_on_later()
+            if self.throttle is not None:
+                self.throttle.settle(self)
             if delayed is not None:
                 if self.consumers:
                     delayed.set_timer()
@@ -178,6 +204,9 @@ class Dispatcher:
             self.trouble = None
         self.redelivery.retire()
         self.limits.retire()
+        if self.throttle is not None:
+            self.throttle.retire()
+            self.throttle = None
 
     def _go_on_later(self) -> None:
         """Others have their turn first."""
@@ -205,6 +234,8 @@ class Dispatcher:
             if position is None:
                 return False
         worth = self.chooser.worth_reading()
+        if worth is not None and self.throttle is not None:
+            worth = self.throttle.allowance(self, *worth)
         if worth is None:
             return False
         if replay is not None:
@@ -220,9 +251,9 @@ class Dispatcher:
         should go on.
         """
         if self.replay is not None:
-            if self.replay.is_full:
+            if self.replay.is_full or self._waits_for_acks():
                 return False
-            if self.replay.look_aside():
+            if self.replay.look_aside() and self.throttle is None:
                 # What is not due needs no permits: who has few of them must not slow that down.
                 count = self.topic.policies.read_batch_max
         if self.trouble is not None and self.trouble.blocks(again=False):
@@ -233,6 +264,17 @@ class Dispatcher:
             return True
         self._read_from_disk(position, count, size, None, self._send_new, self._pass_over_new)
         return False
+
+    def _waits_for_acks(self) -> bool:
+        """Whether more is acknowledged one by one than is stored as a whole, where that stops it:
+        what comes again fills the gaps.
+        """
+        self.waits_for_acks = False
+        if self.topic.policies.pause_on_ack_state:
+            limit = self.topic.ack_ranges_max
+            # There are not more ranges than holes, which are counted already.
+            self.waits_for_acks = 0 < limit < self.acks.holes and limit < self.acks.count_ranges()
+        return self.waits_for_acks
 
     def _send_new(self, batch: EntryBatch) -> None:
         if self.trouble is not None:
@@ -304,6 +346,11 @@ class Dispatcher:
         policies = self.topic.policies
         count_max, size = policies.read_batch_max, policies.read_bytes_max
         count, _ = consumer.worth_reading(count_max, size)
+        if self.throttle is not None:
+            allowed = self.throttle.allowance(self, count, size)
+            if allowed is None:
+                return False
+            count, size = allowed
         for ledger_id, first, last in queue.plan(consumer, count):
             at = first
             while at <= last and consumer.can_deliver:
@@ -416,7 +463,8 @@ class Dispatcher:
 
     def rewind(self) -> None:
         """Reads on after the mark: what was delivered and not acknowledged is sent again."""
-        self._round += 1
+        self.drop_read()
+        self.redelivery.rewound()
         if self.replay is not None:
             self.replay.clear(self.acks)
         if self.key_queue is not None:
@@ -425,12 +473,19 @@ class Dispatcher:
             self.trouble.rewound()
         self.read_position = self._after_mark()
 
+    def drop_read(self) -> None:
+        """What is being read is not used."""
+        self._round += 1
+
+    def forget_delivered(self) -> None:
+        """All of its consumers go: nothing that one of them has is for the others."""
+        self.redelivery.forget(self.consumers)
+        self.rewind()
+
     def reset(self) -> None:
         """The cursor was moved: forgets everything that was delivered."""
         self.acks = self.subscription.acks
-        for consumer in self.consumers:
-            consumer.clear_pending()
-        self.redelivery.counts.clear()
+        self.redelivery.forget(self.consumers)
         if self.trouble is not None:
             self.trouble.forget()
         self.rewind()
@@ -442,11 +497,3 @@ class Dispatcher:
     def redeliver(self, consumer: Consumer, positions: list[tuple[int, int]]) -> None:
         """The client wants these positions again."""
         self.redelivery.redeliver(consumer, positions)
-
-    # --- acknowledgements ---------------------------------------------------------------------
-
-    def settle_batches(self, run: AckRun) -> None:
-        """Of the batches of which messages are left, the others are settled; who has the batch is
-        sent nothing of it again but those.
-        """
-        self.holders.settle(run, None, self.acks, self.redelivery.counts)

@@ -61,10 +61,8 @@ class Failover(FromMark):
             ]
         if chosen is self._chosen:
             return False
-        if self._chosen is not None:
-            # The next one gets again what this one has not acknowledged.
-            self._chosen.clear_pending()
-        self._chosen = self._holders.sole = chosen
+        # The next one gets again what the former one has not acknowledged.
+        self._chosen = chosen
         self._switch_later()
         return True
 

@@ -217,12 +217,6 @@ class KeyQueue:
                 taken.append(position)
         return taken
 
-    def take_back_all(
-        self, consumer: Consumer, acks: AckSet, counts: dict[tuple[int, int], int] | None
-    ) -> None:
-        """Takes all deliveries of a consumer back, and counts them unless there are no counts."""
-        consumer.take_back_all(acks, None, counts)
-
     def pass_over(self, position: Position, last: int) -> None:
         """Entries up to the id last cannot be read."""
         self.keys.drop(position.ledger_id, position.entry_id, last)

@@ -35,12 +35,11 @@ class Replay:
 
     def on_policies(self) -> None:
         """Delayed delivery may be allowed by now, or not any more."""
-        is_active = self._topic.policies.delayed_delivery
-        if self.delayed is not None:
-            self.delayed.is_active = is_active
-        elif is_active:
+        if self.delayed is None and self._topic.policies.delayed_delivery:
             self.delayed = DelayedDelivery(self._topic, self._wake)
             self.delayed_index = self.delayed.index
+        if self.delayed is not None:
+            self.delayed.on_policies()
 
     def retire(self) -> None:
         """Nobody is woken any more; what was set aside is read again by who comes next."""
@@ -98,12 +97,6 @@ class Replay:
                 self.positions.add(*position)
                 taken.append(position)
         return taken
-
-    def take_back_all(
-        self, consumer: Consumer, acks: AckSet, counts: dict[tuple[int, int], int] | None
-    ) -> None:
-        """Takes all deliveries of a consumer back, and counts them unless there are no counts."""
-        consumer.take_back_all(acks, self.positions, counts)
 
     def on_consumer_gone(self, consumer: Consumer) -> None:
         """The rest of the chunked messages that it had goes to another one."""

@@ -55,7 +55,7 @@ class Consumer(ConsumerState):
         self.priority_level = priority_level
         self.metadata = metadata
         self.key_shared = key_shared
-        self.tracks_pending = subscription.topic.name.is_persistent
+        self.tracks_pending = False  # a Shared or Key_Shared subscription sets it
         self.cost = (  # client_memory.py
             CONSUMER_BYTES
             + len(name)

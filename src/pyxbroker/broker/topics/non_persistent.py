@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.errors import NotAllowed, SubscriptionNotFound
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Log, SubscribeRequest, Topic
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger.errors import ManagedLedgerError
-from pyxbroker.policies.values import Policies
+from pyxbroker.policies.values import DispatchRate, Policies
 from pyxbroker.turn import Turn
 
 NOWHERE = Position(0, -1)  # before the only id there is
@@ -98,8 +99,8 @@ class NoCursor:
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
         return 0
 
-    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
-        return False
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
+        return 0
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """It is there already."""
@@ -123,14 +124,24 @@ class NoCursor:
 class NonPersistentTopic(Topic):
     """One non-persistent topic that this broker serves."""
 
-    def __init__(self, name: TopicName, turn: Turn, policies: Policies) -> None:
+    def __init__(
+        self,
+        name: TopicName,
+        turn: Turn,
+        policies: Policies,
+        broker_limits: BrokerLimits = NO_BROKER_LIMITS,
+    ) -> None:
         ledger = NoLedger(self.hand_out)
-        super().__init__(name, ledger, turn, policies)
+        super().__init__(name, ledger, turn, policies, broker_limits=broker_limits)
         self._ledger = ledger
         self._apply(policies)
 
     def _apply(self, policies: Policies) -> None:
         super()._apply(_of_its_own(policies))
+
+    @property
+    def limits_dispatch(self) -> bool:
+        return False
 
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
         self.check_consumers()
@@ -195,6 +206,8 @@ def _of_its_own(policies: Policies) -> Policies:
     return policies._replace(
         unacked_per_consumer_max=0,
         unacked_per_subscription_max=0,
+        dispatch_rate=DispatchRate(),
+        subscription_dispatch_rate=DispatchRate(),
         failover_delay_s=0.0,
         delayed_delivery=False,
     )

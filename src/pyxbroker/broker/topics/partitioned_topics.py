@@ -29,7 +29,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
     with_reference,
 )
-from pyxbroker.base.log import get_logger, reference_of
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.partition_nodes import (
@@ -374,6 +374,7 @@ class PartitionedTopics:
             for index in await self.existing(name, found.target):
                 await self._topics.delete_by_name(name.partition(index), force=True)
             await self._forget(name, marked.version)
+        await self._topics.forget_policies(name)
 
     async def forget_unused(self, name: TopicName) -> None:
         """Deletes the number of partitions when there is none of them any more."""
@@ -496,7 +497,6 @@ def _decode(path: str, value: bytes, version: int) -> PartitionedTopic:
         RecursionError,  # nested too deeply for JSON
     ) as error:
         event = "the record of a partitioned topic does not say how many partitions"
-        reference = reference_of(event, error)
-        log.warning(event, path=path, error=error, reference=reference)
+        reference = log.refused(event, error, path=path)
         sentence = "The record of the topic does not say how many partitions it has."
         raise MetadataStoreError(with_reference(sentence, reference)) from error

@@ -20,10 +20,11 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
-from pyxbroker.entry import Position
+from pyxbroker.entry import EntryRun, Position
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -39,6 +40,21 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 
+class _Waiting:
+    """The owner of a run that somebody waits for."""
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+
+    def on_run_added(self, run: EntryRun) -> None:
+        if not self.future.done():
+            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
+
+    def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
@@ -49,9 +65,11 @@ class PersistentTopic(Topic):
         turn: Turn,
         policies: Policies,
         unacked_in_broker: BrokerUnacked | None = None,
+        broker_limits: BrokerLimits = NO_BROKER_LIMITS,
     ) -> None:
-        super().__init__(name, managed_ledger, turn, policies, unacked_in_broker)
+        super().__init__(name, managed_ledger, turn, policies, unacked_in_broker, broker_limits)
         self.managed_ledger = managed_ledger
+        self.ack_ranges_max = managed_ledger.limits.ranges_whole_max
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -78,6 +96,15 @@ class PersistentTopic(Topic):
         if failure is not None:
             # With this code clients fail the sends that they hold, instead of trying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
+
+    async def append_message(self, entry: bytes) -> Position:
+        """Adds what the broker itself says, and waits until it is durable; its position.
+
+        Raises ManagedLedgerError.
+        """
+        waiting = _Waiting()
+        self.turn.run(self.managed_ledger.append, EntryRun.of(entry, waiting))
+        return await waiting.future
 
     def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
         """Who is told from now on of what is durable, in that order."""

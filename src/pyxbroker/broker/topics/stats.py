@@ -77,6 +77,7 @@ class TopicStats(NamedTuple):
     storage_size: int  # bytes
     backlog: int  # entries that are not acknowledged, of all subscriptions
     backlog_size: int  # bytes that the slowest subscription has not acknowledged
+    publish_rate_limited: int  # times that a connection had to wait before it could publish more
     subscriptions: tuple[SubscriptionStats, ...]
     producer_stats: tuple[ProducerStats, ...]  # where asked for
 
@@ -142,6 +143,7 @@ def _topic_stats(
         size,
         backlog,
         backlog_size,
+        topic.publish_rate_limited,
         subscriptions,
         _producers(topic, now) if detail.producers else (),
     )

@@ -80,8 +80,10 @@ class SubscriptionCursor(Protocol):
     def acknowledge_positions(self, positions: Iterable[tuple[int, int]]) -> int:
         """The same for (ledger_id, entry_id) pairs."""
 
-    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> bool:
-        """Cumulative acknowledgement; False when it is behind the mark or beyond the last entry."""
+    def acknowledge_up_to(self, position: tuple[int, int], ack_set: Sequence[int] = ()) -> int:
+        """Cumulative acknowledgement; how many entries it changed, 0 when it is behind the mark or
+        beyond the last entry.
+        """
 
     def reset(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
         """Moves the cursor: everything after mark_delete is unacknowledged again."""
@@ -230,6 +232,7 @@ class Subscription:
         for each in going:
             # What the first one has not acknowledged is not for those that go right after it.
             each.closed = True
+        self.dispatcher.forget_delivered()
         for each in going:
             connection = each.connection
             connection.consumers.pop(each.consumer_id, None)
@@ -260,7 +263,7 @@ class Subscription:
             each.closed = True
             self._past_msg_out += each.msg_out
             self._past_bytes_out += each.bytes_out
-            each.clear_pending()
+            each.take_back()
             each.release()
             each.connection.consumers.pop(each.consumer_id, None)
             each.connection.send_frame(replies.close_consumer(each.consumer_id))
@@ -302,12 +305,10 @@ class Subscription:
             return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
         if len(run) != 1:
             return "A cumulative acknowledgement names exactly one message id."
-        ledger_id, entry_id, left = run.position(0)
+        ledger_id, entry_id, _ = run.position(0)
         if entry_id >= 0:
-            self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
-            consumer.settle_up_to(ledger_id, entry_id - 1 if left else entry_id)
-            if left:
-                self.dispatcher.settle_batches(run)
+            acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
+            consumer.note_acked_entries(acked)
         return None
 
     def redeliver(

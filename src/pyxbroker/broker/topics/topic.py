@@ -7,28 +7,51 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from pyxbroker.base.errors import ConsumerBusy, ProducerBusy, ServiceNotReady
+from pyxbroker.base.errors import (
+    ConsumerBusy,
+    MetadataStoreError,
+    NotAllowed,
+    ProducerBusy,
+    ServiceNotReady,
+)
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch.entry_source import EntrySource
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.subscription import Subscription, SubscriptionCursor
+from pyxbroker.broker.topics.subscription import (
+    Subscription,
+    SubscriptionCursor,
+    SubscriptionType,
+)
 from pyxbroker.entry import EntryRun, Position
-from pyxbroker.policies.values import DELETE_WHEN_NO_SUBSCRIPTIONS, Policies
+from pyxbroker.policies.values import (
+    DELETE_WHEN_NO_SUBSCRIPTIONS,
+    DispatchRate,
+    Policies,
+    Rate,
+    SubscribeRate,
+)
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
+    from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
 
 log = get_logger("pyxbroker.topic")
 
+NO_RATE = Rate()
+NO_DISPATCH_RATE = DispatchRate()
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -61,12 +84,14 @@ class Topic:
         turn: Turn,
         policies: Policies,
         unacked_in_broker: BrokerUnacked | None = None,
+        broker_limits: BrokerLimits = NO_BROKER_LIMITS,
     ) -> None:
         self.name = name
         self.turn = turn
         self.loop: asyncio.AbstractEventLoop = turn.loop
         self.policies = policies
         self.unacked_in_broker = unacked_in_broker  # None: no limit
+        self.broker_limits = broker_limits
         self.wall_clock: Callable[[], float] = time.time  # s since the epoch
         self.partition: int = name.partition_index
         self.producers: dict[str, Producer] = {}
@@ -81,7 +106,13 @@ class Topic:
         self.publish: Callable[[EntryRun], None] = log.append
         """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
 
-        Without publish steps it is the append itself."""
+        Without publish steps and rates it is the append itself."""
+        self._publish_steps: Sequence[PublishStep] = ()
+        self._policy_steps: Sequence[PublishStep] = ()  # those that policies ask for, the first
+        self._publish_rate: PublishRate | None = None  # once there was one
+        self.dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
+        self._subscribe_limiter: SubscribeLimiter | None = None
+        self.ack_ranges_max = 0  # of a cursor that is stored as a whole; 0: any number
         self.source: EntrySource = log  # of dispatchers
         self.rates: Rates | None = None  # of what comes in; once somebody asked for them
 
@@ -96,6 +127,11 @@ class Topic:
         there stays.
         """
         self.policies = policies
+        self._policy_steps = self._steps_of(policies)
+        self._apply_publish_rate(policies.publish_rate)
+        self._resolve_publish()
+        self._apply_dispatch_rate(policies)
+        self._apply_subscribe_rate(policies.subscribe_rate)
         for subscription in self.all_subscriptions():
             subscription.dispatcher.on_policies()
 
@@ -123,12 +159,24 @@ class Topic:
                 f"Topic {self.name} has {limit} producers, which is its limit"
                 " (maxProducersPerTopic)."
             )
+        limit = self.policies.same_address_producers_max
+        address = producer.connection.session.address
+        if old is None and limit and count_of(address, self.producers.values()) >= limit:
+            raise ProducerBusy(f"Topic '{self.name}' reached max same address producers limit")
         if old is not None:
             old.closed = True
             old.release()
             old.forget()
             self._count_past(old)
+            self._release_rate(old)
         self.producers[producer.name] = producer
+        if self._publish_rate is not None:
+            self._publish_rate.cut_runs(producer)
+
+    def check_encryption(self, is_encrypted: bool) -> None:
+        """Raises MetadataStoreError for a producer that does not encrypt, where it has to."""
+        if self.policies.encryption_required and not is_encrypted:
+            raise MetadataStoreError(f"Encryption is required in {self.name}")
 
     def _check_writable(self) -> None:
         """Raises why nothing can be added to the topic, where that is so."""
@@ -147,6 +195,7 @@ class Topic:
     def remove_producer(self, producer: Producer) -> None:
         producer.closed = True
         producer.release()
+        self._release_rate(producer)
         if self.producers.get(producer.name) is producer:
             del self.producers[producer.name]
             self._count_past(producer)
@@ -170,13 +219,78 @@ class Topic:
 
     def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
         """Who looks at SENDs before they are appended from now on, in that order."""
-        if not steps:
-            self.publish = self._log.append
-            return
-        # Most topics have none.
-        from pyxbroker.broker.topics.publish_steps import PublishChain
+        self._publish_steps = steps
+        self._resolve_publish()
 
-        self.publish = PublishChain(steps, self._log.append).publish
+    def _resolve_publish(self) -> None:
+        self.publish = self._log.append
+        steps = (*self._policy_steps, *self._publish_steps)
+        if steps:
+            # Most topics have none.
+            from pyxbroker.broker.topics.publish_steps import PublishChain
+
+            self.publish = PublishChain(steps, self._log.append).publish
+        if self._publish_rate is not None and self._publish_rate.is_limit:
+            self.publish = self._publish_rate.before(self.publish)
+
+    def _steps_of(self, policies: Policies) -> Sequence[PublishStep]:
+        bytes_max = policies.message_bytes_max
+        if bytes_max >= self.broker_limits.message_bytes_max:
+            # What is larger does not get here: a frame's size is looked at before its message is.
+            bytes_max = 0
+        delay_max_ms = policies.delay_max_ms if policies.delayed_delivery else 0
+        if not (bytes_max or delay_max_ms or policies.encryption_required):
+            return ()
+        from pyxbroker.broker.topics.policy_checks import PolicyChecks
+
+        return (PolicyChecks(policies.encryption_required, bytes_max, delay_max_ms),)
+
+    def _apply_publish_rate(self, rate: Rate) -> None:
+        if self._publish_rate is None:
+            if rate == NO_RATE and self.broker_limits.publish is None:
+                return
+            # Most topics have none.
+            from pyxbroker.broker.topics.publish_rate import PublishRate
+
+            self._publish_rate = PublishRate(self.turn, self.broker_limits.publish)
+        self._publish_rate.change(rate)
+        for producer in self.producers.values():
+            self._publish_rate.cut_runs(producer)
+
+    def _apply_dispatch_rate(self, policies: Policies) -> None:
+        if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:
+            from pyxbroker.broker.dispatch.throttle import changed
+
+            self.dispatch_limiter = changed(
+                self.dispatch_limiter, policies.dispatch_rate, self.turn, self.received
+            )
+
+    def _apply_subscribe_rate(self, rate: SubscribeRate) -> None:
+        limiter = self._subscribe_limiter
+        if rate.per_consumer == 0:
+            self._subscribe_limiter = None
+        elif limiter is None or limiter.rate != rate:
+            from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter
+
+            self._subscribe_limiter = SubscribeLimiter(rate, self.loop.time())
+
+    @property
+    def limits_dispatch(self) -> bool:
+        """Whether some rate limits what is sent to consumers."""
+        return (
+            self.dispatch_limiter is not None
+            or self.policies.subscription_dispatch_rate != NO_DISPATCH_RATE
+            or self.broker_limits.dispatch is not None
+        )
+
+    def _release_rate(self, producer: Producer) -> None:
+        if self._publish_rate is not None:
+            self._publish_rate.release(producer.connection)
+
+    @property
+    def publish_rate_limited(self) -> int:
+        """How often a connection had to wait before it could publish more."""
+        return 0 if self._publish_rate is None else self._publish_rate.limited
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -210,6 +324,24 @@ class Topic:
                 f"Topic {self.name} has {limit} consumers, which is its limit"
                 " (maxConsumersPerTopic)."
             )
+
+    def check_subscribe(self, kind: SubscriptionType, who: Who) -> None:
+        """Raises NotAllowed for a consumer of a type that is not allowed, or that comes too often.
+
+        who: the address of its client, its name and its id.
+        """
+        if str(kind) not in self.policies.subscription_types:
+            raise NotAllowed(f"Topic[{{{self.name}}}] doesn't support {kind} sub type!")
+        if self._subscribe_limiter is not None:
+            self._subscribe_limiter.check(who, self.loop.time())
+
+    def check_address(self, address: str) -> None:
+        """Raises ConsumerBusy when the topic has as many consumers from there as it may have."""
+        limit = self.policies.same_address_consumers_max
+        if not limit:
+            return
+        if sum(count_of(address, each.consumers) for each in self.all_subscriptions()) >= limit:
+            raise ConsumerBusy("Topic reached max same address consumers limit")
 
     def reader_for(self, name: str, mark_delete: Position) -> Subscription:
         """A non-durable subscription: it lives as long as its consumer."""
@@ -354,3 +486,8 @@ class Topic:
     def all_subscriptions(self) -> list[Subscription]:
         """Durable ones and those of readers."""
         return [*self.subscriptions.values(), *self._readers.values()]
+
+
+def count_of(address: str, clients: Iterable[Producer | Consumer]) -> int:
+    """How many of them come from an address."""
+    return sum(each.connection.session.address == address for each in clients)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
+    NamespaceNotFound,
     NotAllowed,
     PersistenceError,
     PulsarError,
@@ -21,6 +22,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import decode
+from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
@@ -28,6 +30,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topic_counts import TopicCounts
+from pyxbroker.broker.topics.topic_policies import TopicPolicies
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -40,6 +43,7 @@ from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
 from pyxbroker.policies.namespaces import NamespacePolicies
+from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
 from pyxbroker.policies.table import of_broker
 from pyxbroker.policies.values import Policies
 from pyxbroker.settings.config import Config
@@ -87,12 +91,16 @@ class Topics:
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
+        self._broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self.cache, self)
         self._counts = TopicCounts(store)
+        self._records: TopicPolicies | None = None
+        if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
+            self._records = TopicPolicies(config.clusterName, self, self._policies)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -178,7 +186,7 @@ class Topics:
                 await former.settle()
                 self._forget(former)
             # Of one that is being deleted, too: what is in it is opened for that.
-            policies = await self._policies.get(name.namespace)
+            policies = await self._policies_of(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
 
@@ -193,7 +201,11 @@ class Topics:
         # Within one broker, a lock of the name keeps both from being made.
         if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
-        return self._add(PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked))
+        return self._add(
+            PersistentTopic(
+                name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
+            )
+        )
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -210,6 +222,9 @@ class Topics:
     def _add(self, topic: Topic) -> Topic:
         self._topics[topic.name] = topic
         self._policies.follow(topic.name.namespace, topic)
+        if self._records is not None and topic.name.is_change_events:
+            assert isinstance(topic, PersistentTopic)
+            self._records.on_opened(topic)
         return topic
 
     def _forget(self, topic: Topic) -> None:
@@ -262,7 +277,7 @@ class Topics:
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
-        return self._add(NonPersistentTopic(name, self._turn, policies))
+        return self._add(NonPersistentTopic(name, self._turn, policies, self._broker_limits))
 
     async def check_name(self, name: TopicName) -> Policies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""
@@ -302,11 +317,48 @@ class Topics:
         return [decode(each) for each in await self._store.children(path)]
 
     async def policies(self, name: TopicName) -> Policies:
-        """What holds for topics of the namespace.
+        """What holds for a topic.
 
-        Raises NamespaceNotFound when there is none, or when it is being deleted.
+        Raises NamespaceNotFound when there is no such namespace, or when it is being deleted.
         """
-        return await self._policies.get_open(name.namespace)
+        await self._policies.check_open(name.namespace)
+        return await self._policies_of(name)
+
+    async def _policies_of(self, name: TopicName) -> Policies:
+        """The same, also while the namespace is being deleted."""
+        if (
+            self._records is not None
+            and not self._records.is_loaded(name)
+            and not await self._policies.is_deleted(name.namespace)
+        ):
+            await self._records.load(name.namespace_name)
+        return await self._policies.get(name)
+
+    async def namespace_fields(self, name: str) -> Fields:
+        """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
+        path = paths.namespace_policies(name)
+        value = await self.cache.get(path)
+        if value is None:
+            raise NamespaceNotFound(f"Namespace {name} does not exist.")
+        return fields_of(path, value)
+
+    async def change_namespace(self, name: str, change: Change) -> None:
+        """Changes a namespace's record. Raises what policies.records does."""
+        await change_namespace(self._store, self.cache, name, change)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether topics may say something of themselves."""
+        return self._records is not None
+
+    @property
+    def records(self) -> TopicPolicies:
+        """What topics say of themselves. Raises NotAllowed where they may not."""
+        if self._records is None:
+            raise NotAllowed(
+                "Topic level policies is disabled, to enable the topic level policy and retry."
+            )
+        return self._records
 
     # --- namespaces ---------------------------------------------------------------------------
 
@@ -371,6 +423,21 @@ class Topics:
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
         self._forget(topic)
+        if self._records is not None:
+            if topic.name.is_change_events:
+                self._records.on_deleted(topic.name)
+            else:
+                await self.forget_policies(topic.name)
+
+    async def forget_policies(self, name: TopicName) -> None:
+        """A topic, partitioned or not, is deleted: it says nothing any more."""
+        if self._records is None:
+            return
+        try:
+            await self._records.forget(name)
+        except (PulsarError, ManagedLedgerError, LedgerError, MetadataError) as error:
+            # The topic is gone. One that is made with its name again has them, as in Pulsar.
+            log.warning("the policies of a topic were not deleted", topic=name, error=error)
 
     async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
         """Deletes a subscription of a topic, or of every partition of a partitioned one.
@@ -426,7 +493,7 @@ class Topics:
         """Called now and then: deletes the topics that nobody has used for long enough."""
         async for topic in self._in_slices():
             try:
-                policies = await self._policies.get(topic.name.namespace)
+                policies = await self._policies_of(topic.name)
                 if policies.refused & WHAT_DELETES:
                     # Nobody knows what is to be kept; the log has said so.
                     continue
@@ -486,6 +553,8 @@ class Topics:
         for topic, result in zip(topics, results, strict=True):
             if isinstance(result, BaseException):
                 log.error("a topic was not closed cleanly", topic=topic.name, error=result)
+        if self._records is not None:
+            await self._records.close()
         self._policies.close()
         self._counts.close()
         self.cache.close()

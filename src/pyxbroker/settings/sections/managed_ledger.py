@@ -13,6 +13,15 @@ class ManagedLedger(Section, title="Managed ledger"):
     managedLedgerDefaultAckQuorum: int = setting(
         1, "Copies that must be on disk before an entry is acknowledged.", minimum=1
     )
+    managedLedgerMaxEnsembleSize: int = setting(
+        5, "The most bookies that a policy may spread the entries of a ledger over.", minimum=1
+    )
+    managedLedgerMaxWriteQuorum: int = setting(
+        5, "The most copies of each entry that a policy may ask for.", minimum=1
+    )
+    managedLedgerMaxAckQuorum: int = setting(
+        5, "The most copies that a policy may wait for.", minimum=1
+    )
     managedLedgerDigestType: str = setting(
         "CRC32C",
         "Checksum of an entry between broker and bookie.",

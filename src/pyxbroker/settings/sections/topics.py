@@ -92,6 +92,12 @@ class Topics(Section, title="Topics and subscriptions"):
     subscriptionExpiryCheckIntervalInMinutes: int = setting(
         5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
     )
+    topicLevelPoliciesEnabled: bool = setting(
+        True, "Whether topics may have policies of their own; systemTopicEnabled is needed, too."
+    )
+    systemTopicEnabled: bool = setting(
+        True, "Whether the broker keeps such things in topics of its own."
+    )
     backlogQuotaCheckEnabled: bool = setting(
         True, "Whether the quotas of what is not acknowledged are looked after."
     )

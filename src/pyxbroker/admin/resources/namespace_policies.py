@@ -1,0 +1,119 @@
+"""/admin/v2/namespaces/...: the policies of namespaces are told, set and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyxbroker.admin.endpoints import Endpoint
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Asked, Face, Row
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, namespace_of, read_json
+from pyxbroker.admin.resources.policies import (
+    NAMESPACE,
+    QUOTA_TYPE,
+    Fields,
+    asked_for,
+    endpoints,
+    get_at,
+    quota_type_of,
+    set_at,
+    whole_quota,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.policies.shapes import CLUSTER, Path
+
+NO_NAMESPACE = "Namespace does not exist"
+
+
+def _path(request: Request, path: Path) -> Path:
+    cluster = request.app.broker.config.clusterName
+    return tuple(cluster if name == CLUSTER else name for name in path)
+
+
+async def _namespace_fields(request: Request) -> Fields:
+    namespace = namespace_of(request)
+    await check_namespace(request, namespace, NO_NAMESPACE)
+    topics: Topics = request.app.broker.topics
+    return await topics.namespace_fields(namespace)
+
+
+async def _change_namespace(request: Request, change: Callable[[Fields], None]) -> Response:
+    namespace = namespace_of(request)
+    await check_namespace(request, namespace, NO_NAMESPACE)
+    await request.app.broker.topics.change_namespace(namespace, change)
+    return Response.empty()
+
+
+def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
+    async def get(request: Request) -> Response:
+        value = get_at(await _namespace_fields(request), _path(request, face.path))
+        if value is None:
+            value = row.always
+        return Response.empty() if value is None else Response.json(value)
+
+    async def put(request: Request) -> Response:
+        value = await asked_for(request, row, face)
+
+        def change(fields: Fields) -> None:
+            row.check(value, Asked(request.app.broker.config, fields, is_topic=False))
+            set_at(fields, _path(request, face.path), value)
+
+        return await _change_namespace(request, change)
+
+    async def remove(request: Request) -> Response:
+        empty: Any = [] if row.body is not None and row.body.names else None
+        return await _change_namespace(
+            request, lambda fields: set_at(fields, _path(request, face.path), empty)
+        )
+
+    return endpoints(row, face, NAMESPACE, (get, put, remove))
+
+
+async def _get_namespace_quotas(request: Request) -> Response:
+    found = (await _namespace_fields(request)).get("backlog_quota_map") or {}
+    return Response.json(found)
+
+
+async def _set_namespace_quota(request: Request) -> Response:
+    quota_type = quota_type_of(request.argument("backlogQuotaType"))
+    assert BACKLOG_QUOTA.body is not None
+    value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
+
+    def change(fields: Fields) -> None:
+        config = request.app.broker.config
+        BACKLOG_QUOTA.check(value, Asked(config, fields, False, quota_type))
+        set_at(fields, ("backlog_quota_map", quota_type), value)
+
+    return await _change_namespace(request, change)
+
+
+async def _remove_namespace_quota(request: Request) -> Response:
+    path = ("backlog_quota_map", quota_type_of(request.argument("backlogQuotaType")))
+    return await _change_namespace(request, lambda fields: set_at(fields, path, None))
+
+
+def _rows() -> list[Endpoint]:
+    """All rows of namespaces."""
+    rows = [
+        each
+        for row in ROWS
+        if row.namespace is not None
+        for each in _of_namespace(row, row.namespace)
+    ]
+    assert DELAYED_DELIVERY.namespace is not None and BACKLOG_QUOTA.namespace is not None
+    rows += _of_namespace(DELAYED_DELIVERY, DELAYED_DELIVERY.namespace)
+    quotas = (_get_namespace_quotas, _set_namespace_quota, _remove_namespace_quota)
+    rows += endpoints(
+        BACKLOG_QUOTA,
+        BACKLOG_QUOTA.namespace,
+        NAMESPACE,
+        quotas,
+        read_segment="backlogQuotaMap",
+        query=(QUOTA_TYPE,),
+    )
+    return rows
+
+
+ENDPOINTS = tuple(_rows())

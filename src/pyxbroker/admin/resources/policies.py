@@ -1,0 +1,159 @@
+"""What the policies of namespaces and of topics have in common in REST.
+
+Their endpoints are made of the rows of admin/policy_table.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_table import QUOTA_TYPES, Face, Row
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
+from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
+from pyxbroker.policies.shapes import Path
+
+NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/"
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/"
+BODY_BYTES_MAX = 16 << 10  # many times the largest value
+
+APPLIED = Query("applied", "What holds is told, whichever level says it.", False)
+IS_GLOBAL = Query("isGlobal", "Of the record that all clusters share.", False)
+QUOTA_TYPE = Query(
+    "backlogQuotaType", "Either destination_storage, which it is without, or message_age."
+)
+
+Fields = dict[str, Any]
+Handler = Callable[[Request], Awaitable[Any]]
+
+
+# --- records --------------------------------------------------------------------------------------
+
+
+def get_at(fields: Fields, path: Path) -> Any:
+    """What a record has at a path; None when it is nothing, or is not there."""
+    value: Any = fields
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def set_at(fields: Fields, path: Path, value: Any) -> None:
+    """Changes a record; None removes what is there."""
+    *parents, last = path
+    for name in parents:
+        found = fields.get(name)
+        if not isinstance(found, dict):
+            if value is None:
+                return
+            found = {}
+        # A record that is read is not changed itself.
+        fields[name] = fields = dict(found)
+    if value is None:
+        fields.pop(last, None)
+    else:
+        fields[last] = value
+
+
+async def asked_for(request: Request, row: Row, face: Face) -> Any:
+    """The value that a request brings. Raises HttpError 400."""
+    if row.body is None:
+        return True
+    if not face.query:
+        return row.body.read(await read_json(request))
+    text = request.argument(face.query) or ""
+    if not text.lstrip("-").isdecimal() or len(text) > 10:
+        raise HttpError(400, f"{face.query} must be a whole number, not {text[:100]!r}.")
+    return row.body.read(int(text))
+
+
+def quota_type_of(found: str | None) -> str:
+    """Which of the two quotas a request is about. Raises HttpError 400."""
+    if found is None:
+        return QUOTA_TYPES[0]
+    if found not in QUOTA_TYPES:
+        raise HttpError(400, f"{QUOTA_TYPE.name} must be one of {', '.join(QUOTA_TYPES)}.")
+    return found
+
+
+def whole_quota(value: Fields) -> Fields:
+    """A quota as a record has it: sizes under both names."""
+    if "policy" not in value:
+        raise HttpError(400, "The policy of a backlog quota cannot be null.")
+    size = value.get("limitSize", value.get("limit", 0))
+    return value | {"limit": size, "limitSize": size}
+
+
+# --- the rows -------------------------------------------------------------------------------------
+
+
+def endpoints(
+    row: Row,
+    face: Face,
+    prefix: str,
+    handlers: tuple[Handler, Handler, Handler],
+    *,
+    read_segment: str = "",
+    query: tuple[Query, ...] = (),
+) -> list[Endpoint]:
+    """To read, to set and to remove a policy at one level.
+
+    The handlers get names of their own: the OpenAPI document tells operations apart by them.
+    """
+    get, put, remove = handlers
+    for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
+        handler.__name__ = f"{verb}_{face.segment}"
+    is_topic = prefix == TOPIC
+    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
+    resource = topic_of if is_topic else namespace_name_of
+    read, write = (
+        Right(scope, f"{verb} {row.right}", (TENANT_ADMIN,)) for verb in ("READ", "WRITE")
+    )
+    what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
+    schema = {"type": "boolean"} if row.body is None else row.body.schema
+    of_records = (IS_GLOBAL,) if is_topic else ()
+    reads = (*((APPLIED,) if is_topic and row.applied is not None else ()), *of_records)
+    content = None
+    if row.body is not None and not face.query:
+        content = Content(
+            "The value.", {"application/json": schema}, required=True, bytes_max=BODY_BYTES_MAX
+        )
+    sets = (Query(face.query, "The value."),) if face.query else ()
+    rows = [
+        Endpoint(
+            "GET",
+            prefix + (read_segment or face.segment),
+            get,
+            read,
+            f"Tells {what}.",
+            Answer("The value; 204 when it is not set.", schema),
+            resource,
+            reads,
+        ),
+        Endpoint(
+            face.method,
+            prefix + face.segment,
+            put,
+            write,
+            f"Sets {what}.",
+            resource=resource,
+            query=(*sets, *query, *of_records),
+            content=content,
+        ),
+    ]
+    if face.removes:
+        rows.append(
+            Endpoint(
+                "DELETE",
+                prefix + face.segment,
+                remove,
+                write,
+                f"Does not say any more {what}.",
+                resource=resource,
+                query=(*query, *of_records),
+            )
+        )
+    return rows

@@ -1,0 +1,170 @@
+"""/admin/v2/{domain}/...: the policies of topics are told, set and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyxbroker.admin.endpoints import Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_table import (
+    BACKLOG_QUOTA,
+    DELAYED_DELIVERY,
+    DELAYED_DELIVERY_FIELDS,
+    ROWS,
+    Asked,
+    Face,
+    Row,
+)
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.policies import (
+    QUOTA_TYPE,
+    TOPIC,
+    Fields,
+    asked_for,
+    endpoints,
+    get_at,
+    quota_type_of,
+    set_at,
+    whole_quota,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.topics import Topics
+
+
+async def _topic(request: Request) -> TopicName:
+    """The topic of a request, which is there and may have policies. Raises HttpError."""
+    topics: Topics = request.app.broker.topics
+    if not topics.has_records:
+        raise HttpError(
+            405, "Topic level policies is disabled, to enable the topic level policy and retry."
+        )
+    name = topic_of(request)
+    if name.is_partitioned:
+        raise HttpError(412, "Not allowed to set/get topic policy for a partition")
+    await check_namespace(request, name.namespace)
+    if not (await topics.partitioned.read(name)).partitions and not await topics.exists(name):
+        raise HttpError(404, f"Topic {name} not found")
+    return name
+
+
+async def _topic_fields(request: Request, name: TopicName) -> Fields:
+    topics: Topics = request.app.broker.topics
+    await topics.policies(name)
+    return topics.records.fields(name, request.argument("isGlobal"))
+
+
+async def _change_topic(request: Request, change: Callable[[Fields], None]) -> Response:
+    name = await _topic(request)
+
+    def changed(fields: Fields) -> Fields:
+        change(fields)
+        return fields
+
+    await request.app.broker.topics.records.update(name, request.argument("isGlobal"), changed)
+    return Response.empty()
+
+
+def _of_topic(row: Row, face: Face) -> list[Endpoint]:
+    async def get(request: Request) -> Response:
+        name = await _topic(request)
+        if row.applied is not None and request.argument("applied"):
+            return Response.json(row.applied(await request.app.broker.topics.policies(name)))
+        value = get_at(await _topic_fields(request, name), face.path)
+        # What a topic has not set is not told as a default either.
+        return Response.empty() if value is None else Response.json(value)
+
+    async def put(request: Request) -> Response:
+        value = await asked_for(request, row, face)
+
+        def change(fields: Fields) -> None:
+            row.check(value, Asked(request.app.broker.config, fields, is_topic=True))
+            set_at(fields, face.path, value or None if value == [] else value)
+
+        return await _change_topic(request, change)
+
+    async def remove(request: Request) -> Response:
+        return await _change_topic(request, lambda fields: set_at(fields, face.path, None))
+
+    return endpoints(row, face, TOPIC, (get, put, remove))
+
+
+async def _get_topic_quotas(request: Request) -> Response:
+    name = await _topic(request)
+    if request.argument("applied"):
+        assert BACKLOG_QUOTA.applied is not None
+        return Response.json(BACKLOG_QUOTA.applied(await request.app.broker.topics.policies(name)))
+    return Response.json((await _topic_fields(request, name)).get("backLogQuotaMap", {}))
+
+
+async def _set_topic_quota(request: Request) -> Response:
+    quota_type = quota_type_of(request.argument("backlogQuotaType"))
+    assert BACKLOG_QUOTA.body is not None
+    value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
+
+    def change(fields: Fields) -> None:
+        config = request.app.broker.config
+        BACKLOG_QUOTA.check(value, Asked(config, fields, True, quota_type))
+        set_at(fields, ("backLogQuotaMap", quota_type), value)
+
+    return await _change_topic(request, change)
+
+
+async def _remove_topic_quota(request: Request) -> Response:
+    path = ("backLogQuotaMap", quota_type_of(request.argument("backlogQuotaType")))
+    return await _change_topic(request, lambda fields: set_at(fields, path, None))
+
+
+async def _get_topic_delay(request: Request) -> Response:
+    name = await _topic(request)
+    if request.argument("applied"):
+        assert DELAYED_DELIVERY.applied is not None
+        return Response.json(
+            DELAYED_DELIVERY.applied(await request.app.broker.topics.policies(name))
+        )
+    fields = await _topic_fields(request, name)
+    found = {part: fields.get(field) for part, field in DELAYED_DELIVERY_FIELDS.items()}
+    if found["active"] is None or found["tickTime"] is None:
+        return Response.empty()
+    found["maxDeliveryDelayInMillis"] = found["maxDeliveryDelayInMillis"] or 0
+    return Response.json(found)
+
+
+async def _set_topic_delay(request: Request) -> Response:
+    assert DELAYED_DELIVERY.body is not None
+    value = DELAYED_DELIVERY.body.read(await read_json(request))
+
+    def change(fields: Fields) -> None:
+        fields.update({field: value[part] for part, field in DELAYED_DELIVERY_FIELDS.items()})
+
+    return await _change_topic(request, change)
+
+
+async def _remove_topic_delay(request: Request) -> Response:
+    def change(fields: Fields) -> None:
+        for field in DELAYED_DELIVERY_FIELDS.values():
+            fields.pop(field, None)
+
+    return await _change_topic(request, change)
+
+
+def _rows() -> list[Endpoint]:
+    """All rows of topics."""
+    rows = [each for row in ROWS if row.topic is not None for each in _of_topic(row, row.topic)]
+    assert DELAYED_DELIVERY.topic is not None and BACKLOG_QUOTA.topic is not None
+    delays = (_get_topic_delay, _set_topic_delay, _remove_topic_delay)
+    rows += endpoints(DELAYED_DELIVERY, DELAYED_DELIVERY.topic, TOPIC, delays)
+    quotas = (_get_topic_quotas, _set_topic_quota, _remove_topic_quota)
+    rows += endpoints(
+        BACKLOG_QUOTA,
+        BACKLOG_QUOTA.topic,
+        TOPIC,
+        quotas,
+        read_segment="backlogQuotaMap",
+        query=(QUOTA_TYPE,),
+    )
+    return rows
+
+
+ENDPOINTS = tuple(_rows())

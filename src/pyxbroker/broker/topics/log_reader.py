@@ -1,0 +1,52 @@
+"""Reads a topic's log from a position on, for what the broker itself keeps in a topic."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+from pyxbroker.base.log import get_logger
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.patience import Patience
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+log = get_logger("pyxbroker.topic")
+
+ENTRIES_PER_READ = 100
+BYTES_PER_READ = 1 << 20
+
+
+async def read_log(
+    managed_ledger: ManagedLedger, start: Position, what: str
+) -> AsyncIterator[tuple[Position, bytes]]:
+    """The entries that are there from a position on, each with its own.
+
+    What is lost is passed over, with one line in the log for all of it. Raises LedgerError when an
+    entry cannot be read now.
+    """
+    patience = Patience(f"reading {what} of {managed_ledger.name}")
+    lost: list[Position] = []
+    position = start
+    while (wanted := managed_ledger.normalize(position)) is not None:
+        batch = managed_ledger.read_cached(wanted, ENTRIES_PER_READ, BYTES_PER_READ)
+        if batch is None:
+            read = partial(managed_ledger.read_some, wanted, ENTRIES_PER_READ, BYTES_PER_READ)
+            try:
+                batch = await patience.ask(read)
+            except (EntryDamaged, NoSuchEntry):
+                lost.append(wanted)
+                position = Position(wanted.ledger_id, wanted.entry_id + 1)
+                continue
+        for index in range(len(batch)):
+            yield Position(batch.ledger_id, batch.entry_id(index)), batch.data(index)
+        position = Position(batch.ledger_id, batch.entry_id(len(batch) - 1) + 1)
+    if lost:
+        log.error(
+            "entries cannot be read",
+            topic=managed_ledger.name,
+            sought=what,
+            entries=len(lost),
+            first=lost[0],
+            last=lost[-1],
+        )

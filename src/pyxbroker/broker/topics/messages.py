@@ -1,0 +1,52 @@
+"""Messages that the broker itself writes and reads: one in an entry, neither packed nor encrypted.
+
+The layout of an entry is that of frames.pxd.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker._native import crc32c
+
+CHECKSUM_MAGIC = b"\x0e\x01"
+BROKER_METADATA_MAGIC = b"\x0e\x02"
+
+
+def write_message(metadata: Any, payload: bytes) -> bytes:
+    """An entry of one message, with its MessageMetadata."""
+    head = metadata.SerializeToString()
+    body = len(head).to_bytes(4, "big") + head + payload
+    return CHECKSUM_MAGIC + crc32c(body).to_bytes(4, "big") + body
+
+
+def read_message(entry: bytes) -> tuple[Any, bytes]:
+    """The metadata and payload of the message in an entry.
+
+    Raises ValueError when it is not one plain message.
+    """
+    from google.protobuf.message import DecodeError
+
+    from pyxbroker.proto import PulsarApi as pb
+
+    at = 0
+    if entry[:2] == BROKER_METADATA_MAGIC:
+        at = 6 + int.from_bytes(entry[2:6], "big")
+    if entry[at : at + 2] == CHECKSUM_MAGIC:
+        at += 6
+    size = int.from_bytes(entry[at : at + 4], "big")
+    at += 4
+    if at + size > len(entry):
+        raise ValueError(f"metadata of {size} bytes in an entry of {len(entry)} bytes")
+    metadata = pb.MessageMetadata()
+    try:
+        metadata.ParseFromString(entry[at : at + size])
+    except DecodeError as error:
+        raise ValueError(f"its metadata cannot be read: {error}") from error
+    if (
+        metadata.HasField("num_messages_in_batch")
+        or metadata.compression
+        or (metadata.encryption_keys)
+    ):
+        raise ValueError("it is a batch, compressed or encrypted")
+    return metadata, entry[at + size :]

@@ -1,0 +1,262 @@
+"""The policies that topics set for themselves: their records in `__change_events`.
+
+A namespace's records are read when the first of its topics is opened, and from then on followed:
+what is written to that topic, by us or by whoever produces to it, is read back and in force. What
+cannot be read is passed over and told in the log; Apache Pulsar opens no topic of the namespace
+then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import (
+    NamespaceNotFound,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
+from pyxbroker.broker.topics.log_reader import read_log
+from pyxbroker.broker.topics.messages import read_message, write_message
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.entry import EntryRun, Position
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.policies.change_events import (
+    TopicRecord,
+    decode,
+    encode,
+    key_of,
+    record_of_key,
+)
+from pyxbroker.policies.namespaces import NamespacePolicies
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topics import Topics
+
+log = get_logger("pyxbroker.policies")
+
+SLICE_S = 0.002  # of taking records in, then it yields
+FIRST = Position(-1, -1)
+
+Change = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+class _Events:
+    """One topic of change events: a partition of it, where it is partitioned."""
+
+    def __init__(self, name: TopicName) -> None:
+        self.name = name
+        self.position = FIRST  # of the entry that is read next
+        self.reading = asyncio.Lock()
+        self.topic: PersistentTopic | None = None
+
+
+class _Namespace:
+    """What is known of a namespace's records."""
+
+    def __init__(self) -> None:
+        self.events: dict[TopicName, _Events] = {}
+        self.is_loaded = False
+        self.changing = asyncio.Lock()
+
+
+class TopicPolicies:
+    """The records of topics, for those namespaces that have open topics."""
+
+    def __init__(self, cluster: str, topics: Topics, policies: NamespacePolicies) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._policies = policies
+        self._namespaces: dict[str, _Namespace] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def is_loaded(self, name: TopicName) -> bool:
+        """Whether all that a topic says is known; what system topics say is not asked for."""
+        namespace = self._namespaces.get(name.namespace)
+        return (namespace is not None and namespace.is_loaded) or name.is_system
+
+    async def load(self, name: NamespaceName) -> None:
+        """Reads what the topics of a namespace say, unless that is done.
+
+        Raises ServiceNotReady when it cannot be read now.
+        """
+        namespace = self._namespaces.setdefault(str(name), _Namespace())
+        async with namespace.changing:
+            if namespace.is_loaded:
+                return
+            try:
+                for each in await self._event_topics(name):
+                    try:
+                        await self._open(namespace, each, create=False)
+                    except NamespaceNotFound:
+                        # It may stay after all, and then with what its topics say.
+                        raise
+                    except TopicNotFound:
+                        continue
+            except (PulsarError, LedgerError) as error:
+                log.error("the policies of topics cannot be read now", namespace=name, error=error)
+                raise ServiceNotReady(
+                    f"The policies of the topics of namespace {name} cannot be read now."
+                ) from error
+            namespace.is_loaded = True
+
+    def fields(self, name: TopicName, is_global: bool) -> dict[str, Any]:
+        """What one of the two records of a topic says; the namespace is loaded."""
+        return self._policies.fields(name, is_global)
+
+    async def update(self, name: TopicName, is_global: bool, change: Change) -> None:
+        """Writes what a change makes of one of a topic's records, and waits until it is in force.
+
+        Raises PulsarError, ManagedLedgerError.
+        """
+        if name.is_partitioned or name.is_system:
+            raise NotAllowed(f"Topic {name} has no policies of its own.")
+        await self.load(name.namespace_name)
+        namespace = self._namespaces[name.namespace]
+        async with namespace.changing:
+            before = self._policies.fields(name, is_global)
+            fields = change(dict(before))
+            if fields == before:
+                return
+            value = encode(TopicRecord(name, is_global, fields), self._cluster)
+            await self._write(namespace, name, is_global, value)
+
+    async def forget(self, name: TopicName) -> None:
+        """A topic is deleted, and what it says with it. Raises as update does."""
+        if name.is_system or name.is_partitioned:
+            return
+        await self.load(name.namespace_name)
+        namespace = self._namespaces[name.namespace]
+        async with namespace.changing:
+            for is_global in (False, True):
+                if self._policies.fields(name, is_global):
+                    await self._write(namespace, name, is_global, None)
+
+    def on_opened(self, topic: PersistentTopic) -> None:
+        """A topic of change events is served, perhaps again: it is followed."""
+        namespace = self._namespaces.setdefault(topic.name.namespace, _Namespace())
+        events = namespace.events.setdefault(topic.name, _Events(topic.name))
+        events.topic = topic
+        topic.set_confirm_listeners([_Listener(lambda: self._follow(events))])
+        if namespace.is_loaded:
+            self._follow(events)
+
+    def on_deleted(self, name: TopicName) -> None:
+        """A topic of change events is gone with all that it said."""
+        namespace = self._namespaces.get(name.namespace)
+        if namespace is not None:
+            namespace.events.pop(name, None)
+            self._policies.forget_topics(name.namespace)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def _write(
+        self, namespace: _Namespace, name: TopicName, is_global: bool, value: bytes | None
+    ) -> None:
+        from pyxbroker.proto import PulsarApi as pb
+
+        key = key_of(name, is_global)
+        names = await self._event_topics(name.namespace_name)
+        target = names[_java_hash(key) % len(names)]
+        events = await self._open(namespace, target, create=True)
+        metadata = pb.MessageMetadata(
+            producer_name=f"{self._cluster}-policies",
+            sequence_id=0,
+            publish_time=int(time.time() * 1000),
+            partition_key=key,
+        )
+        if value is None:
+            metadata.null_value = True
+        if not is_global:
+            metadata.replicate_to.append(self._cluster)
+        assert events.topic is not None
+        await events.topic.append_message(write_message(metadata, value or b""))
+        await self._catch_up(events)
+
+    async def _event_topics(self, name: NamespaceName) -> list[TopicName]:
+        """The topic of a namespace's events, or its partitions."""
+        whole = TopicName.get(f"persistent://{name}/{CHANGE_EVENTS}")
+        count = (await self._topics.partitioned.read(whole)).partitions
+        return [whole.partition(index) for index in range(count)] if count else [whole]
+
+    async def _open(self, namespace: _Namespace, name: TopicName, create: bool) -> _Events:
+        topic = await (self._topics.make(name) if create else self._topics.get(name, create=False))
+        assert isinstance(topic, PersistentTopic)
+        events = namespace.events[name]
+        assert events.topic is topic
+        await self._catch_up(events)
+        return events
+
+    # --- reading ------------------------------------------------------------------------------
+
+    def _follow(self, events: _Events) -> None:
+        task = asyncio.ensure_future(self._keep_up(events))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _keep_up(self, events: _Events) -> None:
+        try:
+            await self._catch_up(events)
+        except LedgerError as error:
+            # The next event, or the next opening, reads on from there.
+            log.error("the policies of topics cannot be read now", topic=events.name, error=error)
+        except Exception as error:
+            log.failure("policies of topics were not taken over", error, topic=events.name)
+
+    async def _catch_up(self, events: _Events) -> None:
+        """Takes in what was added since it was read last. Raises LedgerError."""
+        slices = Slices(SLICE_S)
+        async with events.reading:
+            topic = events.topic
+            if topic is None:
+                return
+            entries = read_log(topic.managed_ledger, events.position, "policies of topics")
+            async for position, entry in entries:
+                self._take(events.name, position, entry)
+                events.position = Position(position.ledger_id, position.entry_id + 1)
+                await slices.pause()
+
+    def _take(self, name: TopicName, position: Position, entry: bytes) -> None:
+        try:
+            metadata, payload = read_message(entry)
+            if metadata.HasField("marker_type"):
+                return
+            topic, is_global = record_of_key(metadata.partition_key)
+            record = None if metadata.null_value or not payload else decode(payload)
+        except (ValueError, PulsarError) as error:
+            log.error("an event cannot be read", topic=name, position=position, error=error)
+            return
+        if topic.namespace != name.namespace:
+            log.error("an event is about another namespace", topic=name, position=position)
+            return
+        self._policies.set_record(topic, is_global, None if record is None else record.fields)
+
+
+class _Listener:
+    """Told of what is durable in a topic of change events."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+
+    def on_confirmed(self, run: EntryRun, first: Position) -> None:
+        self._wake()
+
+
+def _java_hash(key: str) -> int:
+    """Java's hash of a text without its sign: by it Pulsar's clients choose a partition."""
+    value = 0
+    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
+        value = (31 * value + unit) & 0xFFFFFFFF
+    return value & 0x7FFFFFFF

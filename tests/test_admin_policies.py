@@ -1,0 +1,461 @@
+"""REST of policies of namespaces and topics: set, told, applied and removed, in Pulsar's words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import until
+from pyxbroker.admin.policy_table import (
+    BACKLOG_QUOTA,
+    DELAYED_DELIVERY,
+    QUOTA_TYPES,
+    ROWS,
+    Body,
+    Field,
+    Row,
+)
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.metadata import paths
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.table import TABLE, of_broker
+from pyxbroker.policies.values import BacklogQuota, Policies
+from pyxbroker.settings.config import Config
+from test_admin_topics import DONE, Rest, run
+
+NS = "/admin/v2/namespaces/public/default"
+TOPIC = "/admin/v2/persistent/public/default/t"
+NP = "/admin/v2/non-persistent/public/default/t"
+NAME = TopicName.get("persistent://public/default/t")
+SECONDS_MAX = 1.0
+EMPTY = (204, None)
+
+# What is set for a row where a number that its type allows would be refused.
+VALUES: dict[str, Any] = {
+    "retention": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20},
+    "persistence": {
+        "bookkeeperEnsemble": 1,
+        "bookkeeperWriteQuorum": 1,
+        "bookkeeperAckQuorum": 1,
+        "managedLedgerMaxMarkDeleteRate": 2.5,
+    },
+    "inactiveTopicPolicies": {
+        "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+        "maxInactiveDurationSeconds": 99,
+        "deleteWhileInactive": True,
+    },
+    "autoTopicCreation": {
+        "allowAutoTopicCreation": True,
+        "topicType": "partitioned",
+        "defaultNumPartitions": 3,
+    },
+    "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
+    "subscriptionTypesEnabled": ["Shared", "Exclusive"],
+    "encryptionRequired": True,
+    "delayedDelivery": {"tickTime": 500, "active": True, "maxDeliveryDelayInMillis": 60_000},
+}
+
+
+def value_of(row: Row, segment: str) -> Any:
+    if row.body is None:
+        return True
+    if segment in VALUES:
+        return VALUES[segment]
+    if row.body.value is not None:
+        return 7
+    kinds = {"integer": 7, "boolean": False}
+    return {name: kinds[field.kind] for name, field in row.body.fields.items()}
+
+
+def rows(level: str) -> Any:
+    """Each row that has a face at a level; delayed delivery is one at both."""
+    found = [row for row in (*ROWS, DELAYED_DELIVERY) if getattr(row, level) is not None]
+    return pytest.mark.parametrize("row", found, ids=[getattr(row, level).segment for row in found])
+
+
+async def put(rest: Rest, method: str, path: str, row: Row, value: Any, query: str = "") -> Any:
+    face = row.topic if path.startswith((TOPIC, NP)) else row.namespace
+    assert face is not None
+    if face.query:
+        return await rest(method, f"{path}?{face.query}={value}{query and '&' + query}")
+    body = json.dumps(value) if row.body is not None else ""
+    return await rest(method, f"{path}?{query}", body)
+
+
+# --- of namespaces --------------------------------------------------------------------------------
+
+
+@rows("namespace")
+def test_a_policy_of_a_namespace_is_set_told_and_removed(row: Row, tmp_path: Path) -> None:
+    face = row.namespace
+    assert face is not None
+    path = f"{NS}/{face.segment}"
+    value = value_of(row, face.segment)
+
+    async def scenario(rest: Rest) -> None:
+        unset = await rest("GET", path)
+        assert unset in (EMPTY, (200, row.always))
+        assert await put(rest, face.method, path, row, value) == DONE
+        assert await rest("GET", path) == (200, value)
+        record = await rest.broker.topics.namespace_fields("public/default")
+        told, refusals = resolve(
+            [Record(Level.NAMESPACE, "n", record)], of_broker(Config()), Policies(), "standalone"
+        )
+        assert refusals == [], "what REST takes is what the table of policies reads"
+        if face.segment != "replicatorDispatchRate":
+            assert told != of_broker(Config()), "and it makes a difference"
+        if face.removes:
+            assert await rest("DELETE", path) == DONE
+            empty = [] if row.body is not None and row.body.names else None
+            assert await rest("GET", path) == ((200, []) if empty == [] else unset)
+        missing = path.replace("default", "none")
+        answer = (404, {"reason": "Namespace does not exist"})
+        assert await rest("GET", missing) == answer
+        assert await put(rest, face.method, missing, row, value) == answer
+
+    run(tmp_path, scenario)
+
+
+def test_what_a_record_says_besides_is_kept(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        record = {
+            "publishMaxMessageRate": {"elsewhere": {"x": 1}},
+            "unknown": [1],
+            "deleted": False,
+        }
+        path = paths.namespace_policies("public/default")
+        await rest.broker.node.store.put(path, json.dumps(record).encode())
+        rate = {"publishThrottlingRateInMsg": 5, "publishThrottlingRateInByte": -1}
+        assert await rest("POST", f"{NS}/publishRate", json.dumps(rate)) == DONE
+        found = await rest.broker.node.store.get(path)
+        assert found is not None
+        rates = {"elsewhere": {"x": 1}, "standalone": rate}
+        assert json.loads(found.value) == record | {"publishMaxMessageRate": rates}
+        assert await rest("DELETE", f"{NS}/publishRate") == DONE
+        found = await rest.broker.node.store.get(path)
+        assert found is not None and json.loads(found.value) == record
+
+    run(tmp_path, scenario)
+
+
+def test_quotas_of_a_namespace_are_in_one_map(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("GET", f"{NS}/backlogQuotaMap") == (200, {})
+        size = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
+        assert await rest("POST", f"{NS}/backlogQuota", json.dumps(size)) == DONE
+        age = {"limitTime": 77, "policy": "consumer_backlog_eviction"}
+        query = "?backlogQuotaType=message_age"
+        assert await rest("POST", f"{NS}/backlogQuota{query}", json.dumps(age)) == DONE
+        both = {
+            "destination_storage": size | {"limit": 1000},
+            "message_age": age | {"limit": 0, "limitSize": 0},
+        }
+        assert await rest("GET", f"{NS}/backlogQuotaMap") == (200, both)
+        policies = await rest.broker.topics.policies(NAME)
+        assert policies.backlog_size == BacklogQuota(1000, "producer_exception")
+        assert policies.backlog_age == BacklogQuota(77, "consumer_backlog_eviction")
+        assert await rest("DELETE", f"{NS}/backlogQuota") == DONE
+        assert await rest("GET", f"{NS}/backlogQuotaMap") == (
+            200,
+            {"message_age": both["message_age"]},
+        )
+        assert (await rest("POST", f"{NS}/backlogQuota?backlogQuotaType=x", "{}"))[0] == 400
+
+    run(tmp_path, scenario)
+
+
+# --- of topics ------------------------------------------------------------------------------------
+
+
+@rows("topic")
+@pytest.mark.parametrize("path", [TOPIC, NP], ids=["persistent", "non-persistent"])
+def test_a_policy_of_a_topic_is_set_told_applied_and_removed(
+    row: Row, path: str, tmp_path: Path
+) -> None:
+    face = row.topic
+    assert face is not None
+    value = value_of(row, face.segment)
+    method = face.method
+
+    async def scenario(rest: Rest) -> None:
+        domain, _, rest_of_name = path.removeprefix("/admin/v2/").partition("/")
+        name = TopicName.get(f"{domain}://{rest_of_name}")
+        topic = await rest.broker.topics.get(name, create=True)
+        at = f"{path}/{face.segment}"
+        before = topic.policies
+        # A topic that is not kept waits for nobody's acknowledgement.
+        differs = face.segment != "replicatorDispatchRate" and not (
+            path == NP and "Unacked" in face.segment
+        )
+        applied_before = await rest("GET", at + "?applied=true")
+        assert await rest("GET", at) == EMPTY
+        assert await put(rest, method, at, row, value) == DONE
+        assert await rest("GET", at) == (200, value)
+        assert await rest("GET", at + "?isGlobal=true") == EMPTY
+        if differs:
+            await until(lambda: topic.policies != before, SECONDS_MAX)
+        if row.applied is not None:
+            assert await rest("GET", at + "?applied=true") == (200, value)
+            assert applied_before[0] == 200
+        assert await rest("DELETE", at) == DONE
+        assert await rest("GET", at) == EMPTY
+        await until(lambda: topic.policies == before, SECONDS_MAX)
+        # The record that all clusters share is another one, and is asked second.
+        assert await put(rest, method, at, row, value, "isGlobal=true") == DONE
+        assert await rest("GET", at) == EMPTY
+        assert await rest("GET", at + "?isGlobal=true") == (200, value)
+        if row.applied is not None:
+            assert await rest("GET", at + "?applied=true") == (200, value)
+
+    run(tmp_path, scenario)
+
+
+def test_quotas_of_a_topic(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        none = {"limit": -1, "limitSize": -1, "limitTime": -1, "policy": "producer_request_hold"}
+        applied = f"{TOPIC}/backlogQuotaMap?applied=true"
+        assert await rest("GET", applied) == (200, dict.fromkeys(QUOTA_TYPES, none))
+        quota = {"limit": 1000, "policy": "producer_exception"}
+        assert await rest("POST", f"{TOPIC}/backlogQuota", json.dumps(quota)) == DONE
+        whole = quota | {"limitSize": 1000, "limitTime": -1}
+        assert await rest("GET", applied) == (
+            200,
+            {"destination_storage": whole, "message_age": none},
+        )
+        own = (200, {"destination_storage": whole})
+        assert await rest("GET", f"{TOPIC}/backlogQuotaMap") == own
+        assert await rest("DELETE", f"{TOPIC}/backlogQuota") == DONE
+        assert await rest("GET", f"{TOPIC}/backlogQuotaMap") == (200, {})
+
+    run(tmp_path, scenario)
+
+
+def test_policies_of_topics_are_of_those_that_are_there(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        missing = (404, {"reason": f"Topic {NAME} not found"})
+        assert await rest("GET", f"{TOPIC}/maxProducers") == missing
+        assert await rest("POST", f"{TOPIC}/maxProducers", "1") == missing
+        assert await rest("PUT", f"{TOPIC}/partitions", "2") == DONE
+        assert await rest("POST", f"{TOPIC}/maxProducers", "1") == DONE
+        partition = (412, {"reason": "Not allowed to set/get topic policy for a partition"})
+        assert await rest("POST", f"{TOPIC}-partition-0/maxProducers", "1") == partition
+        nowhere = TOPIC.replace("default", "none")
+        assert await rest("GET", f"{nowhere}/maxProducers") == (
+            404,
+            {"reason": "Namespace not found"},
+        )
+
+    run(tmp_path, scenario)
+
+
+def test_policies_of_topics_may_be_switched_off(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        text = "Topic level policies is disabled, to enable the topic level policy and retry."
+        for method, body in (("GET", ""), ("POST", "1"), ("DELETE", "")):
+            assert await rest(method, f"{TOPIC}/maxProducers", body) == (405, {"reason": text})
+
+    run(tmp_path, scenario, topicLevelPoliciesEnabled=False)
+
+
+# --- values that cannot be ------------------------------------------------------------------------
+
+
+RETENTION_0 = (
+    "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one of the"
+    " limits has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To"
+    " disable retention both limits must be set to 0."
+)
+AUTO = "Invalid configuration for autoTopicCreationOverride. the detail is "
+
+
+def persistence(ensemble: int, write: int, ack: int) -> dict[str, Any]:
+    return {
+        "bookkeeperEnsemble": ensemble,
+        "bookkeeperWriteQuorum": write,
+        "bookkeeperAckQuorum": ack,
+        "managedLedgerMaxMarkDeleteRate": 1.0,
+    }
+
+
+def retention(minutes: int, megabytes: int) -> dict[str, int]:
+    return {"retentionTimeInMinutes": minutes, "retentionSizeInMB": megabytes}
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "status", "text"),
+    [
+        (f"{NS}/messageTTL", -1, 412, "Invalid value for message TTL, message TTL must >= 0"),
+        (f"{NS}/maxProducersPerTopic", -1, 412, "maxProducersPerTopic must be 0 or more"),
+        (f"{NS}/maxTopicsPerNamespace", -5, 412, "maxTopicsPerNamespace must be 0 or more"),
+        (f"{NS}/maxProducersPerTopic", "1", 400, "The value must be an integer, not '1'."),
+        (f"{NS}/maxProducersPerTopic", True, 400, "The value must be an integer, not True."),
+        (f"{NS}/maxProducersPerTopic", 1.5, 400, "The value must be an integer, not 1.5."),
+        (
+            f"{NS}/maxProducersPerTopic",
+            1 << 31,
+            400,
+            "The value must be an integer, not 2147483648.",
+        ),
+        (f"{NS}/maxProducersPerTopic", None, 400, "The request entity cannot be empty."),
+        (f"{NS}/retention", retention(0, 5), 400, RETENTION_0),
+        (f"{NS}/retention", retention(5, 0), 400, RETENTION_0),
+        (
+            f"{NS}/retention",
+            retention(-2, 5),
+            400,
+            "Invalid retention policy: time limit must be >= -1",
+        ),
+        (
+            f"{NS}/retention",
+            retention(5, -2),
+            400,
+            "Invalid retention policy: size limit must be >= -1",
+        ),
+        (f"{NS}/retention", [], 400, "The body must be a JSON object, not []."),
+        (
+            f"{NS}/persistence",
+            persistence(6, 1, 1),
+            400,
+            "Bookkeeper-Ensemble must be <= 5 and > 0.",
+        ),
+        (
+            f"{NS}/persistence",
+            persistence(1, 0, 1),
+            400,
+            "Bookkeeper-WriteQuorum must be <= 5 and > 0.",
+        ),
+        (
+            f"{NS}/persistence",
+            persistence(1, 2, 1),
+            400,
+            "Bookkeeper Ensemble (1) >= WriteQuorum (2) >= AckQuorum (1)",
+        ),
+        (
+            f"{NS}/autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": "x"},
+            412,
+            AUTO + "Unknown topic type [x]",
+        ),
+        (
+            f"{NS}/autoTopicCreation",
+            {"allowAutoTopicCreation": True, "topicType": "partitioned"},
+            412,
+            AUTO + "[defaultNumPartitions] cannot be null when the type is partitioned.",
+        ),
+        (
+            f"{NS}/subscriptionTypesEnabled",
+            ["Shared", "Other"],
+            400,
+            "A name must be one of Exclusive, Shared, Failover, Key_Shared, not 'Other'.",
+        ),
+        (f"{TOPIC}/maxProducers", -1, 412, "maxProducers must be 0 or more"),
+        (f"{TOPIC}/maxUnackedMessagesOnConsumer", -1, 412, "maxUnackedNum must be 0 or more"),
+        (
+            f"{TOPIC}/maxConsumersPerSubscription",
+            -1,
+            412,
+            "Invalid value for maxConsumersPerSubscription",
+        ),
+        (
+            f"{TOPIC}/maxMessageSize",
+            1 << 30,
+            412,
+            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than"
+            " that in the broker-level",
+        ),
+        (f"{TOPIC}/messageTTL?messageTTL=-1", None, 412, "Invalid value for message TTL"),
+        (
+            f"{TOPIC}/messageTTL?messageTTL=x",
+            None,
+            400,
+            "messageTTL must be a whole number, not 'x'.",
+        ),
+        (f"{TOPIC}/messageTTL", None, 400, "messageTTL must be a whole number, not ''."),
+        (f"{TOPIC}/backlogQuota", {}, 400, "The policy of a backlog quota cannot be null."),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
+    target: str, body: Any, status: int, text: str, tmp_path: Path
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        path = paths.namespace_policies("public/default")
+        before = await rest.broker.node.store.get(path)
+        sent = "" if "?" in target else json.dumps(body) if body is not None else "null"
+        if target.endswith("/messageTTL") and target.startswith(TOPIC):
+            sent = ""
+        assert await rest("POST", target, sent) == (status, {"reason": text})
+        assert await rest.broker.node.store.get(path) == before
+        assert rest.broker.topics.records.fields(NAME, False) == {}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("base", "what"), [(NS, "namespace"), (TOPIC, "topic")], ids=["namespace", "topic"]
+)
+def test_a_quota_and_a_retention_that_conflict_are_refused(
+    base: str, what: str, tmp_path: Path
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        retry = "Please increase retention quota and retry"
+        quota = {"limitSize": 2 << 20, "policy": "producer_exception"}
+        assert await rest("POST", f"{base}/retention", json.dumps(retention(10, 2))) == DONE
+        assert await rest("POST", f"{base}/backlogQuota", json.dumps(quota)) == (
+            412,
+            {"reason": f"Backlog Quota exceeds configured retention quota for {what}. {retry}"},
+        )
+        smaller = quota | {"limitSize": (2 << 20) - 1}
+        assert await rest("POST", f"{base}/backlogQuota", json.dumps(smaller)) == DONE
+        too_small = await rest("POST", f"{base}/retention", json.dumps(retention(10, 1)))
+        assert too_small[0] == 412
+        assert f"must exceed configured backlog quota for {what}" in too_small[1]["reason"]
+        age = {"limitTime": 600, "policy": "producer_exception"}
+        query = "?backlogQuotaType=message_age"
+        assert (await rest("POST", f"{base}/backlogQuota{query}", json.dumps(age)))[0] == 412
+
+    run(tmp_path, scenario)
+
+
+def test_changes_of_a_namespace_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        segments = ("maxProducersPerTopic", "maxConsumersPerTopic", "maxSubscriptionsPerTopic")
+        answers = await asyncio.gather(*(rest("POST", f"{NS}/{each}", "3") for each in segments))
+        assert answers == [DONE] * 3
+        for each in segments:
+            assert await rest("GET", f"{NS}/{each}") == (200, 3)
+
+    run(tmp_path, scenario)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_each_place_of_a_policy_is_set_by_a_row() -> None:
+    """What the other table reads, REST can set."""
+    faces = [
+        (level, face.path)
+        for row in (*ROWS, BACKLOG_QUOTA)
+        for level, face in ((Level.NAMESPACE, row.namespace), (Level.TOPIC, row.topic))
+        if face is not None
+    ]
+    delays = {"delayed_delivery", "delay_tick_ms", "delay_max_ms"}
+    for policy in TABLE:
+        for level, places in policy.paths.items():
+            # The other place of a dispatch rate is an older name: it is read only.
+            assert policy.name in delays or any(
+                (level, place) in faces or (level, place[:1]) in faces for place in places
+            ), policy.name
+
+
+def test_numbers_are_read_as_json_has_them() -> None:
+    assert Body(Field("number")).read(3) == 3.0
+    assert Body(fields={"a": Field("integer", 5)}).read({"b": 1}) == {"a": 5}
