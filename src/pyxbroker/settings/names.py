@@ -22,15 +22,17 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles
-    dispatcherMinReadBatchSize flushInterval
+    backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds
+    brokerDeduplicationEnabled brokerPublisherThrottlingMaxByteRate
+    brokerPublisherThrottlingMaxMessageRate defaultNumberOfNamespaceBundles
+    dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingOnNonBacklogConsumerEnabled
+    dispatchThrottlingRateInByte dispatchThrottlingRateInMsg
+    dispatcherMinReadBatchSize flushInterval isDelayedDeliveryDeliverAtTimeStrict
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxTopicsPerNamespace
-    messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
+    messageExpiryCheckIntervalInMinutes preciseTimeBasedBacklogQuotaCheck
     subscriptionExpiryCheckIntervalInMinutes
-    ttlDurationDefaultInSeconds
     """.split()
 )
 
@@ -49,8 +51,8 @@ WITHOUT_EFFECT = frozenset(
     dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
     dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
     dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
-    dbStorage_rocksDB_writeBufferSizeMB delayedDeliveryTickTimeMillis
-    delayedDeliveryTrackerFactoryClassName isDelayedDeliveryDeliverAtTimeStrict
+    dbStorage_rocksDB_writeBufferSizeMB
+    delayedDeliveryTrackerFactoryClassName
     diskUsageWarnThreshold journalMaxGroupWaitMSec
     journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
