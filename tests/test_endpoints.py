@@ -40,12 +40,12 @@ EACH = pytest.mark.parametrize(
 )
 VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
-    "subName": "s",
+    **{"subName": "s", "numMessages": "5", "seconds": "60"},
 }
 
 
 def path_of(endpoint: Endpoint, **values: str) -> str:
-    return endpoint.path.format(**(VALUES | values))
+    return re.sub(r":\w+}", "}", endpoint.path).format(**(VALUES | values))
 
 
 def asked(method: str, path: str, body: Body | None = None, **more: Any) -> Response:

@@ -121,6 +121,72 @@ async def retention(broker: Broker, client: Client, topic: Topic) -> None:
     await until(lambda: len(topic.managed_ledger.ledgers) == 1, SECONDS_MAX)
 
 
+async def message_ttl_s(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(3))  # in 1970
+    await broker.topics.upkeep.expire_messages()
+    assert topic.subscriptions["s"].backlog == 3
+    await change(broker, {"message_ttl_in_seconds": 60})
+    # Nobody asks for it: what is older expires at once.
+    await until(lambda: topic.subscriptions["s"].backlog == 0, SECONDS_MAX)
+    await change(broker, {"message_ttl_in_seconds": 0})
+    await in_force(topic, "message_ttl_s", 0)
+    await broker.publish(*data_of(3))
+    await broker.topics.upkeep.expire_messages()
+    assert topic.subscriptions["s"].backlog == 3
+
+
+async def subscription_expiry_s(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe()
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+    topic.subscriptions["s"].cursor.last_active_ms -= 100_000
+    await change(broker, {"subscription_expiration_time_minutes": 2})
+    await in_force(topic, "subscription_expiry_s", 120)
+    await broker.topics.upkeep.expire_subscriptions()
+    assert "s" in topic.subscriptions
+    await change(broker, {"subscription_expiration_time_minutes": 1})
+    await in_force(topic, "subscription_expiry_s", 60)
+    await broker.topics.upkeep.expire_subscriptions()
+    assert "s" not in topic.subscriptions
+
+
+async def backlog_size(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(100))
+    quota = {"limitSize": 1000, "policy": "producer_exception"}
+    await change(broker, {"backlog_quota_map": {"destination_storage": quota}})
+    await in_force(topic, "backlog_size", BacklogQuota(1000, "producer_exception"))
+    refused = await client.produce(1)
+    assert refused.error == pb.ProducerBlockedQuotaExceededException
+    quota["policy"] = "consumer_backlog_eviction"
+    await change(broker, {"backlog_quota_map": {"destination_storage": quota}})
+    await in_force(topic, "backlog_size", BacklogQuota(1000, "consumer_backlog_eviction"))
+    await broker.topics.upkeep.check_quotas()
+    assert 0 < topic.subscriptions["s"].backlog < 30
+    assert (await client.produce(2)).producer_name
+
+
+async def backlog_age(broker: Broker, client: Client, topic: Topic) -> None:
+    assert isinstance(topic, PersistentTopic)
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(3))
+    topic.managed_ledger.roll_over()
+    await topic.managed_ledger.finish_tasks()
+    now = topic.wall_clock()
+    topic.wall_clock = lambda: now + 100
+    assert (await client.produce(1)).producer_name
+    quota = {"limitTime": 60, "policy": "producer_request_hold"}
+    await change(broker, {"backlog_quota_map": {"message_age": quota}})
+    await in_force(topic, "backlog_age", BacklogQuota(60, "producer_request_hold"))
+    refused = await client.produce(2)
+    assert refused.error == pb.ProducerBlockedQuotaExceededError
+    await broker.topics.upkeep.check_quotas()
+    assert (await client.receive("close_producer")).producer_id == 1
+    await change(broker, {})
+    await in_force(topic, "backlog_age", BacklogQuota(-1))
+    assert (await client.produce(3)).producer_name
+
+
 async def delayed_delivery(broker: Broker, client: Client, topic: Topic) -> None:
     in_an_hour = section(b"later", deliver_at_time=int((time.time() + 3600) * 1000))
     await client.subscribe()
@@ -243,6 +309,18 @@ class AtOpening:
         "retention": {
             "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         },
+        "message_ttl_s": {"message_ttl_in_seconds": 60},
+        "subscription_expiry_s": {"subscription_expiration_time_minutes": 1},
+        "backlog_size": {
+            "backlog_quota_map": {
+                "destination_storage": {"limitSize": 0, "policy": "producer_exception"}
+            }
+        },
+        "backlog_age": {
+            "backlog_quota_map": {
+                "message_age": {"limitTime": 60, "policy": "producer_request_hold"}
+            }
+        },
         "delayed_delivery": {
             "delayed_delivery_policies": {
                 "active": False,
@@ -283,6 +361,33 @@ class AtOpening:
         # One that the topic had, those three, and the one that is written.
         entries = [each.entries for each in self.topic.managed_ledger.ledgers.values()]
         assert entries == [1, 1, 1, 1, 0]
+
+    async def message_ttl_s(self) -> None:
+        await self.client.subscribe(permits=0)
+        assert self.topic.subscriptions["s"].backlog == 1
+        await self.broker.topics.upkeep.expire_messages()
+        assert self.topic.subscriptions["s"].backlog == 0
+
+    async def subscription_expiry_s(self) -> None:
+        await self.client.subscribe()
+        closing = pb.CommandCloseConsumer(consumer_id=1, request_id=0)
+        await self.client.request(closing, "success")
+        self.topic.subscriptions["s"].cursor.last_active_ms -= 61_000
+        await self.broker.topics.upkeep.expire_subscriptions()
+        assert "s" not in self.topic.subscriptions
+
+    async def backlog_size(self) -> None:
+        refused = await self.client.produce(1)
+        assert refused.error == pb.ProducerBlockedQuotaExceededException
+
+    async def backlog_age(self) -> None:
+        await self.client.subscribe(permits=0)
+        now = self.topic.wall_clock()
+        self.topic.wall_clock = lambda: now + 50
+        assert (await self.client.produce(1)).producer_name
+        self.topic.wall_clock = lambda: now + 100
+        refused = await self.client.produce(2)
+        assert refused.error == pb.ProducerBlockedQuotaExceededError
 
     async def delayed_delivery(self) -> None:
         await self.client.subscribe()

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics"),
-    "/admin/v2/persistent": ("partitions", "subscriptions", "topics"),
+    "/admin/v2/non-persistent": ("backlog", "partitions", "subscriptions", "topics"),
+    "/admin/v2/persistent": ("backlog", "partitions", "subscriptions", "topics"),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),

@@ -53,7 +53,10 @@ IMPORTED_LATE = (
     "pyxbroker.mledger.cursor",
     "pyxbroker.broker.dispatch.kinds",
     "pyxbroker.broker.topics.topic",
+    "pyxbroker.mledger.backlog",
+    "pyxbroker.broker.topics.quotas",
     "pyxbroker.broker.topics.persistent",
+    "pyxbroker.broker.topics.upkeep",
     "pyxbroker.broker.topics.topics",
     "pyxbroker.broker.commands.handlers",
 )
@@ -160,6 +163,22 @@ class Broker:
             config.brokerDeleteInactiveTopicsFrequencySeconds,
             self._delete_inactive,
         )
+        self.repeat(
+            "expired messages",
+            config.messageExpiryCheckIntervalInMinutes * 60,
+            self._expire_messages,
+        )
+        self.repeat(
+            "expired subscriptions",
+            config.subscriptionExpiryCheckIntervalInMinutes * 60,
+            self._expire_subscriptions,
+        )
+        if config.backlogQuotaCheckEnabled:
+            self.repeat(
+                "backlog quotas",
+                config.backlogQuotaCheckIntervalInSeconds,
+                self._check_quotas,
+            )
 
     async def import_late(self) -> None:
         """Imports what the first client needs, unless that one has come already."""
@@ -263,6 +282,15 @@ class Broker:
 
     async def _delete_inactive(self) -> None:
         await self.topics.delete_inactive()
+
+    async def _expire_messages(self) -> None:
+        await self.topics.upkeep.expire_messages()
+
+    async def _expire_subscriptions(self) -> None:
+        await self.topics.upkeep.expire_subscriptions()
+
+    async def _check_quotas(self) -> None:
+        await self.topics.upkeep.check_quotas()
 
     async def _check_ages(self) -> None:
         await self.topics.check_ages()

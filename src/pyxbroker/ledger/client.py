@@ -76,6 +76,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
     ) -> None:
         self.turn = turn
+        self.started_ms = int(time.time() * 1000)
         self._store = store
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)

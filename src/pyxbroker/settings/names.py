@@ -22,7 +22,6 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    backlogQuotaCheckEnabled backlogQuotaCheckIntervalInSeconds
     brokerDeduplicationEnabled brokerPublisherThrottlingMaxByteRate
     brokerPublisherThrottlingMaxMessageRate defaultNumberOfNamespaceBundles
     dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingOnNonBacklogConsumerEnabled
@@ -31,8 +30,6 @@ NOT_YET = frozenset(
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    messageExpiryCheckIntervalInMinutes preciseTimeBasedBacklogQuotaCheck
-    subscriptionExpiryCheckIntervalInMinutes
     """.split()
 )
 

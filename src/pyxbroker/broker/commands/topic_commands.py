@@ -52,6 +52,7 @@ class TopicCommands:
         if topic_name.is_persistent:
             self._broker.publish_gate.check()
         topic = await self._broker.topics.get(topic_name, create=True)
+        await topic.check_quotas()
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:

@@ -267,6 +267,9 @@ class Topic:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def check_quotas(self) -> None:
+        """Raises what a producer is told that comes while a backlog quota is exceeded."""
+
     def check_open(self) -> None:
         """Raises ServiceNotReady when the topic is not served here any more."""
         if self.fenced:

@@ -25,6 +25,7 @@ from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -89,6 +90,7 @@ class Topics:
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
+        self.upkeep = Upkeep(self.__iter__)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -181,7 +183,9 @@ class Topics:
         # Within one broker, a lock of the name keeps both from being made.
         if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
-        return self._add(PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked))
+        topic = PersistentTopic(name, managed_ledger, self._turn, policies, self._unacked)
+        topic.on_ttl_changed = self.upkeep.expire_soon
+        return self._add(topic)
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -335,6 +339,20 @@ class Topics:
         if not is_found:
             raise missing
 
+    async def unload(self, name: TopicName) -> None:
+        """Closes a topic if it is open; its clients open it again. Raises PersistenceError."""
+        opening = self._opening.get(name)
+        if opening is not None:
+            await asyncio.wait([opening[0]])
+        topic = self._topics.get(name)
+        if topic is None or topic.fenced:
+            return
+        try:
+            await topic.close()
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            raise PersistenceError(f"Topic {name} was not closed cleanly: {error}") from error
+        self._forget(topic)
+
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
 
@@ -420,6 +438,7 @@ class Topics:
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
         self._closing = True
+        self.upkeep.close()
         while self._opening:
             await asyncio.wait([opening for opening, _ in self._opening.values()])
         topics = list(self._topics.values())
