@@ -172,6 +172,12 @@ class Cursor:
             delay = 1.0 / rate if rate > 0 else 0.0
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
+    def on_limits(self) -> None:
+        """How often it may be written has changed."""
+        if self._timer is not None:
+            self._stop_timer()
+            self._schedule_write()
+
     def _on_timer(self) -> None:
         self._timer = None
         if self._has_to_write and not self.closed:

@@ -108,6 +108,14 @@ class ManagedLedger:
         """Nothing happens when it does not watch."""
         self._watchers.remove(wake)
 
+    def set_limits(self, limits: ManagedLedgerLimits) -> None:
+        """Its limits have changed, or are known by now."""
+        is_other_rate = limits.mark_delete_per_s != self.limits.mark_delete_per_s
+        self.limits = limits
+        if is_other_rate:
+            for cursor in self.cursors.values():
+                cursor.on_limits()
+
     # --- the list -----------------------------------------------------------------------------
 
     def index_ledgers(self) -> None:
@@ -433,7 +441,8 @@ class ManagedLedger:
                 self,
                 self.name,
                 lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
-                above=max(self.ledgers, default=-1),
+                max(self.ledgers, default=-1),
+                self.limits.quorums,
             )
             self.adopt_ledger(handle)
         self.start_ledger(handle)

@@ -18,7 +18,6 @@ from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
-from pyxbroker.entry import Position
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
@@ -73,7 +72,8 @@ async def skip(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         subscription = _subscription(request, topic)
         if isinstance(topic, PersistentTopic):
-            await _skip_to(subscription, topic.mark_after(subscription, count))
+            await subscription.skip_to(topic.mark_after(subscription, count))
+            await subscription.persist()
 
     await _with_each(request, name, work)
     return Response.empty()
@@ -87,7 +87,8 @@ async def skip_all(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         subscription = _subscription(request, topic)
         if isinstance(topic, PersistentTopic):
-            await _skip_to(subscription, topic.last_confirmed)
+            await subscription.skip_to(topic.last_confirmed)
+            await subscription.persist()
 
     await _with_each(request, name, work)
     return Response.empty()
@@ -130,11 +131,9 @@ async def expire_to(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
         subscription = _subscription(request, topic)
-        if position.entry_id >= 0 and (
-            position > topic.last_confirmed or position <= subscription.acks.mark_delete
-        ):
+        if not await expiry.expire_to(topic, subscription, position):
             raise HttpError(409, NOT_ISSUED.format(name, subscription.name))
-        await _skip_to(subscription, position)
+        await subscription.persist()
 
     await _with_each(request, name, work)
     return Response.empty()
@@ -147,11 +146,6 @@ async def _expire(request: Request, topic: Topic, subscriptions: list[Subscripti
         await each.persist()
 
 
-async def _skip_to(subscription: Subscription, mark: Position) -> None:
-    await subscription.skip_to(mark)
-    await subscription.persist()
-
-
 # --- what they have in common -----------------------------------------------------------------
 
 
@@ -162,7 +156,7 @@ def _persistent(request: Request) -> TopicName:
     return name
 
 
-def _position(body: object) -> Position:
+def _position(body: object) -> tuple[int, int]:
     """The last position that is acknowledged, of Pulsar's ResetCursorData."""
     if not isinstance(body, dict):
         raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
@@ -173,7 +167,7 @@ def _position(body: object) -> Position:
             raise HttpError(400, f"{field} must be a whole number.")
         numbers.append(value)
     ledger_id, entry_id = numbers
-    return Position(ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id)
+    return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
 
 
 def _subscription(request: Request, topic: Topic) -> Subscription:

@@ -58,6 +58,18 @@ async def expire(
     return await skip_to(some, mark)
 
 
+async def expire_to(
+    topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
+) -> bool:
+    """Acknowledges everything up to a position for one subscription; False when that is behind
+    its mark, or beyond the last entry.
+    """
+    if not subscription.acks.mark_delete < position <= topic.last_confirmed:
+        return False
+    await subscription.skip_to(Position(*position))
+    return True
+
+
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
     skipped = 0

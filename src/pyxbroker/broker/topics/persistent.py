@@ -24,13 +24,14 @@ from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import Position
+from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.values import Policies
+from pyxbroker.policies.values import Persistence, Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class PersistentTopic(Topic):
         self.managed_ledger = managed_ledger
         self.on_ttl_changed: Callable[[PersistentTopic], None] = _ignore
         self._oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
+        self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -72,7 +74,14 @@ class PersistentTopic(Topic):
             self.on_ttl_changed(self)
 
     def _apply(self, policies: Policies) -> None:
-        self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+        persistence = policies.persistence
+        rate = persistence.mark_delete_per_s
+        self.managed_ledger.set_limits(
+            self.managed_ledger.limits.keeping(*policies.retention)._replace(
+                quorums=quorums_of(persistence),
+                mark_delete_per_s=rate if rate >= 0 else self._broker_mark_delete_per_s,
+            )
+        )
         super()._apply(policies)
 
     # --- producers ----------------------------------------------------------------------------
@@ -408,6 +417,11 @@ class PersistentTopic(Topic):
 
     def _is_used(self, mode: str) -> bool:
         return bool(self.managed_ledger.unreadable) or super()._is_used(mode)
+
+
+def quorums_of(persistence: Persistence) -> LedgerQuorums:
+    """Of the next ledger of a topic."""
+    return LedgerQuorums(persistence.ensemble, persistence.write_quorum, persistence.ack_quorum)
 
 
 def _ignore(topic: PersistentTopic) -> None:

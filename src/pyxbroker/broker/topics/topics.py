@@ -22,7 +22,7 @@ from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
-from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.upkeep import Upkeep
@@ -176,7 +176,8 @@ class Topics:
             policies = await self.policies(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
-            managed_ledger = await self._open_managed_ledger(name, create, properties)
+            limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
+            managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         made = create and managed_ledger.version == 0
@@ -212,6 +213,7 @@ class Topics:
     async def _open_managed_ledger(
         self,
         name: TopicName,
+        limits: ManagedLedgerLimits,
         create: bool,
         properties: Mapping[str, str],
     ) -> ManagedLedger | None:
@@ -220,7 +222,7 @@ class Topics:
                 name.managed_ledger_name,
                 self._store,
                 self._ledgers,
-                self._ledger_limits,
+                limits,
                 create,
                 properties,
             )
