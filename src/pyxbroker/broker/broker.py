@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
+SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use before it
 SLICE_S = 0.002  # of looking at connections, then it yields
 CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
@@ -57,6 +58,7 @@ IMPORTED_LATE = (
     "pyxbroker.broker.topics.quotas",
     "pyxbroker.broker.topics.persistent",
     "pyxbroker.broker.topics.upkeep",
+    "pyxbroker.broker.topics.sweep",
     "pyxbroker.broker.topics.topics",
     "pyxbroker.broker.commands.handlers",
 )
@@ -173,6 +175,7 @@ class Broker:
             config.subscriptionExpiryCheckIntervalInMinutes * 60,
             self._expire_subscriptions,
         )
+        self.repeat("closed topics", SWEEP_INTERVAL_S, self._sweep)
         if config.backlogQuotaCheckEnabled:
             self.repeat(
                 "backlog quotas",
@@ -291,6 +294,9 @@ class Broker:
 
     async def _check_quotas(self) -> None:
         await self.topics.upkeep.check_quotas()
+
+    async def _sweep(self) -> None:
+        await self.topics.sweep.look()
 
     async def _check_ages(self) -> None:
         await self.topics.check_ages()

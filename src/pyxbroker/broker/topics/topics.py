@@ -24,6 +24,7 @@ from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
 from pyxbroker.broker.topics.shards import Shards
+from pyxbroker.broker.topics.sweep import Sweep
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
@@ -91,6 +92,7 @@ class Topics:
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
         self.partitioned = PartitionedTopics(config, store, self._cache, self)
         self.upkeep = Upkeep(self.__iter__)
+        self.sweep = Sweep(self, store, ledgers.started_ms)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -209,6 +211,8 @@ class Topics:
         self._policies.leave(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
+            if topic.name.is_persistent:
+                self.sweep.on_closed(topic.name)
 
     async def _open_managed_ledger(
         self,
@@ -275,6 +279,14 @@ class Topics:
             return list(topic.subscriptions)
         path = paths.managed_ledger(name.managed_ledger_name)
         return [decode(each) for each in await self._store.children(path)]
+
+    def is_open(self, name: TopicName) -> bool:
+        """Whether a topic is open here, or about to be."""
+        return name in self._opening or self._topics.get(name) is not None
+
+    async def namespace_policies(self, namespace: str) -> Policies:
+        """What holds for topics of a namespace. Raises TopicNotFound when there is none."""
+        return await self._policies.get(namespace)
 
     async def policies(self, name: TopicName) -> Policies:
         """What holds for topics of the namespace. Raises TopicNotFound when there is none."""
@@ -387,22 +399,22 @@ class Topics:
         """Called now and then: deletes the topics that nobody has used for long enough."""
         async for topic in self._in_slices():
             try:
-                policies = await self.policies(topic.name)
-                if policies.refused & WHAT_DELETES:
-                    # Nobody knows what is to be kept; the log has said so.
-                    continue
-                if (
-                    policies.inactive_topics.delete
-                    and not topic.fenced
-                    and topic.is_inactive(policies)
-                ):
-                    await self.delete(topic)
-                    log.info("deleted, since nobody uses it", topic=topic.name)
-                    await self._forget_partitions(topic.name)
+                await self.delete_if_inactive(topic)
             except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
             except Exception as error:
                 log.failure("an inactive topic was not deleted", error, topic=topic.name)
+
+    async def delete_if_inactive(self, topic: Topic) -> None:
+        """Deletes a topic if nobody has used it for long enough. Raises what delete does."""
+        policies = await self.policies(topic.name)
+        if policies.refused & WHAT_DELETES:
+            # Nobody knows what is to be kept; the log has said so.
+            return
+        if policies.inactive_topics.delete and not topic.fenced and topic.is_inactive(policies):
+            await self.delete(topic)
+            log.info("deleted, since nobody uses it", topic=topic.name)
+            await self._forget_partitions(topic.name)
 
     async def _forget_partitions(self, name: TopicName) -> None:
         """Deletes the number of partitions when the last partition was deleted."""
