@@ -103,6 +103,9 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await filled(rest, "t", 500, 400, 300, 200, 100)
         await subscription_of(topic, "o")
+        for nothing in (0, 2**31 - 1):
+            assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{nothing}") == DONE
+        assert backlog(topic) == 5, "as in Pulsar, 0 is no age"
         assert await rest("POST", f"{P}/t/subscription/s/expireMessages/350") == DONE
         assert (backlog(topic), backlog(topic, "o")) == (3, 5)
         assert await rest("POST", f"{P}/t/all_subscription/expireMessages/250") == DONE

@@ -12,6 +12,7 @@ import pytest
 from one_bookie import append, until
 from one_broker import Broker, Client, run
 from oracles import wire
+from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
@@ -270,6 +271,37 @@ def test_a_lost_entry_does_not_keep_others_from_expiring(tmp_path: Path) -> None
         await append(topic.managed_ledger, b"no message", *map(message, (300, 200, 1)))
         await expiry.expire(topic, 100)
         assert subscription.backlog == 1
+
+    run(tmp_path, scenario)
+
+
+def test_the_space_of_what_expired_comes_back(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        node = broker.node
+        topic = await topic_with(broker, ttl_s=1000)
+        await subscription_of(topic, "s")
+        managed_ledger = topic.managed_ledger
+        await append(managed_ledger, *[message(500, b"x" * 10_000)] * 50)
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        managed_ledger.ledgers[managed_ledger.ledger_ids[0]].timestamp_ms = int(NOW_S * 1000)
+        await node.flush()
+        await append(managed_ledger, message(1))
+        await node.flush()
+        logs = node.directory / "ledgers"
+
+        def size() -> int:
+            return sum(each.stat().st_size for each in logs.glob("*.log"))
+
+        collector = GarbageCollector(node.storage, node.store)
+        await collector.collect()
+        assert size() > 500_000
+        await expiry.expire(topic, 100)
+        await until(lambda: len(managed_ledger.ledgers) == 1)
+        await managed_ledger.finish_tasks()
+        await collector.collect()
+        await until(lambda: size() < 50_000)
+        assert topic.subscriptions["s"].backlog == 1
 
     run(tmp_path, scenario)
 

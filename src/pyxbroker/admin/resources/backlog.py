@@ -141,7 +141,9 @@ async def expire_to(request: Request) -> Response:
 
 async def _expire(request: Request, topic: Topic, subscriptions: list[Subscription]) -> None:
     assert isinstance(topic, PersistentTopic)
-    await expiry.expire(topic, request.parameters["seconds"], subscriptions)
+    seconds = request.parameters["seconds"]
+    if seconds > 0:
+        await expiry.expire(topic, seconds, subscriptions)
     for each in subscriptions:
         await each.persist()
 
