@@ -12,7 +12,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRUNCATE, UNLOAD
-from pyxbroker.base.errors import SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -176,6 +176,8 @@ def _subscription(request: Request, topic: Topic) -> Subscription:
     name = request.parameters["subName"]
     for each in topic.all_subscriptions():
         if each.name == name and (each.is_durable or not topic.name.is_persistent):
+            if each.closing:
+                raise ServiceNotReady("Subscription is fenced")
             return each
     raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
 

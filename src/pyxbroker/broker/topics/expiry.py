@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import Position
-from pyxbroker.mledger.backlog import closed_before
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -51,7 +50,7 @@ async def expire(
     if slowest is None or slowest >= topic.last_confirmed:
         return 0
     before_ms = int((topic.wall_clock() - age_s) * 1000)
-    mark = closed_before(topic.managed_ledger, slowest, before_ms)
+    mark = topic.closed_before(slowest, before_ms)
     oldest_ms = await topic.time_after(mark)
     if oldest_ms is None or oldest_ms < before_ms:
         mark = await topic.position_before_time(before_ms, mark)
@@ -74,8 +73,7 @@ async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
     """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
     skipped = 0
     for each in subscriptions:
-        if not (each.closing or each.cursor.closed):
-            skipped += await each.skip_to(mark)
+        skipped += await each.skip_to(mark)
     return skipped
 
 
@@ -91,11 +89,11 @@ async def expire_subscriptions(topic: PersistentTopic) -> None:
     for each in list(topic.subscriptions.values()):
         is_used = each.consumers or each.arriving or each.closing
         is_kept = each.replicated or is_system_cursor(each.name)
-        if not (is_used or is_kept) and each.cursor.last_active_ms < before_ms:
+        if not (is_used or is_kept) and each.last_active_ms < before_ms:
             await topic.delete_subscription(each.name, force=False)
             log.info(
                 "deleted, since nobody uses it",
                 topic=topic.name,
                 subscription=each.name,
-                last_active_ms=each.cursor.last_active_ms,
+                last_active_ms=each.last_active_ms,
             )

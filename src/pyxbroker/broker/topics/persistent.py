@@ -26,6 +26,7 @@ from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.mledger import backlog
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -237,6 +238,22 @@ class PersistentTopic(Topic):
             return self.managed_ledger.last_confirmed
         return Position(following.ledger_id, following.entry_id - 1)
 
+    def bytes_after(self, mark: Position) -> int:
+        """Bytes of the entries after a mark, about."""
+        return backlog.bytes_after(self.managed_ledger, mark)
+
+    def mark_before_bytes(self, bytes_max: int) -> Position:
+        """The first mark with at most so many bytes after it."""
+        return backlog.mark_before_bytes(self.managed_ledger, bytes_max)
+
+    def closed_before(self, mark: Position, time_ms: int) -> Position:
+        """The end of the ledgers that were closed before a time, from a mark on."""
+        return backlog.closed_before(self.managed_ledger, mark, time_ms)
+
+    def first_closed_ms(self, mark: Position) -> int:
+        """When the ledger of the first entry after a mark was closed; 0: it was not."""
+        return backlog.first_closed_ms(self.managed_ledger, mark)
+
     def mark_after(self, subscription: Subscription, count: int) -> Position:
         """The mark of a subscription when it has acknowledged so many entries more."""
         managed_ledger, acks = self.managed_ledger, subscription.acks
@@ -368,6 +385,11 @@ class PersistentTopic(Topic):
     def check_age(self) -> None:
         """Closes and deletes ledgers that are old enough."""
         self.managed_ledger.check_age()
+
+    async def trim(self) -> None:
+        """The same; old ledgers are gone when it returns."""
+        self.managed_ledger.check_age()
+        await self.managed_ledger.finish_tasks()
 
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""

@@ -15,7 +15,6 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.broker.topics.expiry import expire, held_back, skip_to, slowest_of
-from pyxbroker.mledger.backlog import bytes_after, closed_before, first_closed_ms, mark_before_bytes
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     PRODUCER_EXCEPTION,
@@ -68,7 +67,7 @@ def is_size_exceeded(topic: PersistentTopic) -> bool:
     slowest = slowest_of(list(topic.subscriptions.values()))
     size = 0
     if slowest is not None and topic.storage_size >= limit:
-        size = bytes_after(topic.managed_ledger, slowest)
+        size = topic.bytes_after(slowest)
     return size >= limit
 
 
@@ -85,7 +84,7 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     if topic.policies.precise_backlog_age:
         since_ms = await topic.time_after(slowest) or 0
     else:
-        since_ms = first_closed_ms(topic.managed_ledger, slowest)
+        since_ms = topic.first_closed_ms(slowest)
     return since_ms > 0 and topic.wall_clock() - since_ms / 1000 > limit_s
 
 
@@ -97,7 +96,7 @@ def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
 
 async def _evict_by_size(topic: PersistentTopic) -> None:
     limit = int(topic.policies.backlog_size.limit * EVICTED_TO)
-    mark = mark_before_bytes(topic.managed_ledger, limit)
+    mark = topic.mark_before_bytes(limit)
     _tell_evicted(topic, await skip_to(held_back(topic), mark))
 
 
@@ -110,7 +109,7 @@ async def _evict_by_age(topic: PersistentTopic) -> None:
     slowest = slowest_of(some)
     if slowest is not None:
         before_ms = int((topic.wall_clock() - limit_s) * 1000)
-        mark = closed_before(topic.managed_ledger, slowest, before_ms)
+        mark = topic.closed_before(slowest, before_ms)
         _tell_evicted(topic, await skip_to(some, mark))
 
 

@@ -188,6 +188,11 @@ class Subscription:
         if dispatcher is not former:
             former.abandon()
 
+    @property
+    def last_active_ms(self) -> int:
+        """When somebody used it last, in ms since the epoch."""
+        return self.cursor.last_active_ms
+
     def _note_use(self) -> None:
         self.cursor.last_active_ms = int(self.topic.wall_clock() * 1000)
 
@@ -365,8 +370,11 @@ class Subscription:
     async def skip_to(self, mark_delete: Position) -> int:
         """Acknowledges everything up to a position, whoever has it; how many entries that were.
 
-        Consumers keep what they have of it, and need not acknowledge it.
+        Consumers keep what they have of it, and need not acknowledge it. Nothing happens while the
+        subscription is moved or deleted.
         """
+        if self.closing or self.cursor.closed:
+            return 0
         before = self.cursor.backlog
         if mark_delete.entry_id < 0 or not self.cursor.acknowledge_up_to(mark_delete):
             return 0

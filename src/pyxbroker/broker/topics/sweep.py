@@ -147,8 +147,7 @@ class Sweep:
             ("a backlog quota was not looked at", quotas.check),
         ):
             await upkeep.attempt(event, topic, look)
-        topic.check_age()
-        await topic.managed_ledger.finish_tasks()
+        await topic.trim()
         await self._topics.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
             await self._topics.unload(name)
