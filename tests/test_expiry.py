@@ -367,7 +367,10 @@ def test_when_it_was_used_last_is_kept_over_a_clean_restart(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_after_a_kill_a_subscription_counts_as_used_until_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_terminated", [False, True])
+def test_after_a_kill_a_subscription_counts_as_used_until_the_start(
+    tmp_path: Path, is_terminated: bool
+) -> None:
     """Its consumers may have been there until then."""
 
     async def main() -> None:
@@ -377,6 +380,11 @@ def test_after_a_kill_a_subscription_counts_as_used_until_the_start(tmp_path: Pa
             topic.wall_clock = lambda: 1_000_000.0
             await client.subscribe()
             await broker.publish(b"one")
+            if is_terminated:
+                await topic.terminate()
+            # As the node of a cursor says that nobody has used since long ago.
+            cursor = topic.subscriptions["s"].cursor
+            await cursor._write_node(-1)
             killed = broker.node.kill()
             async with killed as node:
                 managed_ledger = await node.open()

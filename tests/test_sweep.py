@@ -331,6 +331,12 @@ def closed(*cursors: tuple[int, int], is_open: bool = False, **more: Any) -> Clo
             1_060_000,
         ),
         (
+            "a subscription of a terminated topic, which may have been killed",
+            closed((1, 0), active=500_000)._replace(is_terminated=True),
+            NOTHING._replace(subscription_expiry_s=60),
+            1_060_000,
+        ),
+        (
             "within the quota",
             closed((1, 4)),
             NOTHING._replace(backlog_size=BacklogQuota(151, CONSUMER_BACKLOG_EVICTION)),

@@ -30,11 +30,19 @@ class ClosedLedger(NamedTuple):
     ledgers: list[LedgerRecord]
     cursors: dict[str, ClosedCursor]
     modified_ms: int  # when its list of ledgers was written
+    is_terminated: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the ends of all ledgers are; that of one which was not closed is not."""
+        return all(each.timestamp_ms for each in self.ledgers)
 
     @property
     def was_closed(self) -> bool:
-        """By who had it last; else nobody knows what its last ledger has."""
-        return all(each.timestamp_ms for each in self.ledgers)
+        """By who had it last, as far as the list tells. That of a terminated one does not: it has
+        no open ledger at any time.
+        """
+        return self.is_known and not self.is_terminated
 
     def slowest(self, but: Iterable[str] = ()) -> Position | None:
         """Up to here every cursor has acknowledged everything; None: there is no cursor."""
@@ -67,7 +75,7 @@ async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
     found = await store.get(path)
     if found is None:
         return None
-    ledgers, _, _ = positions.decode_ledger_list(found.value)
+    ledgers, _, terminated = positions.decode_ledger_list(found.value)
     ledgers.sort(key=lambda each: each.ledger_id)
     ends = {each.ledger_id: each.entries - 1 for each in ledgers}
     cursors = {}
@@ -79,4 +87,4 @@ async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
             cursors[decode(encoded)] = ClosedCursor(
                 acks.mark_delete, record.properties, record.last_active_ms
             )
-    return ClosedLedger(ledgers, cursors, found.modified_ms)
+    return ClosedLedger(ledgers, cursors, found.modified_ms, terminated is not None)

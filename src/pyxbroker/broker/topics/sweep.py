@@ -213,7 +213,7 @@ def _eviction_ms(found: ClosedLedger, policies: Policies) -> float:
     if slowest is None:
         return inf
     is_evicted = size.policy == CONSUMER_BACKLOG_EVICTION and size.limit >= 0
-    if is_evicted and (not found.was_closed or found.bytes_after(slowest) >= max(size.limit, 1)):
+    if is_evicted and (not found.is_known or found.bytes_after(slowest) >= max(size.limit, 1)):
         return 0.0
     if age.policy == CONSUMER_BACKLOG_EVICTION and age.limit > 0:
         return _age_ms(found, slowest, age.limit)
@@ -241,7 +241,7 @@ def _inactive_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> fl
     slowest = found.slowest()
     if slowest is not None and (
         inactive.mode == DELETE_WHEN_NO_SUBSCRIPTIONS
-        or (found.was_closed and found.first_left(slowest) is not None)
+        or (found.is_known and found.first_left(slowest) is not None)
     ):
         return inf
     idle_s = max(inactive.max_inactive_s, retention_s)
