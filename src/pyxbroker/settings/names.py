@@ -22,15 +22,14 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles
-    dispatcherMinReadBatchSize flushInterval
+    brokerDeduplicationEnabled brokerPublisherThrottlingMaxByteRate
+    brokerPublisherThrottlingMaxMessageRate defaultNumberOfNamespaceBundles
+    dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingOnNonBacklogConsumerEnabled
+    dispatchThrottlingRateInByte dispatchThrottlingRateInMsg
+    dispatcherMinReadBatchSize flushInterval isDelayedDeliveryDeliverAtTimeStrict
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    maxTopicsPerNamespace
-    messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
-    subscriptionExpiryCheckIntervalInMinutes
-    ttlDurationDefaultInSeconds
     """.split()
 )
 
