@@ -1,7 +1,7 @@
 """Policies hold for topics that nobody has opened, too: a sweep over the metadata of all of them.
 
-A topic is judged by its nodes alone: when at the earliest something will be due that its
-namespace's policies ask for. Only one for which something is due is opened, looked after, and
+A topic is judged by its nodes alone: when at the earliest something will be due that its policies
+ask for. Only one for which something is due is opened, looked after, and
 closed again unless somebody uses it by then; one at a time, and with long rests between. Of a
 namespace is remembered when the first of its topics is due, so that it is not looked into before.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
-from pyxbroker.base.topic_name import PERSISTENT, TopicName
+from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics import expiry, quotas, upkeep
 from pyxbroker.broker.topics.expiry import COMPACTION, is_system_cursor
 from pyxbroker.broker.topics.names import topic_of_node
@@ -45,6 +45,7 @@ LOOK_AGAIN_S = 300.0  # until a topic is looked into again of which nothing coul
 
 class _Namespace(NamedTuple):
     policies: Policies  # by which it was judged
+    changes: int  # of what its topics say
     due_ms: float  # before this nothing is due
 
 
@@ -66,7 +67,7 @@ class Sweep:
         self._work_since = time.monotonic()
         async for name in self._names():
             try:
-                policies = await self._topics.namespace_policies(name)
+                policies, changes = await self._topics.namespace_policies(NamespaceName.get(name))
             except (PulsarError, MetadataError) as error:
                 log.warning("a namespace is not looked into", namespace=name, error=error)
                 continue
@@ -74,12 +75,12 @@ class Sweep:
             if (
                 known is None
                 or name in self._closed
-                or known.policies != policies
+                or known[:2] != (policies, changes)
                 or known.due_ms <= self.wall_clock() * 1000
             ):
                 self._closed.discard(name)
-                due_ms = await self._look_into(name, policies)
-                self._namespaces[name] = _Namespace(policies, due_ms)
+                due_ms = await self._look_into(name)
+                self._namespaces[name] = _Namespace(policies, changes, due_ms)
             await self._rest()
 
     def on_closed(self, name: TopicName) -> None:
@@ -92,28 +93,28 @@ class Sweep:
             for namespace in await self._store.children(f"{paths.MANAGED_LEDGERS}/{tenant}"):
                 yield f"{tenant}/{namespace}"
 
-    async def _look_into(self, namespace: str, policies: Policies) -> float:
+    async def _look_into(self, namespace: str) -> float:
         """Looks after each topic; when the next one is due, in ms since the epoch."""
         next_ms = inf
         for encoded in await self._store.children(paths.managed_ledgers(namespace)):
             name = topic_of_node(PERSISTENT, namespace, encoded)
             if name is not None and not self._topics.is_open(name):
-                next_ms = min(next_ms, await self._look_at(name, policies))
+                next_ms = min(next_ms, await self._look_at(name))
             await self._rest()
         return next_ms
 
-    async def _look_at(self, name: TopicName, policies: Policies) -> float:
+    async def _look_at(self, name: TopicName) -> float:
         """The same of one topic."""
         now_ms = self.wall_clock() * 1000
         again_ms = now_ms + LOOK_AGAIN_S * 1000
         try:
-            due_ms = await self._due_ms(name, policies)
+            due_ms = await self._due_ms(name)
             if due_ms > now_ms:
                 return due_ms
             self._at = name
             await self._look_after(name)
             # What cannot be done now, or takes longer than it looks, is not tried all the time.
-            return max(await self._due_ms(name, policies), again_ms)
+            return max(await self._due_ms(name), again_ms)
         except MalformedRecord:
             # Who opens it is told; until it is repaired nobody knows what it needs.
             return inf
@@ -125,7 +126,8 @@ class Sweep:
             self._at = None
         return again_ms
 
-    async def _due_ms(self, name: TopicName, policies: Policies) -> float:
+    async def _due_ms(self, name: TopicName) -> float:
+        policies = await self._topics.policies(name)
         found = await read_closed(self._store, name.managed_ledger_name)
         if found is None or name.is_system or policies.refused:
             return inf

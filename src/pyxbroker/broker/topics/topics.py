@@ -18,7 +18,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
@@ -297,15 +297,22 @@ class Topics:
         """Whether a topic is open here, or about to be."""
         return name in self._opening or self._topics.get(name) is not None
 
-    async def namespace_policies(self, namespace: str) -> Policies:
-        """What holds for topics of a namespace. Raises TopicNotFound when there is none."""
-        return await self._policies.of_namespace(namespace)
+    async def namespace_policies(self, name: NamespaceName) -> tuple[Policies, int]:
+        """What holds for topics of a namespace that say nothing, and how often what topics say has
+        changed. Raises TopicNotFound when there is none, ServiceNotReady.
+        """
+        policies = await self._policies.of_namespace(str(name))
+        if self._records is not None and not self._records.is_loaded(str(name)):
+            await self._records.load(name)
+        return policies, self._policies.changes(str(name))
 
     async def policies(self, name: TopicName) -> Policies:
         """What holds for a topic. Raises TopicNotFound when there is no such namespace."""
-        if self._records is not None and not self._records.is_loaded(name):
-            await self._policies.of_namespace(name.namespace)
-            await self._records.load(name.namespace_name)
+        # What system topics say is not asked for; one of them has what the others say.
+        if self._records is not None and not (
+            name.is_system or self._records.is_loaded(name.namespace)
+        ):
+            await self.namespace_policies(name.namespace_name)
         return await self._policies.get(name)
 
     async def namespace_fields(self, name: str) -> Fields:
