@@ -49,8 +49,8 @@ WITHOUT_EFFECT = frozenset(
     dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
     dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
     dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
-    dbStorage_rocksDB_writeBufferSizeMB delayedDeliveryTickTimeMillis
-    delayedDeliveryTrackerFactoryClassName isDelayedDeliveryDeliverAtTimeStrict
+    dbStorage_rocksDB_writeBufferSizeMB
+    delayedDeliveryTrackerFactoryClassName
     diskUsageWarnThreshold journalMaxGroupWaitMSec
     journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
