@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from bad_disk import Disk, run_on
 from one_bookie import append, until
-from one_broker import Broker, Client, run
+from one_broker import Broker, Client, data_of, run
 from oracles import wire
 from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.broker.topics import expiry
@@ -123,6 +124,7 @@ def test_what_waits_to_be_sent_again_expires(tmp_path: Path) -> None:
         await until(lambda: len(replay.positions) == 10)
         await set_policies(broker, message_ttl_in_seconds=100)
         await until(lambda: len(replay.positions) == 4)
+        assert len(topic.subscriptions["s"].dispatcher.redelivery.counts) == 4
         client.flow(100)
         assert [each.data for each in await client.messages(4)] == [b"50"] * 4
         assert await client.quiet() == []
@@ -169,12 +171,56 @@ def test_a_key_goes_on_when_what_was_before_it_expires(tmp_path: Path) -> None:
         await append(topic.managed_ledger, *[message(50, partition_key=key) for key in keys])
         before = (await slow.quiet()).count("message") + (await other.quiet()).count("message")
         assert before < 20, "some keys have another owner by now, and wait"
+        subscription = topic.subscriptions["s"]
+        assert subscription.dispatcher.key_queue.keys.waiting == 20 - before
         await set_policies(broker, message_ttl_in_seconds=100)
-        await until(lambda: topic.subscriptions["s"].backlog == 20)
+        await until(lambda: subscription.backlog == 20)
         after = (await slow.quiet()).count("message") + (await other.quiet()).count("message")
         assert after == 20
 
     run(tmp_path, scenario)
+
+
+def test_what_waits_for_its_key_expires(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        slow, other = await broker.client(), await broker.client()
+        key_shared = {"subType": pb.CommandSubscribe.Key_Shared}
+        await slow.subscribe(permits=1000, consumer_name="a", **key_shared)
+        topic = await topic_with(broker, ttl_s=1000)
+        keys = [f"key {n}" for n in range(20)]
+        await append(topic.managed_ledger, *[message(300, partition_key=key) for key in keys])
+        await slow.messages(20)
+        await other.subscribe(permits=0, consumer_name="b", **key_shared)
+        await append(topic.managed_ledger, *[message(200, partition_key=key) for key in keys])
+        # What is for the other consumer waits for its permits.
+        waiting = topic.subscriptions["s"].dispatcher.key_queue.keys
+        await until(lambda: waiting.waiting > 0)
+        for each in (slow, other):
+            await each.quiet()
+            each.take()
+        await set_policies(broker, message_ttl_in_seconds=100)
+        await until(lambda: topic.subscriptions["s"].backlog == 0 and waiting.waiting == 0)
+        assert await slow.quiet() == await other.quiet() == []
+
+    run(tmp_path, scenario)
+
+
+def test_what_expired_is_not_read_and_damage_in_it_stops_nobody(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        disk.lost = set(positions[10:80])
+        client = await broker.client()
+        await client.subscribe(permits=1000)
+        await client.messages(10)
+        subscription = (await broker.topic()).subscriptions["s"]
+        await until(lambda: subscription.dispatcher.stopped_by_damage is not None)
+        reads = len(disk.reads)
+        await expiry.skip_to([subscription], Position(*positions[99]))
+        # It would look again in half a minute.
+        assert [each.data for each in await client.messages(5)] == data_of(105)[100:]
+        assert subscription.dispatcher.stopped_by_damage is None
+        assert len(disk.reads) <= reads + 5
+
+    run_on(tmp_path, data_of(105), scenario)
 
 
 def test_the_time_of_the_broker_counts_where_it_is_noted(tmp_path: Path) -> None:
