@@ -46,6 +46,8 @@ WRITTEN: dict[str, dict[str, str]] = {
     "configuration.md": {
         "A value that cannot be used": "tests/test_config.py::"
         "test_a_bad_value_names_place_key_and_what_is_expected",
+        "isDelayedDeliveryDeliverAtTimeStrict": "tests/test_delayed_delivery.py::"
+        "test_unless_times_are_strict_it_may_come_early_by_a_tick",
         "webServicePort": "tests/test_cli.py::test_an_empty_web_port_serves_none",
         "keepAliveIntervalSeconds": "tests/test_cli.py::"
         "test_who_is_silent_is_asked_unless_that_is_off",
@@ -76,6 +78,8 @@ WRITTEN: dict[str, dict[str, str]] = {
         "While a record cannot be read": "tests/test_inactive_topics.py::"
         "test_policies_that_cannot_be_read_delete_nothing",
         "look_ahead_per_subscription_max": "tests/test_key_shared_dispatch.py::test_the_look_ahead",
+        "delay_strict": "tests/test_delayed_delivery.py::"
+        "test_unless_times_are_strict_it_may_come_early_by_a_tick",
     },
 }
 NOT_BUILT = "*Not implemented yet.*"

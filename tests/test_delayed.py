@@ -17,6 +17,7 @@ POSITIONS = st.tuples(st.integers(0, 3), st.integers(0, 200))
         st.one_of(
             st.tuples(st.just("put"), TIMES, POSITIONS),
             st.tuples(st.just("take"), TIMES, st.integers(0, 5)),
+            st.tuples(st.just("drop"), TIMES, POSITIONS),
         ),
         max_size=200,
     )
@@ -30,6 +31,9 @@ def test_gives_what_a_sorted_list_gives(steps) -> None:
                 continue
             index.put(time, *what)
             model.append((time, what))
+        elif kind == "drop":
+            index.drop_up_to(*what)
+            model = [each for each in model if each[1] > what]
         else:
             due = sorted(each for each in model if each[0] <= time)
             taken = index.take_due(time, what)
@@ -62,6 +66,19 @@ def test_takes_sixteen_bytes_an_entry_and_gives_them_back() -> None:
     assert index.memory_bytes < 100_000 * 16 / 2
     assert len(index.take_due(100_003, 90_000)) == 10_000
     assert (index.memory_bytes, index.next_time, len(index)) == (0, -1, 0)
+
+
+def test_what_is_dropped_gives_its_memory_back() -> None:
+    index = DelayedIndex()
+    for entry_id in range(100_000):
+        index.put(entry_id * 7919 % 100_003, 1 + entry_id % 2, entry_id)
+    index.drop_up_to(2, 89_999)
+    assert len(index) == 5_000
+    assert index.memory_bytes < 100_000 * 16 / 4
+    taken = index.take_due(100_003, 90_000)
+    assert sorted(taken) == [(2, each) for each in range(90_001, 100_000, 2)]
+    times = [entry_id * 7919 % 100_003 for _, entry_id in taken]
+    assert times == sorted(times)
 
 
 def test_times_out_of_range_are_brought_into_it() -> None:

@@ -47,11 +47,17 @@ VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
     **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
     "cluster": "standalone",
+    **{"numMessages": "5", "seconds": "60"},
 }
 
 
 def path_of(endpoint: Endpoint, **values: str) -> str:
-    return endpoint.path.format(**(VALUES | values))
+    return untyped(endpoint.path).format(**(VALUES | values))
+
+
+def untyped(path: str) -> str:
+    """A path with the names of its parameters, without their types."""
+    return re.sub(r":\w+}", "}", path)
 
 
 def asked(method: str, path: str, body: Body | None = None, **more: Any) -> Response:
@@ -232,7 +238,7 @@ def test_the_openapi_document_has_every_endpoint() -> None:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     }
-    assert set(operations) == {(row.method, row.path) for _, row in ROWS}
+    assert set(operations) == {(row.method, untyped(row.path)) for _, row in ROWS}
     for (_, path), operation in operations.items():
         in_path = [each["name"] for each in operation["parameters"] if each["in"] == "path"]
         assert in_path == re.findall(r"{(\w+)}", path)

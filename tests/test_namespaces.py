@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import topic_counts
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.embedded import EmbeddedStore
@@ -509,10 +510,10 @@ def test_a_backlog_is_cleared(tmp_path: Path) -> None:
         assert [each.data for each in await client.messages(1)] == [b"new"]
         # Of a topic that nobody has opened, too; what is cleared stays so.
         await broker.publish_to(two, b"more")
-        await broker.topics.unload(two)
+        await broker.topics.unload(two.name)
         assert await rest("POST", f"{A}/clearBacklog") == DONE
         assert one.subscriptions["other"].backlog == 0
-        await broker.topics.unload(await broker.topic(str(two.name)))
+        await broker.topics.unload(two.name)
         again = await broker.topic(str(two.name))
         assert again.subscriptions["s"].backlog == 0
         missing = (404, "Subscription none not found in a/x")
@@ -709,7 +710,7 @@ def test_no_more_topics_than_a_namespace_may_have(tmp_path: Path) -> None:
         ):
             assert (answer.error, answer.message) == (pb.NotAllowedError, full)
         # What is there is opened, and what does not count is made.
-        await rest.broker.topics.unload(await rest.broker.topic("persistent://a/x/t"))
+        await rest.broker.topics.unload(TopicName.get("persistent://a/x/t"))
         for number, topic in enumerate(
             (
                 *("persistent://a/x/t", "persistent://a/x/p-partition-1"),

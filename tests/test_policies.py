@@ -16,7 +16,7 @@ import pytest
 from metadata_backends import Backend, coroutine_test
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, data_of, run, section
-from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
+from pyxbroker.base.errors import MetadataStoreError, PersistenceError, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic import Topic
@@ -120,6 +120,106 @@ async def retention(broker: Broker, client: Client, topic: Topic) -> None:
     await change(broker, {})
     # Nobody asks for it: what is not kept any more goes at once.
     await until(lambda: len(topic.managed_ledger.ledgers) == 1, SECONDS_MAX)
+
+
+async def persistence(broker: Broker, client: Client, topic: Topic) -> None:
+    assert isinstance(topic, PersistentTopic)
+    await client.subscribe()
+    positions = await broker.publish(*data_of(2))
+    client.send(ack_of(positions[0]))
+    managed_ledger = topic.managed_ledger
+    await until(lambda: topic.subscriptions["s"].backlog == 1)
+    # A cursor that waits for its time is written when it comes earlier.
+    await change(broker, {"persistence": persistence_of(1, rate=1000.0)})
+    await until(lambda: managed_ledger.cursors["s"].ledger_id >= 0, SECONDS_MAX)
+    await change(broker, {"persistence": persistence_of(1, rate=-1.0)})
+    await until(lambda: managed_ledger.limits.mark_delete_per_s == 0.001, SECONDS_MAX)
+    await change(broker, {"persistence": persistence_of(2)})
+    await until(lambda: managed_ledger.limits.quorums == (2, 2, 2), SECONDS_MAX)
+    await broker.publish(b"the ledger that is open stays as it is")
+    managed_ledger.roll_over()
+    await managed_ledger.finish_tasks()
+    assert topic.fenced, "there is one bookie, and the next ledger wants two"
+
+
+def persistence_of(bookies: int, rate: float = 0.001) -> dict[str, Any]:
+    return {
+        "bookkeeperEnsemble": bookies,
+        "bookkeeperWriteQuorum": bookies,
+        "bookkeeperAckQuorum": bookies,
+        "managedLedgerMaxMarkDeleteRate": rate,
+    }
+
+
+def ack_of(position: tuple[int, int]) -> pb.CommandAck:
+    message_id = pb.MessageIdData(ledgerId=position[0], entryId=position[1])
+    return pb.CommandAck(consumer_id=1, ack_type=pb.CommandAck.Individual, message_id=[message_id])
+
+
+async def message_ttl_s(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(3))  # in 1970
+    await broker.topics.upkeep.expire_messages()
+    assert topic.subscriptions["s"].backlog == 3
+    await change(broker, {"message_ttl_in_seconds": 60})
+    # Nobody asks for it: what is older expires at once.
+    await until(lambda: topic.subscriptions["s"].backlog == 0, SECONDS_MAX)
+    await change(broker, {"message_ttl_in_seconds": 0})
+    await in_force(topic, "message_ttl_s", 0)
+    await broker.publish(*data_of(3))
+    await broker.topics.upkeep.expire_messages()
+    assert topic.subscriptions["s"].backlog == 3
+
+
+async def subscription_expiry_s(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe()
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+    topic.subscriptions["s"].cursor.last_active_ms -= 100_000
+    await change(broker, {"subscription_expiration_time_minutes": 2})
+    await in_force(topic, "subscription_expiry_s", 120)
+    await broker.topics.upkeep.expire_subscriptions()
+    assert "s" in topic.subscriptions
+    await change(broker, {"subscription_expiration_time_minutes": 1})
+    await in_force(topic, "subscription_expiry_s", 60)
+    await broker.topics.upkeep.expire_subscriptions()
+    assert "s" not in topic.subscriptions
+
+
+async def backlog_size(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(100))
+    quota = {"limitSize": 1000, "policy": "producer_exception"}
+    await change(broker, {"backlog_quota_map": {"destination_storage": quota}})
+    await in_force(topic, "backlog_size", BacklogQuota(1000, "producer_exception"))
+    refused = await client.produce(1)
+    assert refused.error == pb.ProducerBlockedQuotaExceededException
+    quota["policy"] = "consumer_backlog_eviction"
+    await change(broker, {"backlog_quota_map": {"destination_storage": quota}})
+    await in_force(topic, "backlog_size", BacklogQuota(1000, "consumer_backlog_eviction"))
+    await broker.topics.upkeep.check_quotas()
+    assert 0 < topic.subscriptions["s"].backlog < 40
+    assert (await client.produce(2)).producer_name
+
+
+async def backlog_age(broker: Broker, client: Client, topic: Topic) -> None:
+    assert isinstance(topic, PersistentTopic)
+    await client.subscribe(permits=0)
+    await broker.publish(*data_of(3))
+    topic.managed_ledger.roll_over()
+    await topic.managed_ledger.finish_tasks()
+    now = topic.wall_clock()
+    topic.wall_clock = lambda: now + 100
+    assert (await client.produce(1)).producer_name
+    quota = {"limitTime": 60, "policy": "producer_request_hold"}
+    await change(broker, {"backlog_quota_map": {"message_age": quota}})
+    await in_force(topic, "backlog_age", BacklogQuota(60, "producer_request_hold"))
+    refused = await client.produce(2)
+    assert refused.error == pb.ProducerBlockedQuotaExceededError
+    await broker.topics.upkeep.check_quotas()
+    assert (await client.receive("close_producer")).producer_id == 1
+    await change(broker, {})
+    await in_force(topic, "backlog_age", BacklogQuota(-1))
+    assert (await client.produce(3)).producer_name
 
 
 async def delayed_delivery(broker: Broker, client: Client, topic: Topic) -> None:
@@ -402,6 +502,26 @@ class AtOpening:
         "retention": {
             "retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}
         },
+        "persistence": {
+            "persistence": {
+                "bookkeeperEnsemble": 1,
+                "bookkeeperWriteQuorum": 1,
+                "bookkeeperAckQuorum": 1,
+                "managedLedgerMaxMarkDeleteRate": 1000.0,
+            }
+        },
+        "message_ttl_s": {"message_ttl_in_seconds": 60},
+        "subscription_expiry_s": {"subscription_expiration_time_minutes": 1},
+        "backlog_size": {
+            "backlog_quota_map": {
+                "destination_storage": {"limitSize": 0, "policy": "producer_exception"}
+            }
+        },
+        "backlog_age": {
+            "backlog_quota_map": {
+                "message_age": {"limitTime": 60, "policy": "producer_request_hold"}
+            }
+        },
         "delayed_delivery": {
             "delayed_delivery_policies": {
                 "active": False,
@@ -472,6 +592,45 @@ class AtOpening:
         # One that the topic had, those three, and the one that is written.
         entries = [each.entries for each in self.topic.managed_ledger.ledgers.values()]
         assert entries == [1, 1, 1, 1, 0]
+
+    async def persistence(self) -> None:
+        assert isinstance(self.topic, PersistentTopic)
+        await self.client.subscribe()
+        positions = await self.broker.publish(*data_of(2))
+        self.client.send(ack_of(positions[0]))
+        cursor = self.topic.managed_ledger.cursors["s"]
+        await until(lambda: cursor.ledger_id >= 0, SECONDS_MAX)
+        await self.topic.close()
+        await change(self.broker, {"persistence": persistence_of(2)})
+        with pytest.raises(PersistenceError, match="an ensemble of 2 needs as many bookies"):
+            await self.broker.topic()
+
+    async def message_ttl_s(self) -> None:
+        await self.client.subscribe(permits=0)
+        assert self.topic.subscriptions["s"].backlog == 1
+        await self.broker.topics.upkeep.expire_messages()
+        assert self.topic.subscriptions["s"].backlog == 0
+
+    async def subscription_expiry_s(self) -> None:
+        await self.client.subscribe()
+        closing = pb.CommandCloseConsumer(consumer_id=1, request_id=0)
+        await self.client.request(closing, "success")
+        self.topic.subscriptions["s"].cursor.last_active_ms -= 61_000
+        await self.broker.topics.upkeep.expire_subscriptions()
+        assert "s" not in self.topic.subscriptions
+
+    async def backlog_size(self) -> None:
+        refused = await self.client.produce(1)
+        assert refused.error == pb.ProducerBlockedQuotaExceededException
+
+    async def backlog_age(self) -> None:
+        await self.client.subscribe(permits=0)
+        now = self.topic.wall_clock()
+        self.topic.wall_clock = lambda: now + 50
+        assert (await self.client.produce(1)).producer_name
+        self.topic.wall_clock = lambda: now + 100
+        refused = await self.client.produce(2)
+        assert refused.error == pb.ProducerBlockedQuotaExceededError
 
     async def delayed_delivery(self) -> None:
         await self.client.subscribe()

@@ -302,6 +302,31 @@ ENDPOINTS = {
     "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}": request(
         "DELETE", f"{BASE}/{NAME}/subscription/{NAME}?force=true"
     ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
+    "/expireMessages": request(
+        "POST",
+        f"{BASE}/{NAME}/subscription/{NAME}/expireMessages",
+        b'{"ledgerId":1,"entryId":1' + b',"a":[{}]' * (100 << 10) + b"}",
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
+    "/expireMessages/{seconds:int}": request(
+        "POST", f"{BASE}/{NAME}/subscription/{NAME}/expireMessages/1"
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
+    "/skip/{numMessages:int}": request("POST", f"{BASE}/{NAME}/subscription/{NAME}/skip/999999999"),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}/skip_all": request(
+        "POST", f"{BASE}/{NAME}/subscription/{NAME}/skip_all"
+    ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/all_subscription"
+    "/expireMessages/{seconds:int}": request(
+        "POST", f"{BASE}/{NAME}/all_subscription/expireMessages/1"
+    ),
+    "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}/truncate": request(
+        "DELETE", f"{BASE}/{NAME}/truncate"
+    ),
+    "PUT /admin/v2/{domain}/{tenant}/{namespace}/{topic}/unload": request(
+        "PUT", f"{BASE}/{NAME}/unload"
+    ),
     "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/terminate": request(
         "POST", f"{BASE}/{NAME}/terminate"
     ),

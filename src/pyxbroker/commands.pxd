@@ -125,6 +125,8 @@ cdef int decode_next_id(const uint8_t *data, uint32_t size, uint32_t field_numbe
 # Copies up to words_max words of the ack set of one id; returns the words copied or an error.
 cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil
+# The time in a BrokerEntryMetadata, in ms since the epoch; 0: it has none, or is malformed.
+cdef uint64_t peek_broker_timestamp(const uint8_t *data, uint32_t size) noexcept nogil
 
 cdef enum:
     RECEIPT_BYTES_MAX = 80          # a whole SEND_RECEIPT frame

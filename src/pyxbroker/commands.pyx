@@ -369,6 +369,18 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
     return DECODE_OK if seen == 7 else DECODE_MALFORMED
 
 
+cdef uint64_t peek_broker_timestamp(const uint8_t *data, uint32_t size) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef uint64_t found = 0
+    cdef Field field
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return 0
+        if field.number == 1 and field.wire == WIRE_VARINT:
+            found = field.value
+    return found
+
+
 cdef inline uint8_t *_build_uint(uint8_t *p, uint32_t number, uint64_t value) noexcept nogil:
     return put_varint(put_varint(p, number << 3), value)
 

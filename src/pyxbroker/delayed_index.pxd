@@ -14,4 +14,5 @@ cdef class DelayedIndex:
     cdef int add(self, int64_t deliver_at, int64_t ledger_id, int64_t entry_id) except -1
     cdef int64_t _next_time(self) noexcept
     cdef int _take_first(self) except -1
+    cdef void _sink(self, size_t at) noexcept
     cdef int _grow(self) except -1

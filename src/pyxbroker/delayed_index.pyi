@@ -32,5 +32,7 @@ class DelayedIndex:
         """
     def take_due(self, now: int, count_max: int) -> list[Position]:
         """Takes out up to count_max positions that are due now (ms), the earliest first."""
+    def drop_up_to(self, ledger_id: int, entry_id: int) -> None:
+        """Forgets the entries up to a position; they are acknowledged. Looks at all of them."""
     def clear(self) -> None:
         """Forgets everything, and gives the memory back."""

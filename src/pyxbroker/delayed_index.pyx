@@ -117,14 +117,20 @@ cdef class DelayedIndex:
         return 0
 
     cdef int _take_first(self) except -1:
-        cdef DelayedItem last
-        cdef size_t at = 0
-        cdef size_t child, best, end
         self.count -= 1
         if self.count == 0:
             self.clear()
             return 0
-        last = self.items[self.count]
+        self.items[0] = self.items[self.count]
+        self._sink(0)
+        if self.count * 4 < self.capacity and self.capacity > CAPACITY_MIN * 4:
+            self._shrink()
+        return 0
+
+    cdef void _sink(self, size_t at) noexcept:
+        # An item may be due later than those below it: they move up.
+        cdef DelayedItem last = self.items[at]
+        cdef size_t child, best, end
         while at * CHILDREN + 1 < self.count:
             child = at * CHILDREN + 1
             end = min(child + CHILDREN, self.count)
@@ -137,9 +143,6 @@ cdef class DelayedIndex:
             self.items[at] = self.items[best]
             at = best
         self.items[at] = last
-        if self.count * 4 < self.capacity and self.capacity > CAPACITY_MIN * 4:
-            self._shrink()
-        return 0
 
     def _shrink(self):
         global _held_bytes
@@ -158,6 +161,34 @@ cdef class DelayedIndex:
             due.append(Position(ledger_id, self.items[0].entry_id))
             self._take_first()
         return due
+
+    def drop_up_to(self, int64_t ledger_id, int64_t entry_id):
+        """Forgets the entries up to a position; they are acknowledged. Looks at all of them."""
+        cdef bytes dropped = bytes([each < ledger_id for each in self.ledgers])
+        cdef const char *is_dropped = dropped
+        cdef uint64_t here = self.numbers.get(ledger_id, LEDGER_MASK + 1)
+        cdef uint64_t number
+        cdef size_t last = self.count
+        cdef size_t i, kept = 0
+        for i in range(last):
+            number = self.items[i].when & LEDGER_MASK
+            if is_dropped[number] or (number == here and self.items[i].entry_id <= entry_id):
+                continue
+            self.items[kept] = self.items[i]
+            kept += 1
+        if kept == last:
+            return
+        if kept == 0:
+            self.clear()
+            return
+        self.count = kept
+        for i in range((kept + CHILDREN - 2) // CHILDREN, 0, -1):
+            self._sink(i - 1)
+        while self.count * 4 < self.capacity and self.capacity > CAPACITY_MIN * 4:
+            last = self.capacity
+            self._shrink()
+            if self.capacity == last:
+                break
 
     def clear(self):
         """Forgets everything, and gives the memory back."""

@@ -236,6 +236,10 @@ class Peeked(NamedTuple):
     num_messages: int
     is_batch: bool
     marker_type: int
+    broker_time: int = 0
+    @property
+    def time(self) -> int:
+        """When it was published: the clock of the broker counts, where it was noted."""
 
 def count_messages(batch: EntryBatch, start: int) -> int:
     """Messages in the entries of a batch from start on, of those that clients may see."""

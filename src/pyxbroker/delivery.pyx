@@ -8,6 +8,7 @@ from pyxbroker.commands cimport (
     ACK_SET_WORD_BYTES_MAX,
     MESSAGE_HEADER_BYTES_MAX,
     build_message_header,
+    peek_broker_timestamp,
     peek_metadata,
 )
 from pyxbroker.connection cimport OUT_PENDING_DISPATCH
@@ -713,6 +714,12 @@ class Peeked(NamedTuple):
     num_messages: int
     is_batch: bool
     marker_type: int                # -1: a message, not a marker
+    broker_time: int = 0            # ms since the epoch; 0: the broker has noted none
+
+    @property
+    def time(self) -> int:
+        """When it was published: the clock of the broker counts, where it was noted."""
+        return self.broker_time or self.publish_time
 
 
 def peek_entry(EntryBatch batch not None, int i):
@@ -721,13 +728,17 @@ def peek_entry(EntryBatch batch not None, int i):
     cdef const uint8_t *metadata
     cdef uint32_t metadata_size
     cdef entry_ref *ref
+    cdef const uint8_t *data
+    cdef uint32_t block
     if i < 0 or i >= batch.count:
         raise IndexError(i)
     ref = &batch.refs[i]
-    if (ref.length < batch.data_offset
-            or payload_metadata(ref.data + batch.data_offset, ref.length - batch.data_offset,
-                                &metadata, &metadata_size) != 0
+    if ref.length < batch.data_offset:
+        return None
+    data = ref.data + batch.data_offset
+    if (payload_metadata(data, ref.length - batch.data_offset, &metadata, &metadata_size) != 0
             or peek_metadata(metadata, metadata_size, &peek) != 0):
         return None
+    block = broker_metadata_size(data, ref.length - batch.data_offset)
     return Peeked(peek.publish_time, max(peek.num_messages, 1), bool(peek.is_batch),
-                  peek.marker_type)
+                  peek.marker_type, peek_broker_timestamp(data + 6, block - 6) if block else 0)

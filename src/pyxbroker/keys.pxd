@@ -75,8 +75,10 @@ cdef class KeyShared:
     cdef int _check_unused(self, int32_t hash, KeyState *state) noexcept
     cdef bint _is_ready(self, KeyState *state, int32_t slot) noexcept
     cdef int _check_ready(self, int32_t hash, KeyState *state) except -1
-    cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t ledger_id, int64_t first,
-                      int64_t last) except -1
+    cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
+                       int64_t last) except -1
+    cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t first_ledger,
+                      int64_t first, int64_t last_ledger, int64_t last) except -1
     cdef uint32_t _new_entry(self, int64_t ledger_id, int64_t entry_id) except 0
     cdef int _push(self, int32_t slot, int32_t hash) except -1
     cdef int32_t _pop(self, int32_t slot) noexcept

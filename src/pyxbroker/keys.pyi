@@ -47,6 +47,8 @@ class KeyShared:
 
         Looks through everything that waits; returns how many of them did.
         """
+    def drop_up_to(self, ledger_id: int, entry_id: int) -> int:
+        """The same for everything up to a position."""
     def put_back(self, hash: int, ledger_id: int, entry_id: int) -> None:
         """An entry that was sent waits again, among those of its hash."""
     # What tests look at.

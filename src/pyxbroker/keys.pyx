@@ -117,6 +117,12 @@ cdef int _compare(const void *a, const void *b) noexcept nogil:
     return (x.entry_id > y.entry_id) - (x.entry_id < y.entry_id)
 
 
+cdef inline bint _is_past(int64_t ledger_id, int64_t entry_id, int64_t other_ledger_id,
+                          int64_t other_entry_id) noexcept nogil:
+    return ledger_id > other_ledger_id or (ledger_id == other_ledger_id
+                                           and entry_id > other_entry_id)
+
+
 cdef class KeyShared:
     """Which entries of which key may go to whom; see keys.pxd."""
 
@@ -369,6 +375,14 @@ cdef class KeyShared:
 
         Looks through everything that waits; returns how many of them did.
         """
+        return self._drop(ledger_id, first, ledger_id, last)
+
+    def drop_up_to(self, int64_t ledger_id, int64_t entry_id):
+        """The same for everything up to a position."""
+        return self._drop(-1, 0, ledger_id, entry_id)
+
+    cdef int64_t _drop(self, int64_t first_ledger, int64_t first, int64_t last_ledger,
+                       int64_t last) except -1:
         cdef int32_t page, i
         cdef int64_t before = self.waiting
         cdef KeyState *state
@@ -378,19 +392,22 @@ cdef class KeyShared:
                     break
                 state = &self.pages[page][i]
                 if state.first:
-                    self._drop_of(page * STATES_PER_PAGE + i, state, ledger_id, first, last)
+                    self._drop_of(page * STATES_PER_PAGE + i, state, first_ledger, first,
+                                  last_ledger, last)
         return before - self.waiting
 
-    cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t ledger_id, int64_t first,
-                      int64_t last) except -1:
+    cdef int _drop_of(self, int32_t hash, KeyState *state, int64_t first_ledger,
+                      int64_t first, int64_t last_ledger, int64_t last) except -1:
         cdef uint32_t kept = 0
         cdef uint32_t at = state.first
         cdef uint32_t following
+        cdef Waiting *entry
         state.first = state.last = state.returned = 0
         while at:
-            following = self.entries[at].next
-            if (self.entries[at].ledger_id == ledger_id
-                    and first <= self.entries[at].entry_id <= last):
+            entry = &self.entries[at]
+            following = entry.next
+            if (not _is_past(first_ledger, first, entry.ledger_id, entry.entry_id)
+                    and not _is_past(entry.ledger_id, entry.entry_id, last_ledger, last)):
                 self.entries[at].next = self.free_entry
                 self.free_entry = at
                 self.waiting -= 1

@@ -18,6 +18,7 @@ from pyxbroker.auth.authorization import Resource, Right
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
 
+OF_TOPICS = ("backlog", "partitions", "subscriptions", "topics", "topic_policies")
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
@@ -26,8 +27,8 @@ RESOURCES = {
         *("namespaces", "namespace_topics", "permissions"),
         "namespace_policies",
     ),
-    "/admin/v2/non-persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
-    "/admin/v2/persistent": ("partitions", "subscriptions", "topics", "topic_policies"),
+    "/admin/v2/non-persistent": OF_TOPICS,
+    "/admin/v2/persistent": OF_TOPICS,
     "/admin/v2/tenants": ("tenants",),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),

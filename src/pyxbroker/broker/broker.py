@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.broker")
 
 AGE_CHECK_INTERVAL_S = 30.0
+SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use before it
 SLICE_S = 0.002  # of looking at connections, then it yields
 CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
@@ -55,7 +56,11 @@ IMPORTED_LATE = (
     "pyxbroker.mledger.cursor",
     "pyxbroker.broker.dispatch.kinds",
     "pyxbroker.broker.topics.topic",
+    "pyxbroker.mledger.backlog",
+    "pyxbroker.broker.topics.quotas",
     "pyxbroker.broker.topics.persistent",
+    "pyxbroker.broker.topics.upkeep",
+    "pyxbroker.broker.topics.sweep",
     "pyxbroker.broker.topics.topics",
     "pyxbroker.broker.commands.handlers",
 )
@@ -176,6 +181,23 @@ class Broker:
             config.brokerDeleteInactiveTopicsFrequencySeconds,
             self._delete_inactive,
         )
+        self.repeat(
+            "expired messages",
+            config.messageExpiryCheckIntervalInMinutes * 60,
+            self._expire_messages,
+        )
+        self.repeat(
+            "expired subscriptions",
+            config.subscriptionExpiryCheckIntervalInMinutes * 60,
+            self._expire_subscriptions,
+        )
+        self.repeat("closed topics", SWEEP_INTERVAL_S, self._sweep)
+        if config.backlogQuotaCheckEnabled:
+            self.repeat(
+                "backlog quotas",
+                config.backlogQuotaCheckIntervalInSeconds,
+                self._check_quotas,
+            )
 
     async def import_late(self) -> None:
         """Imports what the first client needs, unless that one has come already."""
@@ -276,6 +298,18 @@ class Broker:
 
     async def _delete_inactive(self) -> None:
         await self.topics.delete_inactive()
+
+    async def _expire_messages(self) -> None:
+        await self.topics.upkeep.expire_messages()
+
+    async def _expire_subscriptions(self) -> None:
+        await self.topics.upkeep.expire_subscriptions()
+
+    async def _check_quotas(self) -> None:
+        await self.topics.upkeep.check_quotas()
+
+    async def _sweep(self) -> None:
+        await self.topics.sweep.look()
 
     async def _check_ages(self) -> None:
         await self.topics.check_ages()

@@ -23,6 +23,7 @@ from pyxbroker.ledger.handle import (
     LedgerHandle,
     LedgerListener,
     NoSuchEntry,
+    NotEnoughBookies,
     ReadHandle,
     journal_failed,
 )
@@ -76,6 +77,7 @@ class LedgerClient:
         quorums: LedgerQuorums,
     ) -> None:
         self.turn = turn
+        self.started_ms = int(time.time() * 1000)
         self._store = store
         self._metadata = LedgerMetadataStore(store)
         self._ids = LedgerIdGenerator(store)
@@ -119,7 +121,7 @@ class LedgerClient:
         self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
     ) -> LedgerHandle:
         """Creates a ledger with this broker as its writer."""
-        metadata = self._new_metadata(managed_ledger, cursor)
+        metadata = self._new_metadata(managed_ledger, cursor, self._quorums)
         while True:
             ledger_id = await self._ids.next_id()
             put = self._metadata.creation(ledger_id, metadata)
@@ -137,14 +139,21 @@ class LedgerClient:
         managed_ledger: str,
         naming: Callable[[int], Put],
         above: int = -1,
+        quorums: LedgerQuorums | None = None,
     ) -> tuple[LedgerHandle, int]:
         """Creates a ledger together with the write that names it elsewhere: both or neither.
 
         `naming` gives that write for a ledger id; the id is greater than `above`. The result is
         (handle, version of the node that was written). Raises BadVersion when the write of that
-        node is refused.
+        node is refused, LedgerError when there are fewer bookies than the ensemble needs.
         """
-        metadata = self._new_metadata(managed_ledger)
+        quorums = quorums or self._quorums
+        if quorums.ensemble > len(self._bookies):
+            raise NotEnoughBookies(
+                f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
+                f" {len(self._bookies)}"
+            )
+        metadata = self._new_metadata(managed_ledger, None, quorums)
         while True:
             ledger_id = await self._ids.next_id()
             if ledger_id <= above:
@@ -163,8 +172,9 @@ class LedgerClient:
             handle = self._handle(ledger_id, metadata, created.version, listener)
             return handle, named.version
 
-    def _new_metadata(self, managed_ledger: str, cursor: str | None = None) -> LedgerMetadata:
-        quorums = self._quorums
+    def _new_metadata(
+        self, managed_ledger: str, cursor: str | None, quorums: LedgerQuorums
+    ) -> LedgerMetadata:
         custom = {
             "application": b"pulsar",
             "component": b"managed-ledger",

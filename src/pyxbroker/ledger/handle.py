@@ -42,6 +42,10 @@ class NoSuchEntry(LedgerError):
     """No bookie has the entry."""
 
 
+class NotEnoughBookies(LedgerError):
+    """There are fewer of them than a new ledger is to be on."""
+
+
 def error_of(code: int, ledger_id: int, entry_id: int) -> LedgerError:
     """The error for a bookie's code about one entry."""
     where = f"{ledger_id}:{entry_id}"

@@ -13,7 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.ledger.handle import JournalFailed, LedgerError, LedgerFenced, is_lost
+from pyxbroker.ledger.handle import (
+    JournalFailed,
+    LedgerError,
+    LedgerFenced,
+    NotEnoughBookies,
+    is_lost,
+)
 from pyxbroker.metadata.store import Unavailable
 
 T = TypeVar("T")
@@ -26,10 +32,13 @@ RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
 
+LASTING = (LedgerFenced, JournalFailed, NotEnoughBookies)
+
+
 def may_pass(error: Exception) -> bool:
     """Whether an error says only that something cannot be done at this moment."""
     if isinstance(error, LedgerError):
-        return not is_lost(error) and not isinstance(error, (LedgerFenced, JournalFailed))
+        return not is_lost(error) and not isinstance(error, LASTING)
     return isinstance(error, Unavailable)
 
 

@@ -13,6 +13,7 @@ when they are durable asks for it with persist().
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -59,8 +60,10 @@ class Cursor:
         self.acks = AckSet(*mark_delete, tracked=durable)
         self.properties: dict[str, str] = {}  # of the subscription
         self.position_properties: dict[str, int] = {}
+        self.last_active_ms = int(time.time() * 1000)  # when somebody used it last
         self.version = MUST_NOT_EXIST
         self.ledger_id = NO_LEDGER  # that the node names
+        self._noted_active_ms = 0  # what the node says of that
         self.closed = False
         self.failure: CursorError | None = None
         self._is_away = False  # the metadata store did not answer when it was written last
@@ -186,6 +189,12 @@ class Cursor:
             rate = self.managed_ledger.limits.mark_delete_per_s
             delay = 1.0 / rate if rate > 0 else 0.0
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
+
+    def on_limits(self) -> None:
+        """How often it may be written has changed."""
+        if self._timer is not None:
+            self._stop_timer()
+            self._schedule_write()
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -336,8 +345,9 @@ class Cursor:
 
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
+        last_active_ms = self.last_active_ms
         value = positions.encode_cursor(
-            self.acks, ledger_id, self.position_properties, self.properties
+            self.acks, ledger_id, self.position_properties, self.properties, last_active_ms
         )
         path = paths.cursor(self.managed_ledger.name, self.name)
         try:
@@ -348,6 +358,7 @@ class Cursor:
             raise CursorError(changed) from error
         self.version = result.version
         self.ledger_id = ledger_id
+        self._noted_active_ms = last_active_ms
 
     async def create_node(self) -> None:
         """Makes a new durable cursor's node, with its state."""
@@ -376,8 +387,11 @@ class Cursor:
         ):
             if self.failure is None:
                 await self._close_in_ledger()
+                if self._noted_active_ms != self.last_active_ms:
+                    await self._write_node(self.ledger_id)
             return
-        if self.ledger_id != NO_LEDGER or self._dirty:
+        is_noted = self._noted_active_ms == self.last_active_ms
+        if self.ledger_id != NO_LEDGER or self._dirty or not is_noted:
             previous = self.ledger_id
             await self._write_node(NO_LEDGER)
             self._ledger = None
@@ -449,6 +463,10 @@ async def recover_cursor(
     cursor.version = version
     cursor.ledger_id = record.cursors_ledger_id
     cursor.properties = record.cursor_properties
+    cursor.last_active_ms = cursor._noted_active_ms = record.last_active_ms
+    if not managed_ledger.was_closed or not record.last_active_ms:
+        # Somebody may have used it until the broker ended.
+        cursor.last_active_ms = max(record.last_active_ms, managed_ledger.client.started_ms)
     cursor.position_properties = record.properties
     if record.cursors_ledger_id != NO_LEDGER:
         found = await recover_position(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from pyxbroker.ledger.client import LedgerQuorums
+
 
 class ManagedLedgerLimits(NamedTuple):
     """When a ledger is closed and the next one begun, and how much is kept."""
@@ -18,6 +20,8 @@ class ManagedLedgerLimits(NamedTuple):
     mark_delete_per_s: float = 1.0
     ranges_as_list_max: int = 1_000  # in a cursor's node
     ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
+
+    quorums: LedgerQuorums | None = None  # of the next ledgers; None: those of the client
 
     def keeping(self, retention_s: float, retention_bytes: int) -> ManagedLedgerLimits:
         """The same, but for what is kept of what is acknowledged."""

@@ -12,7 +12,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,7 @@ class ManagedLedger:
         self.unreadable: set[str] = set()  # cursors: nobody knows what they need, so all is kept
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
+        self.was_closed = False  # by who had it before; else it was killed, or could not
         self.entries_added = 0
         self.size = 0  # bytes of all ledgers of the list
         self._ids: list[int] = []  # of self.ledgers, ascending
@@ -107,6 +108,14 @@ class ManagedLedger:
         """Nothing happens when it does not watch."""
         self._watchers.remove(wake)
 
+    def set_limits(self, limits: ManagedLedgerLimits) -> None:
+        """Its limits have changed, or are known by now."""
+        is_other_rate = limits.mark_delete_per_s != self.limits.mark_delete_per_s
+        self.limits = limits
+        if is_other_rate:
+            for cursor in self.cursors.values():
+                cursor.on_limits()
+
     # --- the list -----------------------------------------------------------------------------
 
     def index_ledgers(self) -> None:
@@ -120,6 +129,11 @@ class ManagedLedger:
         for ledger_id in list(self._readers):
             if ledger_id not in self.ledgers:
                 del self._readers[ledger_id]
+
+    @property
+    def ledger_ids(self) -> Sequence[int]:
+        """Of all ledgers of the list, ascending."""
+        return self._ids
 
     async def write_info(self) -> None:
         """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
@@ -427,7 +441,8 @@ class ManagedLedger:
                 self,
                 self.name,
                 lambda ledger_id: self._list_put([*self.ledgers.values(), LedgerInfo(ledger_id)]),
-                above=max(self.ledgers, default=-1),
+                max(self.ledgers, default=-1),
+                self.limits.quorums,
             )
             self.adopt_ledger(handle)
         self.start_ledger(handle)
@@ -457,6 +472,17 @@ class ManagedLedger:
             if victims:
                 self._trimming = True
                 self.spawn(self._trim(victims))
+
+    async def truncate(self) -> None:
+        """Deletes the closed ledgers that every cursor has passed, whatever is to be retained."""
+        await self.finish_tasks()
+        limits = self.limits
+        self.limits = limits.keeping(0, 0)
+        try:
+            self.trim()
+        finally:
+            self.limits = limits
+        await self.finish_tasks()
 
     async def _trim(self, victims: list[int]) -> None:
         removed = {ledger_id: self.ledgers.pop(ledger_id) for ledger_id in victims}

@@ -77,6 +77,10 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
     managed_ledger.properties = kept
     managed_ledger.terminated_position = terminated
+    # The list of a terminated one does not tell: it has no open ledger at any time.
+    managed_ledger.was_closed = terminated is None and all(
+        each.timestamp_ms for each in ledgers_found
+    )
     failure = managed_ledger.client.journal_failure
     await _recover_last_ledger(managed_ledger, failure is None, patience)
     managed_ledger.index_ledgers()

@@ -252,6 +252,7 @@ class CursorRecord(NamedTuple):
     acks: AckSet
     properties: dict[str, int]
     cursor_properties: dict[str, str]
+    last_active_ms: int  # when somebody used it last; 0: unknown
 
 
 def encode_cursor(
@@ -259,6 +260,7 @@ def encode_cursor(
     cursors_ledger_id: int,
     properties: Mapping[str, int],
     cursor_properties: Mapping[str, str],
+    last_active_ms: int = 0,
 ) -> bytes:
     """The value of a cursor's node; with a cursor ledger only the mark counts, as a last resort."""
     mark = acks.mark_delete
@@ -267,6 +269,8 @@ def encode_cursor(
         markDeleteLedgerId=mark.ledger_id,
         markDeleteEntryId=mark.entry_id,
     )
+    if last_active_ms:
+        info.lastActive = last_active_ms
     _add_properties(info.properties, properties)
     for name, value in cursor_properties.items():
         info.cursorProperties.add(name=name, value=value)
@@ -290,6 +294,7 @@ def decode_cursor(value: bytes, ends: Ends) -> CursorRecord:
         acks,
         {records.text_of(each.name): each.value for each in info.properties},
         _texts((each.name, each.value) for each in info.cursorProperties),
+        info.lastActive,
     )
 
 

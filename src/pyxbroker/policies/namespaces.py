@@ -59,6 +59,7 @@ class _Namespace:
         self.value: bytes | None = None  # of the record, as it was read last
         self.record: Record | None = None  # the last one that was good
         self.topics: dict[TopicName, _Says] = {}  # that say something; never partitions
+        self.changes = 0  # of what topics say
         self.changed: set[TopicName] = set()  # of those: whoever follows them is to be told
         self.policies: Policies | None = None  # None: no record was good yet
         self.refusals: list[Refusal] = []
@@ -146,6 +147,7 @@ class NamespacePolicies:
         else:
             says.records.pop(is_global, None)
         says.policies = None
+        namespace.changes += 1
         if not says.records:
             del namespace.topics[topic]
         if namespace.followers:
@@ -158,6 +160,11 @@ class NamespacePolicies:
         for topic in list(namespace.topics) if namespace is not None else ():
             for is_global in (False, True):
                 self.set_record(topic, is_global, None)
+
+    def changes(self, name: str) -> int:
+        """How often what the topics of a namespace say has changed."""
+        namespace = self._namespaces.get(name)
+        return 0 if namespace is None else namespace.changes
 
     def fields(self, topic: TopicName, is_global: bool) -> dict[str, Any]:
         """What one of the two records of a topic says."""

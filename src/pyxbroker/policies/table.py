@@ -243,6 +243,12 @@ TABLE: tuple[Policy, ...] = (
         (Part(int, "limitTime"), Part(str, "policy", choices=BACKLOG_QUOTA_POLICIES)),
         _backlog_age,
     ),
+    Policy(
+        "precise_backlog_age",
+        "Whether the age of a backlog is that of its oldest message, which is read for it, or of"
+        " the ledger it is in, since that was closed.",
+        lambda config: config.preciseTimeBasedBacklogQuotaCheck,
+    ),
     _limit(
         "message_ttl_s",
         "message_ttl_in_seconds",

@@ -84,6 +84,7 @@ class Policies(NamedTuple):
     retention: Retention = Retention()
     backlog_size: BacklogQuota = BacklogQuota()
     backlog_age: BacklogQuota = BacklogQuota()
+    precise_backlog_age: bool = False
     message_ttl_s: int = 0
     subscription_expiry_s: int = 0
     persistence: Persistence = Persistence()

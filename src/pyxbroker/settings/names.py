@@ -27,9 +27,6 @@ NOT_YET = frozenset(
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
-    messageExpiryCheckIntervalInMinutes subscriptionExpirationTimeMinutes
-    subscriptionExpiryCheckIntervalInMinutes
-    ttlDurationDefaultInSeconds
     """.split()
 )
 

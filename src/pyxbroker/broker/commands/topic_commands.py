@@ -53,6 +53,7 @@ class TopicCommands:
             self._broker.publish_gate.check()
         topic = await self._broker.topics.get(topic_name, create=True)
         topic.check_encryption(message.encrypted)
+        await topic.check_quotas()
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:

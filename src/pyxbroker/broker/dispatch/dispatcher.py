@@ -490,6 +490,24 @@ class Dispatcher:
             self.trouble.forget()
         self.rewind()
 
+    def skip_to(self, mark: Position) -> None:
+        """The cursor has moved on, and nobody has acknowledged what it passed: none of it is read,
+        nor sent again; what consumers have of it is settled.
+        """
+        if self.read_position <= mark:
+            self._round += 1
+            self.read_position = self.source.next_position(mark)
+        if self.replay is not None:
+            self.replay.drop_up_to(mark)
+        if self.key_queue is not None:
+            self.key_queue.drop_up_to(mark)
+        if self.trouble is not None:
+            self.trouble.skipped(mark)
+        counts = self.redelivery.counts
+        for position in [each for each in counts if each <= mark]:
+            del counts[position]
+        self.wake()
+
     def redeliver_all(self, consumer: Consumer) -> None:
         """The client wants everything again that it has not acknowledged."""
         self.redelivery.redeliver_all(consumer)

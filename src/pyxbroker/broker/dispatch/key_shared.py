@@ -221,6 +221,11 @@ class KeyQueue:
         """Entries up to the id last cannot be read."""
         self.keys.drop(position.ledger_id, position.entry_id, last)
 
+    def drop_up_to(self, mark: Position) -> None:
+        """Everything up to a mark is acknowledged."""
+        if self.keys.waiting:
+            self.keys.drop_up_to(*mark)
+
     def drop_ledger(self, ledger_id: int) -> None:
         self.keys.drop(ledger_id, 0, ENTRY_ID_MAX)
 

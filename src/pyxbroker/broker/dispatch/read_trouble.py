@@ -196,6 +196,11 @@ class ReadTrouble:
         if self._stopped_run is not None and self._stopped_run.again:
             self._go_on()
 
+    def skipped(self, mark: Position) -> None:
+        """Everything up to a mark is acknowledged: what stopped there is missed by nobody."""
+        if self._stopped_run is not None and self._stopped_run.positions[0] <= mark:
+            self.forget()
+
     def forget(self) -> None:
         """The cursor was moved: it need not be met again."""
         self.rewound()

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyxbroker.delayed_index import DelayedIndex
     from pyxbroker.entry import Position
 
+ENTRY_ID_MAX = 2**63 - 1
+
 
 class Replay:
     """Positions of one subscription, and the entries that are not due yet."""
@@ -102,6 +104,17 @@ class Replay:
         """The rest of the chunked messages that it had goes to another one."""
         if self._chunked is not None:
             self._chunked.forget(consumer)
+
+    def drop_up_to(self, mark: Position) -> None:
+        """Everything up to a mark is acknowledged."""
+        while len(self.positions):
+            ledger_id, first, _ = self.positions.first_range(1)
+            if (ledger_id, first) > mark:
+                break
+            last = mark.entry_id if ledger_id == mark.ledger_id else ENTRY_ID_MAX
+            self.positions.discard_range(ledger_id, first, last)
+        if self.delayed_index is not None:
+            self.delayed_index.drop_up_to(*mark)
 
     def clear(self, acks: AckSet) -> None:
         """Everything is read again, as the acknowledgements have it by now."""

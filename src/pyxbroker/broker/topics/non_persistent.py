@@ -88,6 +88,7 @@ class NoCursor:
         self.acks = AckSet(*NOWHERE, tracked=False)
         self.properties: dict[str, str] = {}
         self.position_properties: dict[str, int] = {}
+        self.last_active_ms = 0
 
     @property
     def backlog(self) -> int:

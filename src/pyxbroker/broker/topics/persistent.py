@@ -6,7 +6,7 @@ The door to both: what needs the log is here, and all else in topic.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
@@ -22,18 +22,23 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
+from pyxbroker.ledger.client import LedgerQuorums
+from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.mledger import backlog
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.values import Policies
+from pyxbroker.policies.values import Persistence, Policies
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
+    from pyxbroker.ackset import AckSet
     from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.peeking import Peeking
 
@@ -70,6 +75,9 @@ class PersistentTopic(Topic):
         super().__init__(name, managed_ledger, turn, policies, unacked_in_broker, broker_limits)
         self.managed_ledger = managed_ledger
         self.ack_ranges_max = managed_ledger.limits.ranges_whole_max
+        self.on_ttl_changed: Callable[[PersistentTopic], None] = _ignore
+        self._oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
+        self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
@@ -82,9 +90,18 @@ class PersistentTopic(Topic):
             # What is there when a topic is opened stays until somebody looks at ages: a reader that
             # comes back shall find it.
             self.managed_ledger.trim()
+        if policies.message_ttl_s != before.message_ttl_s:
+            self.on_ttl_changed(self)
 
     def _apply(self, policies: Policies) -> None:
-        self.managed_ledger.limits = self.managed_ledger.limits.keeping(*policies.retention)
+        persistence = policies.persistence
+        rate = persistence.mark_delete_per_s
+        self.managed_ledger.set_limits(
+            self.managed_ledger.limits.keeping(*policies.retention)._replace(
+                quorums=quorums_of(persistence),
+                mark_delete_per_s=rate if rate >= 0 else self._broker_mark_delete_per_s,
+            )
+        )
         super()._apply(policies)
 
     # --- producers ----------------------------------------------------------------------------
@@ -105,6 +122,15 @@ class PersistentTopic(Topic):
         waiting = _Waiting()
         self.turn.run(self.managed_ledger.append, EntryRun.of(entry, waiting))
         return await waiting.future
+
+    async def check_quotas(self) -> None:
+        if self.policies.backlog_size.limit < 0 and self.policies.backlog_age.limit <= 0:
+            return
+        try:
+            await quotas.check_producer(self)
+        except LedgerError as error:
+            # Nobody knows how old the backlog is: the next look asks again.
+            log.warning("a backlog quota was not looked at", topic=self.name, error=error)
 
     def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
         """Who is told from now on of what is durable, in that order."""
@@ -249,6 +275,51 @@ class PersistentTopic(Topic):
             return self.managed_ledger.last_confirmed
         return Position(following.ledger_id, following.entry_id - 1)
 
+    def bytes_after(self, mark: Position) -> int:
+        """Bytes of the entries after a mark, about."""
+        return backlog.bytes_after(self.managed_ledger, mark)
+
+    def mark_before_bytes(self, bytes_max: int) -> Position:
+        """The first mark with at most so many bytes after it."""
+        return backlog.mark_before_bytes(self.managed_ledger, bytes_max)
+
+    def closed_before(self, mark: Position, time_ms: int) -> Position:
+        """The end of the ledgers that were closed before a time, from a mark on."""
+        return backlog.closed_before(self.managed_ledger, mark, time_ms)
+
+    def first_closed_ms(self, mark: Position) -> int:
+        """When the ledger of the first entry after a mark was closed; 0: it was not."""
+        return backlog.first_closed_ms(self.managed_ledger, mark)
+
+    def mark_after(self, subscription: Subscription, count: int) -> Position:
+        """The mark of a subscription when it has acknowledged so many entries more."""
+        managed_ledger, acks = self.managed_ledger, subscription.acks
+        mark = acks.mark_delete
+        if count >= subscription.backlog:
+            return managed_ledger.last_confirmed
+        first = managed_ledger.ordinal(mark)
+        low, high = first + count, managed_ledger.entries
+        while low < high:
+            # As many entries are acknowledged up to the middle as there are, but for those left.
+            middle = (low + high) // 2
+            at = managed_ledger.position_of(middle - 1)
+            if middle - first - self._acknowledged_up_to(acks, at) >= count:
+                high = middle
+            else:
+                low = middle + 1
+        return managed_ledger.position_of(low - 1) if count > 0 else mark
+
+    def _acknowledged_up_to(self, acks: AckSet, position: Position) -> int:
+        """Entries after the mark, up to a position, that are acknowledged one by one."""
+        found = 0
+        for ledger_id in acks.ledger_ids():
+            if ledger_id <= position.ledger_id:
+                is_last = ledger_id == position.ledger_id
+                last = self.managed_ledger.last_entry(ledger_id) or 0
+                end = position.entry_id if is_last else last
+                found += acks.acknowledged_up_to(ledger_id, 0, end)
+        return found
+
     async def last_message(self) -> tuple[Position, int]:
         """(position, batch index) of the last message; the index is -1 outside of a batch.
 
@@ -276,8 +347,26 @@ class PersistentTopic(Topic):
             index = managed_ledger.ordinal(position) - 1
         return Position(-1, -1), -1
 
-    async def position_before_time(self, publish_time_ms: int) -> Position:
-        """The last position whose entry was published before a time, by bisection."""
+    async def time_after(self, mark: Position) -> int | None:
+        """When the first entry after a mark was published; None: there is none, or it is lost.
+
+        Raises LedgerError when it cannot be read now.
+        """
+        managed_ledger = self.managed_ledger
+        position = managed_ledger.normalize(managed_ledger.next_position(mark))
+        if position is None:
+            return None
+        if self._oldest is None or self._oldest[0] != position:
+            peeked = await self._peeking("the oldest message").at(position)
+            if peeked is None:
+                return None
+            self._oldest = position, peeked.time
+        return self._oldest[1]
+
+    async def position_before_time(self, time_ms: int, after: Position | None = None) -> Position:
+        """The last position whose entry was published before a time, by bisection; after: those up
+        to there were.
+        """
         managed_ledger = self.managed_ledger
         end, count = managed_ledger.last_confirmed, managed_ledger.entries
         peeking = self._peeking("the first message of a time")
@@ -287,14 +376,14 @@ class PersistentTopic(Topic):
             kept = managed_ledger.ordinal(end) - count + index
             return managed_ledger.position_of(kept) if kept >= 0 else None
 
-        low, high = 0, count
+        low, high = 0 if after is None else managed_ledger.ordinal(after), count
         while low < high:
             middle = (low + high) // 2
             # An entry that is lost tells nothing: the one before it is asked.
             at = middle
             while (peeked := await peeking.at(place(at))) is None and at > low:
                 at -= 1
-            if peeked is not None and peeked.publish_time >= publish_time_ms:
+            if peeked is not None and peeked.time >= time_ms:
                 high = at
             else:
                 low = middle + 1
@@ -334,9 +423,26 @@ class PersistentTopic(Topic):
         """Closes and deletes ledgers that are old enough."""
         self.managed_ledger.check_age()
 
+    async def trim(self) -> None:
+        """The same; old ledgers are gone when it returns."""
+        self.managed_ledger.check_age()
+        await self.managed_ledger.finish_tasks()
+
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""
         self.managed_ledger.roll_over_if_consumed()
+
+    async def truncate(self) -> None:
+        """Acknowledges everything for all subscriptions, and deletes every ledger but the one that
+        is being written. Raises CursorError, MetadataError.
+
+        A kill in between leaves each subscription as it was or with nothing to come.
+        """
+        subscriptions = list(self.subscriptions.values())
+        await expiry.skip_to(subscriptions, self.last_confirmed)
+        for each in subscriptions:
+            await each.persist()
+        await self.managed_ledger.truncate()
 
     async def close(self) -> None:
         self.fenced = True
@@ -370,3 +476,12 @@ class PersistentTopic(Topic):
 
     def _is_used(self, mode: str) -> bool:
         return bool(self.managed_ledger.unreadable) or super()._is_used(mode)
+
+
+def quorums_of(persistence: Persistence) -> LedgerQuorums:
+    """Of the next ledger of a topic."""
+    return LedgerQuorums(persistence.ensemble, persistence.write_quorum, persistence.ack_quorum)
+
+
+def _ignore(topic: PersistentTopic) -> None:
+    """Nobody wants to know."""

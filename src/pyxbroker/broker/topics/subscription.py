@@ -15,6 +15,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.rates import Rates
+from pyxbroker.base.slices import Slices
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.dispatch import kinds
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
@@ -36,7 +37,8 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # not know the command all the same, and close the connection; at the end of a topic they would do
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
-ACKNOWLEDGED_AT_ONCE = 4096  # entries of a ledger that is lost
+ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
+SLICE_S = 0.002  # of that, then it yields
 
 
 class SubscriptionType(enum.IntEnum):
@@ -69,6 +71,7 @@ class SubscriptionCursor(Protocol):
     acks: AckSet
     properties: dict[str, str]
     position_properties: dict[str, int]
+    last_active_ms: int  # when somebody used it last
 
     @property
     def backlog(self) -> int:
@@ -167,6 +170,7 @@ class Subscription:
         """Attaches a consumer. Raises the error that Pulsar has for one that cannot join."""
         if self.closing:
             raise ServiceNotReady("Subscription is fenced")
+        self._note_use()
         if self.consumers:
             self._check_compatible(consumer, kind)
             limit = self.topic.policies.consumers_per_subscription_max
@@ -185,6 +189,14 @@ class Subscription:
         self.dispatcher = dispatcher
         if dispatcher is not former:
             former.abandon()
+
+    @property
+    def last_active_ms(self) -> int:
+        """When somebody used it last, in ms since the epoch."""
+        return self.cursor.last_active_ms
+
+    def _note_use(self) -> None:
+        self.cursor.last_active_ms = int(self.topic.wall_clock() * 1000)
 
     def _check_compatible(self, consumer: Consumer, kind: SubscriptionType) -> None:
         """Raises SubscriptionBusy, in Pulsar's words, for a consumer of another kind."""
@@ -223,6 +235,7 @@ class Subscription:
             self._past_bytes_out += consumer.bytes_out
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
+            self._note_use()
             self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
@@ -267,6 +280,7 @@ class Subscription:
             each.release()
             each.connection.consumers.pop(each.consumer_id, None)
             each.connection.send_frame(replies.close_consumer(each.consumer_id))
+        self._note_use()
         self.topic.on_used()
         self.topic.drop_unused_reader(self)
 
@@ -353,6 +367,33 @@ class Subscription:
             await self.cursor.persist()
         finally:
             self.dispatcher.wake()
+
+    async def skip_to(self, mark_delete: Position) -> int:
+        """Acknowledges everything up to a position, whoever has it; how many entries that were.
+
+        Consumers keep what they have of it, and need not acknowledge it. Nothing happens while the
+        subscription is moved or deleted.
+        """
+        if self.closing or self.cursor.closed:
+            return 0
+        before = self.cursor.backlog
+        if mark_delete.entry_id < 0 or not self.cursor.acknowledge_up_to(mark_delete):
+            return 0
+        run = self.topic.turn.run
+        slices = Slices(SLICE_S)
+        for consumer in list(self.consumers):
+            pending = [each for each in consumer.pending_positions() if each <= mark_delete]
+            for at in range(0, len(pending), ACKNOWLEDGED_AT_ONCE):
+                some = AckRun.of(pending[at : at + ACKNOWLEDGED_AT_ONCE])
+                run(self.dispatcher.on_acknowledged, consumer, some)
+                await slices.pause()
+        run(self._go_on_after, mark_delete)
+        return before - self.cursor.backlog
+
+    def _go_on_after(self, mark_delete: Position) -> None:
+        self.dispatcher.skip_to(mark_delete)
+        if self.topic.is_terminated:
+            self.tell_end()
 
     async def delete(self) -> None:
         """Removes the subscription; it has no consumers any more."""

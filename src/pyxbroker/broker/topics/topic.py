@@ -403,6 +403,9 @@ class Topic:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def check_quotas(self) -> None:
+        """Raises what a producer is told that comes while a backlog quota is exceeded."""
+
     def check_open(self) -> None:
         """Raises ServiceNotReady when the topic is not served here any more."""
         if self.fenced:
@@ -474,6 +477,17 @@ class Topic:
         since = self.loop.time() - self._last_active
         is_retained = self.name.is_persistent and not 0 <= policies.retention.time_s <= since
         return since >= policies.inactive_topics.max_inactive_s and not is_retained
+
+    def idle_since(self, when_s: float) -> None:
+        """Nobody has used it since then, by the wall clock: it was not open."""
+        self._last_active = self.loop.time() - max(self.wall_clock() - when_s, 0.0)
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether somebody is connected to it, or about to be."""
+        return bool(self.producers) or any(
+            each.consumers or each.arriving or each.closing for each in self.all_subscriptions()
+        )
 
     def _is_used(self, mode: str) -> bool:
         if self.producers or self._readers:

@@ -77,10 +77,10 @@ class TopicPolicies:
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def is_loaded(self, name: TopicName) -> bool:
-        """Whether all that a topic says is known; what system topics say is not asked for."""
-        namespace = self._namespaces.get(name.namespace)
-        return (namespace is not None and namespace.is_loaded) or name.is_system
+    def is_loaded(self, name: str) -> bool:
+        """Whether all that the topics of a namespace say is known."""
+        namespace = self._namespaces.get(name)
+        return namespace is not None and namespace.is_loaded
 
     async def load(self, name: NamespaceName) -> None:
         """Reads what the topics of a namespace say, unless that is done.

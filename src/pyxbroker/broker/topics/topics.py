@@ -20,17 +20,19 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
-from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
 from pyxbroker.broker.topics.shards import Shards
+from pyxbroker.broker.topics.sweep import Sweep
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.topic_policies import TopicPolicies
+from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError
@@ -101,6 +103,8 @@ class Topics:
         self._records: TopicPolicies | None = None
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             self._records = TopicPolicies(config.clusterName, self, self._policies)
+        self.upkeep = Upkeep(self.__iter__)
+        self.sweep = Sweep(self, store, ledgers.started_ms)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -189,23 +193,24 @@ class Topics:
             policies = await self._policies_of(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
+            limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
 
             async def missing() -> int:
                 return int(create and not await self.exists(name))
 
             async with self.room(name, policies, missing):
-                managed_ledger = await self._open_managed_ledger(name, create, properties)
+                managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         made = create and managed_ledger.version == 0
         # Within one broker, a lock of the name keeps both from being made.
         if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
-        return self._add(
-            PersistentTopic(
-                name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
-            )
+        topic = PersistentTopic(
+            name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
+        topic.on_ttl_changed = self.upkeep.expire_soon
+        return self._add(topic)
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -231,10 +236,13 @@ class Topics:
         self._policies.leave(topic.name.namespace, topic)
         if self._topics.get(topic.name) is topic:
             self._topics.pop(topic.name)
+            if topic.name.is_persistent:
+                self.sweep.on_closed(topic.name)
 
     async def _open_managed_ledger(
         self,
         name: TopicName,
+        limits: ManagedLedgerLimits,
         create: bool,
         properties: Mapping[str, str],
     ) -> ManagedLedger | None:
@@ -243,7 +251,7 @@ class Topics:
                 name.managed_ledger_name,
                 self._store,
                 self._ledgers,
-                self._ledger_limits,
+                limits,
                 create,
                 properties,
             )
@@ -316,6 +324,19 @@ class Topics:
         path = paths.managed_ledger(name.managed_ledger_name)
         return [decode(each) for each in await self._store.children(path)]
 
+    def is_open(self, name: TopicName) -> bool:
+        """Whether a topic is open here, or about to be."""
+        return name in self._opening or self._topics.get(name) is not None
+
+    async def namespace_policies(self, name: NamespaceName) -> tuple[Policies, int]:
+        """What holds for topics of a namespace that say nothing, and how often what topics say has
+        changed. Raises TopicNotFound when there is none, ServiceNotReady.
+        """
+        policies = await self._policies.of_namespace(str(name))
+        if self._records is not None and not self._records.is_loaded(str(name)):
+            await self._records.load(name)
+        return policies, self._policies.changes(str(name))
+
     async def policies(self, name: TopicName) -> Policies:
         """What holds for a topic.
 
@@ -326,12 +347,13 @@ class Topics:
 
     async def _policies_of(self, name: TopicName) -> Policies:
         """The same, also while the namespace is being deleted."""
+        # What system topics say is not asked for; one of them has what the others say.
         if (
             self._records is not None
-            and not self._records.is_loaded(name)
+            and not (name.is_system or self._records.is_loaded(name.namespace))
             and not await self._policies.is_deleted(name.namespace)
         ):
-            await self._records.load(name.namespace_name)
+            await self.namespace_policies(name.namespace_name)
         return await self._policies.get(name)
 
     async def namespace_fields(self, name: str) -> Fields:
@@ -362,9 +384,9 @@ class Topics:
 
     # --- namespaces ---------------------------------------------------------------------------
 
-    async def in_namespace(self, namespace: str) -> list[Topic]:
+    async def in_namespace(self, namespace: str) -> list[TopicName]:
         """The topics of a namespace that are open here."""
-        return [each async for each in self._in_slices() if each.name.namespace == namespace]
+        return [each.name async for each in self._in_slices() if each.name.namespace == namespace]
 
     async def settled(self, namespace: str) -> None:
         """Waits until all of a namespace that somebody began to open, or make, is there or not."""
@@ -373,17 +395,6 @@ class Topics:
         if opening:
             await asyncio.wait(opening)
         await self.partitioned.settled(namespace)
-
-    async def unload(self, topic: Topic) -> None:
-        """Closes a topic; its clients are sent away, and may open it again.
-
-        Raises PersistenceError.
-        """
-        try:
-            await topic.close()
-        except (LedgerError, ManagedLedgerError) as error:
-            raise PersistenceError(f"Topic {topic.name} was not unloaded: {error}") from error
-        self._forget(topic)
 
     # --- deleting -----------------------------------------------------------------------------
 
@@ -461,6 +472,20 @@ class Topics:
         if not is_found:
             raise missing
 
+    async def unload(self, name: TopicName) -> None:
+        """Closes a topic if it is open; its clients open it again. Raises PersistenceError."""
+        opening = self._opening.get(name)
+        if opening is not None:
+            await asyncio.wait([opening[0]])
+        topic = self._topics.get(name)
+        if topic is None or topic.fenced:
+            return
+        try:
+            await topic.close()
+        except (LedgerError, ManagedLedgerError, MetadataError) as error:
+            raise PersistenceError(f"Topic {name} was not closed cleanly: {error}") from error
+        self._forget(topic)
+
     async def terminate(self, name: TopicName) -> Position:
         """Lets nothing be added to a topic any more; the last position there will ever be.
 
@@ -493,22 +518,22 @@ class Topics:
         """Called now and then: deletes the topics that nobody has used for long enough."""
         async for topic in self._in_slices():
             try:
-                policies = await self._policies_of(topic.name)
-                if policies.refused & WHAT_DELETES:
-                    # Nobody knows what is to be kept; the log has said so.
-                    continue
-                if (
-                    policies.inactive_topics.delete
-                    and not topic.fenced
-                    and topic.is_inactive(policies)
-                ):
-                    await self.delete(topic)
-                    log.info("deleted, since nobody uses it", topic=topic.name)
-                    await self._forget_partitions(topic.name)
+                await self.delete_if_inactive(topic)
             except (PulsarError, MetadataError) as error:
                 log.warning("an inactive topic was not deleted", topic=topic.name, error=error)
             except Exception as error:
                 log.failure("an inactive topic was not deleted", error, topic=topic.name)
+
+    async def delete_if_inactive(self, topic: Topic) -> None:
+        """Deletes a topic if nobody has used it for long enough. Raises what delete does."""
+        policies = await self._policies_of(topic.name)
+        if policies.refused & WHAT_DELETES:
+            # Nobody knows what is to be kept; the log has said so.
+            return
+        if policies.inactive_topics.delete and not topic.fenced and topic.is_inactive(policies):
+            await self.delete(topic)
+            log.info("deleted, since nobody uses it", topic=topic.name)
+            await self._forget_partitions(topic.name)
 
     async def _forget_partitions(self, name: TopicName) -> None:
         """Deletes the number of partitions when the last partition was deleted."""
@@ -546,6 +571,7 @@ class Topics:
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
         self._closing = True
+        self.upkeep.close()
         while self._opening:
             await asyncio.wait([opening for opening, _ in self._opening.values()])
         topics = list(self._topics.values())

@@ -81,13 +81,17 @@ class Topics(Section, title="Topics and subscriptions"):
         minimum=-1,
     )
     ttlDurationDefaultInSeconds: int = setting(
-        0, "Unacknowledged messages of this age are acknowledged for all; 0 never.", unit="s"
+        0,
+        "Age at which messages count as acknowledged by all subscriptions; 0 is no limit.",
+        unit="s",
     )
     messageExpiryCheckIntervalInMinutes: int = setting(
         5, "Time between two looks for expired messages.", unit="min", minimum=1
     )
     subscriptionExpirationTimeMinutes: int = setting(
-        0, "Subscriptions without a consumer for this time are deleted; 0 never.", unit="min"
+        0,
+        "Time without a consumer after which a subscription is deleted; 0 is no limit.",
+        unit="min",
     )
     subscriptionExpiryCheckIntervalInMinutes: int = setting(
         5, "Time between two looks for expired subscriptions.", unit="min", minimum=1
@@ -114,7 +118,7 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     backlogQuotaDefaultLimitGB: float = setting(
         -1.0,
-        "The same in GiB: counts when it is more than 0.",
+        "As before, in GiB: counts when it is more than 0.",
         unit="GiB",
         minimum=-1,
     )

@@ -1,0 +1,295 @@
+"""/admin/v2/{domain}/...: what is behind subscriptions is skipped or expires, topics are truncated
+and unloaded, as in Pulsar's PersistentTopics and NonPersistentTopics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from pyxbroker.admin.endpoints import Content, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRUNCATE, UNLOAD
+from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import expiry
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
+
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION = TOPIC + "/subscription/{subName}"
+NOT_ISSUED = (
+    "Expire message by position not issued on topic {} for subscription {} due to ongoing message"
+    " expiration not finished or invalid message position provided."
+)
+
+Work = Callable[[Topic], Awaitable[None]]
+
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+async def unload(request: Request) -> Response:
+    """Closes a topic, or every partition of one; its clients open it again."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    topics = request.app.broker.topics
+    for each in await _names(request, name):
+        await topics.unload(each)
+    return Response.empty()
+
+
+async def truncate(request: Request) -> Response:
+    """Acknowledges everything for all subscriptions and deletes all ledgers but the open one,
+    whatever is to be retained.
+    """
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise HttpError(412, "unsupport truncate")
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        assert isinstance(topic, PersistentTopic)
+        await topic.truncate()
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+async def skip(request: Request) -> Response:
+    """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
+    name, count = topic_of(request), request.parameters["numMessages"]
+    await check_namespace(request, name.namespace)
+    if (await request.app.broker.topics.partitioned.read(name)).partitions:
+        raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
+
+    async def work(topic: Topic) -> None:
+        subscription = _subscription(request, topic)
+        if isinstance(topic, PersistentTopic):
+            await subscription.skip_to(topic.mark_after(subscription, count))
+            await subscription.persist()
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+async def skip_all(request: Request) -> Response:
+    """Acknowledges everything for a subscription, in every partition."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        subscription = _subscription(request, topic)
+        if isinstance(topic, PersistentTopic):
+            await subscription.skip_to(topic.last_confirmed)
+            await subscription.persist()
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+async def expire(request: Request) -> Response:
+    """Acknowledges for a subscription what is older than so many seconds, in every partition."""
+    name = _persistent(request)
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        await _expire(request, topic, [_subscription(request, topic)])
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+async def expire_all(request: Request) -> Response:
+    """The same for all subscriptions."""
+    name = _persistent(request)
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        await _expire(request, topic, list(topic.subscriptions.values()))
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+async def expire_to(request: Request) -> Response:
+    """Acknowledges for a subscription everything up to a message, with it unless the body says
+    that it is excluded.
+    """
+    name = _persistent(request)
+    position = _position(await read_json(request))
+    await check_namespace(request, name.namespace)
+    if (await request.app.broker.topics.partitioned.read(name)).partitions:
+        raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
+
+    async def work(topic: Topic) -> None:
+        assert isinstance(topic, PersistentTopic)
+        subscription = _subscription(request, topic)
+        if not await expiry.expire_to(topic, subscription, position):
+            raise HttpError(409, NOT_ISSUED.format(name, subscription.name))
+        await subscription.persist()
+
+    await _with_each(request, name, work)
+    return Response.empty()
+
+
+async def _expire(request: Request, topic: Topic, subscriptions: list[Subscription]) -> None:
+    assert isinstance(topic, PersistentTopic)
+    seconds = request.parameters["seconds"]
+    if seconds > 0:
+        await expiry.expire(topic, seconds, subscriptions)
+    for each in subscriptions:
+        await each.persist()
+
+
+# --- what they have in common -----------------------------------------------------------------
+
+
+def _persistent(request: Request) -> TopicName:
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise HttpError(405, "Expire messages on a non-persistent topic is not allowed")
+    return name
+
+
+def _position(body: object) -> tuple[int, int]:
+    """The last position that is acknowledged, of Pulsar's ResetCursorData."""
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+    numbers = []
+    for field in ("ledgerId", "entryId"):
+        value = body.get(field)
+        if type(value) is not int or not -(2**63) <= value < 2**63:
+            raise HttpError(400, f"{field} must be a whole number.")
+        numbers.append(value)
+    ledger_id, entry_id = numbers
+    return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
+
+
+def _subscription(request: Request, topic: Topic) -> Subscription:
+    name = request.parameters["subName"]
+    for each in topic.all_subscriptions():
+        if each.name == name and (each.is_durable or not topic.name.is_persistent):
+            if each.closing:
+                raise ServiceNotReady("Subscription is fenced")
+            return each
+    raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+
+
+async def _names(request: Request, name: TopicName) -> list[TopicName]:
+    """The topic, or the partitions of it that there are. Raises HttpError 404."""
+    topics = request.app.broker.topics
+    count = (await topics.partitioned.read(name)).partitions
+    if count:
+        return [name.partition(index) for index in await topics.partitioned.existing(name, count)]
+    if not await topics.exists(name):
+        raise _missing(name)
+    return [name]
+
+
+async def _with_each(request: Request, name: TopicName, work: Work) -> None:
+    """Does work with a topic, or with each of its partitions; what some of them do not have is
+    missing only when none has it.
+    """
+    names = await _names(request, name)
+    missing: SubscriptionNotFound | None = None
+    is_done = False
+    for each in names:
+        try:
+            topic = await request.app.broker.topics.get(each, create=False)
+        except TopicNotFound:
+            raise _missing(each) from None
+        try:
+            await work(topic)
+            is_done = True
+        except SubscriptionNotFound as error:
+            missing = error
+    if missing is not None and not is_done:
+        raise missing
+
+
+def _missing(name: TopicName) -> HttpError:
+    if name.is_partitioned:
+        return HttpError(404, "Topic partitions were not yet created")
+    return HttpError(404, f"Topic {name} not found")
+
+
+POSITION = {
+    "type": "object",
+    "properties": {
+        "ledgerId": {"type": "integer"},
+        "entryId": {"type": "integer"},
+        "excluded": {"type": "boolean"},
+    },
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "PUT",
+        TOPIC + "/unload",
+        unload,
+        UNLOAD,
+        "Closes a topic, or all partitions of one; its clients open it again.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "DELETE",
+        TOPIC + "/truncate",
+        truncate,
+        TRUNCATE,
+        "Acknowledges everything for all subscriptions, and deletes what was stored but the ledger"
+        " that is being written.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/skip/{numMessages:int}",
+        skip,
+        SKIP,
+        "Acknowledges the first so many entries that a subscription has not acknowledged.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/skip_all",
+        skip_all,
+        SKIP,
+        "Acknowledges everything for a subscription.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/expireMessages/{seconds:int}",
+        expire,
+        EXPIRE_MESSAGES,
+        "Acknowledges for a subscription what is older than so many seconds.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/expireMessages",
+        expire_to,
+        EXPIRE_MESSAGES,
+        "Acknowledges for a subscription everything up to a message.",
+        resource=topic_of,
+        content=Content(
+            "The id of the message; excluded: it is not acknowledged itself.",
+            {"application/json": POSITION},
+            required=True,
+        ),
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/all_subscription/expireMessages/{seconds:int}",
+        expire_all,
+        EXPIRE_MESSAGES,
+        "Acknowledges for all subscriptions what is older than so many seconds.",
+        resource=topic_of,
+    ),
+)

@@ -1,0 +1,99 @@
+"""What subscriptions have waited for too long for: it counts as acknowledged.
+
+A position is looked for by bisection, and all subscriptions move there together. Mirrors
+PersistentTopic.checkMessageExpiry, PersistentMessageExpiryMonitor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.log import get_logger
+from pyxbroker.entry import Position
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.persistent import PersistentTopic
+    from pyxbroker.broker.topics.subscription import Subscription
+
+log = get_logger("pyxbroker.topic")
+
+COMPACTION = "__compaction"
+SYSTEM_CURSORS = frozenset({COMPACTION, "pulsar.dedup"})
+REPLICATOR_PREFIX = "pulsar.repl"
+
+
+def is_system_cursor(name: str) -> bool:
+    """Whether a cursor is one of the broker's own."""
+    return name in SYSTEM_CURSORS or name.startswith(REPLICATOR_PREFIX)
+
+
+def held_back(topic: PersistentTopic) -> list[Subscription]:
+    """The subscriptions whose messages expire and are evicted."""
+    return [each for each in topic.subscriptions.values() if each.name != COMPACTION]
+
+
+def slowest_of(subscriptions: Sequence[Subscription]) -> Position | None:
+    """Up to here all of them have acknowledged everything."""
+    return min((each.acks.mark_delete for each in subscriptions), default=None)
+
+
+async def expire(
+    topic: PersistentTopic, age_s: float, subscriptions: Sequence[Subscription] | None = None
+) -> int:
+    """Acknowledges what is older than so many seconds; how many entries that were, of all.
+
+    Raises LedgerError when entries cannot be read now.
+    """
+    some = held_back(topic) if subscriptions is None else subscriptions
+    slowest = slowest_of(some)
+    if slowest is None or slowest >= topic.last_confirmed:
+        return 0
+    before_ms = int((topic.wall_clock() - age_s) * 1000)
+    mark = topic.closed_before(slowest, before_ms)
+    oldest_ms = await topic.time_after(mark)
+    if oldest_ms is None or oldest_ms < before_ms:
+        mark = await topic.position_before_time(before_ms, mark)
+    return await skip_to(some, mark)
+
+
+async def expire_to(
+    topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
+) -> bool:
+    """Acknowledges everything up to a position for one subscription; False when that is behind
+    its mark, or beyond the last entry.
+    """
+    if not subscription.acks.mark_delete < position <= topic.last_confirmed:
+        return False
+    await subscription.skip_to(Position(*position))
+    return True
+
+
+async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:
+    """Acknowledges everything up to a mark; how many entries that were, of all subscriptions."""
+    skipped = 0
+    for each in subscriptions:
+        skipped += await each.skip_to(mark)
+    return skipped
+
+
+async def expire_subscriptions(topic: PersistentTopic) -> None:
+    """Deletes the subscriptions that nobody has used for as long as the policy says.
+
+    Raises PulsarError, MetadataError.
+    """
+    limit_s = topic.policies.subscription_expiry_s
+    if limit_s <= 0 or "subscription_expiry_s" in topic.policies.refused:
+        return
+    before_ms = int((topic.wall_clock() - limit_s) * 1000)
+    for each in list(topic.subscriptions.values()):
+        is_used = each.consumers or each.arriving or each.closing
+        is_kept = each.replicated or is_system_cursor(each.name)
+        if not (is_used or is_kept) and each.last_active_ms < before_ms:
+            await topic.delete_subscription(each.name, force=False)
+            log.info(
+                "deleted, since nobody uses it",
+                topic=topic.name,
+                subscription=each.name,
+                last_active_ms=each.last_active_ms,
+            )

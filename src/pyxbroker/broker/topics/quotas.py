@@ -1,0 +1,122 @@
+"""Backlog quotas: how much, and how old, what subscriptions have not acknowledged may be.
+
+Looked at now and then, and when a producer comes; never for a message. Mirrors
+BacklogQuotaManager.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.errors import (
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+    PulsarError,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.topics.expiry import expire, held_back, skip_to, slowest_of
+from pyxbroker.policies.values import (
+    CONSUMER_BACKLOG_EVICTION,
+    PRODUCER_EXCEPTION,
+    PRODUCER_REQUEST_HOLD,
+)
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.persistent import PersistentTopic
+
+log = get_logger("pyxbroker.topic")
+
+EVICTED_TO = 0.9  # of the limit
+REFUSALS: dict[str, type[PulsarError]] = {
+    PRODUCER_REQUEST_HOLD: ProducerBlockedQuotaExceededError,
+    PRODUCER_EXCEPTION: ProducerBlockedQuotaExceededException,
+}
+REFUSED = "Cannot create producer on topic with backlog quota exceeded"
+
+
+async def check_producer(topic: PersistentTopic) -> None:
+    """Raises what a producer is told that comes while a quota is exceeded."""
+    size, age = topic.policies.backlog_size, topic.policies.backlog_age
+    if size.policy in REFUSALS and is_size_exceeded(topic):
+        raise REFUSALS[size.policy](REFUSED)
+    if age.policy in REFUSALS and await is_age_exceeded(topic):
+        raise REFUSALS[age.policy](REFUSED)
+
+
+async def check(topic: PersistentTopic) -> None:
+    """Does what the policy of a quota that is exceeded says. Raises LedgerError."""
+    if is_size_exceeded(topic):
+        policy = topic.policies.backlog_size.policy
+        if policy == CONSUMER_BACKLOG_EVICTION:
+            await _evict_by_size(topic)
+        else:
+            _send_producers_away(topic, policy)
+    elif await is_age_exceeded(topic):
+        policy = topic.policies.backlog_age.policy
+        if policy == CONSUMER_BACKLOG_EVICTION:
+            await _evict_by_age(topic)
+        else:
+            _send_producers_away(topic, policy)
+
+
+def is_size_exceeded(topic: PersistentTopic) -> bool:
+    """Whether what the slowest subscription has left is as much as the limit."""
+    limit = topic.policies.backlog_size.limit
+    if limit < 0 or topic.name.is_system:
+        return False
+    slowest = slowest_of(list(topic.subscriptions.values()))
+    size = 0
+    if slowest is not None and topic.storage_size >= limit:
+        size = topic.bytes_after(slowest)
+    return size >= limit
+
+
+async def is_age_exceeded(topic: PersistentTopic) -> bool:
+    """Whether the oldest of what is left is older than the limit. Raises LedgerError.
+
+    The precise age is that of the entry. Otherwise it is that of its ledger, from when that was
+    closed: what is in the open one has none.
+    """
+    limit_s = topic.policies.backlog_age.limit
+    slowest = slowest_of(list(topic.subscriptions.values()))
+    if limit_s <= 0 or slowest is None or topic.name.is_system:
+        return False
+    if topic.policies.precise_backlog_age:
+        since_ms = await topic.time_after(slowest) or 0
+    else:
+        since_ms = topic.first_closed_ms(slowest)
+    return since_ms > 0 and topic.wall_clock() - since_ms / 1000 > limit_s
+
+
+def _send_producers_away(topic: PersistentTopic, policy: str) -> None:
+    if topic.producers:
+        log.warning("a backlog quota is exceeded", topic=topic.name, policy=policy)
+        topic.turn.run(topic.close_producers)
+
+
+async def _evict_by_size(topic: PersistentTopic) -> None:
+    limit = int(topic.policies.backlog_size.limit * EVICTED_TO)
+    mark = topic.mark_before_bytes(limit)
+    _tell_evicted(topic, await skip_to(held_back(topic), mark))
+
+
+async def _evict_by_age(topic: PersistentTopic) -> None:
+    limit_s = topic.policies.backlog_age.limit
+    if topic.policies.precise_backlog_age:
+        _tell_evicted(topic, await expire(topic, limit_s * EVICTED_TO))
+        return
+    some = held_back(topic)
+    slowest = slowest_of(some)
+    if slowest is not None:
+        before_ms = int((topic.wall_clock() - limit_s) * 1000)
+        mark = topic.closed_before(slowest, before_ms)
+        _tell_evicted(topic, await skip_to(some, mark))
+
+
+def _tell_evicted(topic: PersistentTopic, entries: int) -> None:
+    if entries:
+        log.warning(
+            "a backlog quota is exceeded; the oldest messages count as acknowledged",
+            topic=topic.name,
+            entries=entries,
+        )

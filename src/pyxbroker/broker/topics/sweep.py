@@ -1,0 +1,250 @@
+"""Policies hold for topics that nobody has opened, too: a sweep over the metadata of all of them.
+
+A topic is judged by its nodes alone: when at the earliest something will be due that its policies
+ask for. Only one for which something is due is opened, looked after, and
+closed again unless somebody uses it by then; one at a time, and with long rests between. Of a
+namespace is remembered when the first of its topics is due, so that it is not looked into before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
+from pyxbroker.broker.topics import expiry, quotas, upkeep
+from pyxbroker.broker.topics.expiry import COMPACTION, is_system_cursor
+from pyxbroker.broker.topics.names import topic_of_node
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
+from pyxbroker.entry import Position
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError, MetadataStore
+from pyxbroker.mledger.closed import ClosedLedger, read_closed
+from pyxbroker.mledger.records import MalformedRecord
+from pyxbroker.policies.values import (
+    CONSUMER_BACKLOG_EVICTION,
+    DELETE_WHEN_NO_SUBSCRIPTIONS,
+    Policies,
+)
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topics import Topics
+
+log = get_logger("pyxbroker.topics")
+
+WORK_S = 0.01  # then it rests
+REST_SHARE = 30  # as long as this times the work before
+LOOK_AGAIN_S = 300.0  # until a topic is looked into again of which nothing could be done
+
+
+class _Namespace(NamedTuple):
+    policies: Policies  # by which it was judged
+    changes: int  # of what its topics say
+    due_ms: float  # before this nothing is due
+
+
+class Sweep:
+    """Looks after the topics that are not open here."""
+
+    def __init__(self, topics: Topics, store: MetadataStore, started_ms: int) -> None:
+        self._topics = topics
+        self._store = store
+        self._started_ms = started_ms
+        self._namespaces: dict[str, _Namespace] = {}
+        self._at: TopicName | None = None  # that it has opened
+        self._closed: set[str] = set()  # namespaces of topics that others have closed meanwhile
+        self._work_since = 0.0
+        self.wall_clock = time.time
+
+    async def look(self) -> None:
+        """Called now and then: all namespaces of which something may be due."""
+        self._work_since = time.monotonic()
+        async for name in self._names():
+            try:
+                policies, changes = await self._topics.namespace_policies(NamespaceName.get(name))
+            except (PulsarError, MetadataError) as error:
+                log.warning("a namespace is not looked into", namespace=name, error=error)
+                continue
+            known = self._namespaces.get(name)
+            if (
+                known is None
+                or name in self._closed
+                or known[:2] != (policies, changes)
+                or known.due_ms <= self.wall_clock() * 1000
+            ):
+                self._closed.discard(name)
+                due_ms = await self._look_into(name)
+                self._namespaces[name] = _Namespace(policies, changes, due_ms)
+            await self._rest()
+
+    def on_closed(self, name: TopicName) -> None:
+        """A topic is not open any more."""
+        if name != self._at:
+            self._closed.add(name.namespace)
+
+    async def _names(self) -> AsyncIterator[str]:
+        for tenant in await self._store.children(paths.MANAGED_LEDGERS):
+            for namespace in await self._store.children(f"{paths.MANAGED_LEDGERS}/{tenant}"):
+                yield f"{tenant}/{namespace}"
+
+    async def _look_into(self, namespace: str) -> float:
+        """Looks after each topic; when the next one is due, in ms since the epoch."""
+        next_ms = inf
+        for encoded in await self._store.children(paths.managed_ledgers(namespace)):
+            name = topic_of_node(PERSISTENT, namespace, encoded)
+            if name is not None and not self._topics.is_open(name):
+                next_ms = min(next_ms, await self._look_at(name))
+            await self._rest()
+        return next_ms
+
+    async def _look_at(self, name: TopicName) -> float:
+        """The same of one topic."""
+        now_ms = self.wall_clock() * 1000
+        again_ms = now_ms + LOOK_AGAIN_S * 1000
+        try:
+            due_ms = await self._due_ms(name)
+            if due_ms > now_ms:
+                return due_ms
+            self._at = name
+            await self._look_after(name)
+            # What cannot be done now, or takes longer than it looks, is not tried all the time.
+            return max(await self._due_ms(name), again_ms)
+        except MalformedRecord:
+            # Who opens it is told; until it is repaired nobody knows what it needs.
+            return inf
+        except (PulsarError, MetadataError) as error:
+            log.warning("a closed topic was not looked after", topic=name, error=error)
+        except Exception as error:
+            log.failure("a closed topic was not looked after", error, topic=name)
+        finally:
+            self._at = None
+        return again_ms
+
+    async def _due_ms(self, name: TopicName) -> float:
+        policies = await self._topics.policies(name)
+        found = await read_closed(self._store, name.managed_ledger_name)
+        if found is None or name.is_system or policies.refused:
+            return inf
+        return due_ms(found, policies, self._started_ms)
+
+    async def _look_after(self, name: TopicName) -> None:
+        """Opens a topic and does what is due."""
+        found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
+        if found is None:
+            return
+        topic = await self._topics.get(name, create=False)
+        if not isinstance(topic, PersistentTopic):
+            return
+        topic.wall_clock = self.wall_clock
+        topic.idle_since(max(found.modified_ms, self._started_ms) / 1000)
+        for event, look in (
+            ("messages did not expire", upkeep.expire_messages),
+            ("a subscription was not deleted", expiry.expire_subscriptions),
+            ("a backlog quota was not looked at", quotas.check),
+        ):
+            await upkeep.attempt(event, topic, look)
+        await topic.trim()
+        await self._topics.delete_if_inactive(topic)
+        if not (topic.fenced or topic.is_in_use):
+            await self._topics.unload(name)
+
+    async def _rest(self) -> None:
+        """Yields, and long enough that the sweep is a small part of what the broker does."""
+        worked_s = time.monotonic() - self._work_since
+        if worked_s >= WORK_S:
+            await asyncio.sleep(worked_s * REST_SHARE)
+            self._work_since = time.monotonic()
+
+
+# --- when something is due --------------------------------------------------------------------
+
+
+def due_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> float:
+    """When, in ms since the epoch, a policy first asks for something; inf: never as it is.
+
+    Of a ledger that was closed its end is known, and when: everything in it is older. Where that
+    is to be gone, opening the topic is worth it. Of one that was not closed nothing is known, but
+    that all of it is younger than the list that names it.
+    """
+    return min(
+        _expiry_ms(found, policies),
+        _subscription_expiry_ms(found, policies, started_ms),
+        _eviction_ms(found, policies),
+        _trimming_ms(found, policies),
+        _inactive_ms(found, policies, started_ms),
+    )
+
+
+def _expiry_ms(found: ClosedLedger, policies: Policies) -> float:
+    if policies.message_ttl_s <= 0:
+        return inf
+    return _age_ms(found, found.slowest(but=(COMPACTION,)), policies.message_ttl_s)
+
+
+def _age_ms(found: ClosedLedger, slowest: Position | None, age_s: float) -> float:
+    """When the ledger with the first entry after a mark will be so old."""
+    left = None if slowest is None else found.first_left(slowest)
+    if left is None:
+        return inf
+    return (left.timestamp_ms or found.modified_ms) + age_s * 1000
+
+
+def _subscription_expiry_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> float:
+    limit_s = policies.subscription_expiry_s
+    if limit_s <= 0:
+        return inf
+    last_active = (
+        each.last_active_ms
+        if found.was_closed and each.last_active_ms
+        else max(each.last_active_ms, started_ms)
+        for name, each in found.cursors.items()
+        if not is_system_cursor(name) and each.properties.get(REPLICATED_SUBSCRIPTION) != 1
+    )
+    return min(last_active, default=inf) + limit_s * 1000
+
+
+def _eviction_ms(found: ClosedLedger, policies: Policies) -> float:
+    slowest = found.slowest()
+    size, age = policies.backlog_size, policies.backlog_age
+    if slowest is None:
+        return inf
+    is_evicted = size.policy == CONSUMER_BACKLOG_EVICTION and size.limit >= 0
+    if is_evicted and (not found.is_known or found.bytes_after(slowest) >= max(size.limit, 1)):
+        return 0.0
+    if age.policy == CONSUMER_BACKLOG_EVICTION and age.limit > 0:
+        return _age_ms(found, slowest, age.limit)
+    return inf
+
+
+def _trimming_ms(found: ClosedLedger, policies: Policies) -> float:
+    time_s, bytes_max = policies.retention
+    if not found.ledgers:
+        return inf
+    oldest = found.ledgers[0]
+    slowest = found.slowest()
+    if slowest is not None and slowest < (oldest.ledger_id, oldest.entries - 1):
+        return inf
+    rest = sum(each.size for each in found.ledgers[1:])
+    if 0 <= bytes_max <= rest and oldest.timestamp_ms:
+        return 0.0
+    return inf if time_s < 0 else (oldest.timestamp_ms or found.modified_ms) + time_s * 1000
+
+
+def _inactive_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> float:
+    inactive, retention_s = policies.inactive_topics, policies.retention.time_s
+    if not inactive.delete or retention_s < 0:
+        return inf
+    slowest = found.slowest()
+    if slowest is not None and (
+        inactive.mode == DELETE_WHEN_NO_SUBSCRIPTIONS
+        or (found.is_known and found.first_left(slowest) is not None)
+    ):
+        return inf
+    idle_s = max(inactive.max_inactive_s, retention_s)
+    return max(found.modified_ms, started_ms) + idle_s * 1000

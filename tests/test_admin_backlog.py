@@ -1,0 +1,219 @@
+"""REST of what is behind subscriptions: skip, expiry, truncation, unload, in Pulsar's words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import append, until
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from test_admin_topics import DONE, NAME, NO_NAMESPACE, P, Rest, run
+from test_expiry import NOW_S, message, subscription_of
+
+N = P.replace("/persistent/", "/non-persistent/")
+EACH = pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "unload"),
+        ("DELETE", "truncate"),
+        ("POST", "subscription/s/skip/1"),
+        ("POST", "subscription/s/skip_all"),
+        ("POST", "subscription/s/expireMessages/1"),
+        ("POST", "all_subscription/expireMessages/1"),
+    ],
+)
+
+
+async def filled(rest: Rest, name: str, *ages_s: float) -> PersistentTopic:
+    """A topic with a subscription s, and messages of these ages."""
+    topic = await rest.broker.topic(f"{NAME}/{name}")
+    assert isinstance(topic, PersistentTopic)
+    topic.wall_clock = lambda: NOW_S
+    await subscription_of(topic, "s")
+    await append(topic.managed_ledger, *map(message, ages_s))
+    return topic
+
+
+def backlog(topic: PersistentTopic, name: str = "s") -> int:
+    return topic.subscriptions[name].backlog
+
+
+def test_messages_are_skipped(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", *[1] * 10)
+        cursor = topic.subscriptions["s"].cursor
+        ledger_id = topic.managed_ledger.ledger_ids[0]
+        cursor.acknowledge_positions([(ledger_id, n) for n in (1, 2, 4, 9)])
+        # Of those that are left: 0, 3, 5, 6, 7, 8.
+        assert await rest("POST", f"{P}/t/subscription/s/skip/0") == DONE
+        assert backlog(topic) == 6
+        assert await rest("POST", f"{P}/t/subscription/s/skip/2") == DONE
+        assert backlog(topic) == 4
+        assert cursor.acks.mark_delete == (ledger_id, 4)
+        assert await rest("POST", f"{P}/t/subscription/s/skip/1") == DONE
+        assert cursor.acks.mark_delete == (ledger_id, 5)
+        assert await rest("POST", f"{P}/t/subscription/s/skip/99999999") == DONE
+        assert backlog(topic) == 0
+        assert await rest.reason("POST", f"{P}/t/subscription/x/skip/1") == (
+            404,
+            f"Subscription x not found for topic {NAME}/t",
+        )
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_skipped_is_durable_when_it_is_answered(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", *[1] * 10)
+        await topic.managed_ledger.finish_tasks()
+        assert await rest("POST", f"{P}/t/subscription/s/skip/3") == DONE
+        assert not topic.managed_ledger.cursors["s"]._has_to_write
+        killed = rest.broker.node.kill()
+        async with killed as node:
+            managed_ledger = await node.open(name="public/default/persistent/t")
+            assert managed_ledger.cursors["s"].backlog == 7
+
+    run(tmp_path, scenario)
+
+
+def test_all_messages_are_skipped_in_every_partition(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topics.partitioned.create(TopicName.get(f"{NAME}/t"), 2)
+        topics = [await filled(rest, f"t-partition-{n}", 1, 2, 3) for n in range(2)]
+        assert await rest.reason("POST", f"{P}/t/subscription/s/skip/1") == (
+            405,
+            "Skip messages on a partitioned topic is not allowed",
+        )
+        assert await rest("POST", f"{P}/t-partition-0/subscription/s/skip/1") == DONE
+        assert [backlog(each) for each in topics] == [2, 3]
+        assert await rest("POST", f"{P}/t/subscription/s/skip_all") == DONE
+        assert [backlog(each) for each in topics] == [0, 0]
+        status, _ = await rest.reason("POST", f"{P}/t/subscription/x/skip_all")
+        assert status == 404
+
+    run(tmp_path, scenario)
+
+
+def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 500, 400, 300, 200, 100)
+        await subscription_of(topic, "o")
+        for nothing in (0, -1, 2**31 - 1, "9" * 19):
+            assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{nothing}") == DONE
+        assert backlog(topic) == 5, "as in Pulsar, 0 is no age"
+        assert await rest("POST", f"{P}/t/subscription/s/expireMessages/350") == DONE
+        assert (backlog(topic), backlog(topic, "o")) == (3, 5)
+        assert await rest("POST", f"{P}/t/all_subscription/expireMessages/250") == DONE
+        assert (backlog(topic), backlog(topic, "o")) == (2, 2)
+        ledger_id = topic.managed_ledger.ledger_ids[0]
+
+        async def to(entry_id: int, **more: Any) -> Any:
+            body = {"ledgerId": ledger_id, "entryId": entry_id, **more}
+            return await rest("POST", f"{P}/t/subscription/s/expireMessages", json.dumps(body))
+
+        assert await to(4, excluded=True) == DONE
+        assert backlog(topic) == 1
+        for entry_id in (3, 5):
+            status, body = await to(entry_id)
+            assert status == 409
+            assert "Expire message by position not issued on topic" in str(body)
+        assert await to(4) == DONE
+        assert backlog(topic) == 0
+        assert (await rest("POST", f"{P}/t/subscription/s/expireMessages", '{"ledgerId": 1}'))[
+            0
+        ] == 400
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_truncated_whatever_is_to_be_retained(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t")
+        managed_ledger = topic.managed_ledger
+        managed_ledger.limits = managed_ledger.limits.keeping(-1, -1)
+        for _ in range(3):
+            await append(managed_ledger, message(1))
+            managed_ledger.roll_over()
+            await managed_ledger.finish_tasks()
+        await append(managed_ledger, message(1))
+        assert len(managed_ledger.ledgers) == 4
+        assert await rest("DELETE", f"{P}/t/truncate") == DONE
+        assert len(managed_ledger.ledgers) == 1
+        assert backlog(topic) == 0
+        assert topic.entries == 1, "the open ledger stays"
+        assert managed_ledger.limits.retention_s == -1
+        assert await rest.reason("DELETE", f"{N}/t/truncate") == (412, "unsupport truncate")
+
+    run(tmp_path, scenario)
+
+
+def test_an_unloaded_topic_is_opened_again_by_its_clients(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        client = await rest.broker.client()
+        topic = await filled(rest, "t", 1, 2)
+        await client.produce(1, topic=f"{NAME}/t")
+        assert await rest("PUT", f"{P}/t/unload") == DONE
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert topic not in rest.broker.topics
+        assert await rest("PUT", f"{P}/t/unload") == DONE, "it need not be open"
+        assert (await client.produce(1, topic=f"{NAME}/t")).producer_name
+        again = await rest.broker.topic(f"{NAME}/t")
+        assert again is not topic
+        assert again.subscriptions["s"].backlog == 2
+        fleeting = await rest.broker.topic("non-persistent://public/default/t")
+        assert await rest("PUT", f"{N}/t/unload") == DONE
+        assert fleeting not in rest.broker.topics
+
+    run(tmp_path, scenario)
+
+
+def test_all_partitions_are_unloaded_and_truncated(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topics.partitioned.create(TopicName.get(f"{NAME}/t"), 2)
+        topics = [await filled(rest, f"t-partition-{n}", 1) for n in range(2)]
+        assert await rest("DELETE", f"{P}/t/truncate") == DONE
+        assert [backlog(each) for each in topics] == [0, 0]
+        assert await rest("PUT", f"{P}/t/unload") == DONE
+        assert len(rest.broker.topics) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_who_comes_while_a_topic_is_unloaded_is_served(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        unloading = asyncio.ensure_future(rest("PUT", f"{P}/t/unload"))
+        await until(lambda: topic.fenced)
+        assert await unloading == DONE
+        assert (await rest.broker.topic(f"{NAME}/t")).subscriptions["s"].backlog == 1
+
+    run(tmp_path, scenario)
+
+
+@EACH
+def test_what_is_not_there_is_404(tmp_path: Path, method: str, path: str) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest.reason(method, f"{P}/none/{path}") == (
+            404,
+            f"Topic {NAME}/none not found",
+        )
+        elsewhere = P.replace("default", "none")
+        assert await rest(method, f"{elsewhere}/t/{path}") == NO_NAMESPACE
+
+    run(tmp_path, scenario)
+
+
+def test_messages_of_a_non_persistent_topic_do_not_expire(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        for path in ("subscription/s", "all_subscription"):
+            assert await rest.reason("POST", f"{N}/t/{path}/expireMessages/1") == (
+                405,
+                "Expire messages on a non-persistent topic is not allowed",
+            )
+
+    run(tmp_path, scenario)

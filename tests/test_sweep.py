@@ -1,0 +1,395 @@
+"""The sweep: policies hold for topics that nobody has opened, at little cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from one_bookie import Node, append
+from one_broker import TOPIC, Broker, run
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import sweep
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.sweep import due_ms
+from pyxbroker.entry import Position
+from pyxbroker.metadata import paths
+from pyxbroker.mledger.closed import ClosedCursor, ClosedLedger, read_closed
+from pyxbroker.mledger.positions import LedgerRecord
+from pyxbroker.policies.values import (
+    CONSUMER_BACKLOG_EVICTION,
+    DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP,
+    BacklogQuota,
+    InactiveTopics,
+    Policies,
+    Retention,
+)
+
+NAME = "public/default/persistent/t"
+KEEP = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
+
+
+@pytest.fixture(autouse=True)
+def _no_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "REST_SHARE", 0)
+
+
+async def closed_topic(broker: Broker, *data: bytes, ledgers: int = 1) -> PersistentTopic:
+    """A topic with a subscription that has acknowledged nothing, closed again."""
+    topic = await broker.topic()
+    assert isinstance(topic, PersistentTopic)
+    if "s" not in topic.subscriptions:
+        await topic.subscription_for("s", topic.first_position(), {}, True)
+    for n in range(ledgers):
+        await append(topic.managed_ledger, *data)
+        if n < ledgers - 1:
+            topic.managed_ledger.roll_over()
+            await topic.managed_ledger.finish_tasks()
+    await broker.topics.unload(topic.name)
+    return topic
+
+
+async def set_policies(broker: Broker, **fields: Any) -> None:
+    value = json.dumps(KEEP | fields).encode()
+    await broker.node.store.put(paths.namespace_policies("public/default"), value)
+    # Its cache is told.
+    await asyncio.sleep(0.01)
+
+
+async def look(broker: Broker, later_s: float = 0.0) -> None:
+    """The next look, so much later; nothing is open when it is done."""
+    now = broker.topics.sweep.wall_clock()
+    broker.topics.sweep.wall_clock = lambda: now + later_s
+    await broker.topics.sweep.look()
+    assert len(broker.topics) == 0
+
+
+async def found(broker: Broker) -> ClosedLedger | None:
+    return await read_closed(broker.node.store, NAME)
+
+
+async def backlog(broker: Broker) -> int:
+    topic = await broker.topic()
+    entries = topic.subscriptions["s"].backlog
+    await broker.topics.unload(topic.name)
+    return entries
+
+
+# --- what is done -----------------------------------------------------------------------------
+
+
+def test_messages_expire_and_their_space_comes_back(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await closed_topic(broker, b"x" * 1000, ledgers=3)
+        await set_policies(broker, message_ttl_in_seconds=600)
+        await look(broker)
+        listed = await found(broker)
+        assert listed is not None and len(listed.ledgers) == 3
+        await set_policies(broker, message_ttl_in_seconds=600, retention_policies=None)
+        await look(broker, 601)
+        listed = await found(broker)
+        assert listed is not None and listed.ledgers == []
+        assert await backlog(broker) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_subscription_is_deleted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await closed_topic(broker)
+        await set_policies(broker, subscription_expiration_time_minutes=10)
+        await look(broker, 590)
+        assert await broker.node.store.exists(paths.cursor(NAME, "s"))
+        await look(broker, 20)
+        assert not await broker.node.store.exists(paths.cursor(NAME, "s"))
+
+    run(tmp_path, scenario, brokerDeleteInactiveTopicsEnabled=False)
+
+
+def test_a_backlog_is_evicted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await closed_topic(broker, *[b"x" * 1000] * 10, ledgers=3)
+        size = topic.managed_ledger.size // 30
+        quota = {"limitSize": 20 * size, "policy": "consumer_backlog_eviction"}
+        await set_policies(broker, backlog_quota_map={"destination_storage": quota})
+        await look(broker)
+        assert await backlog(broker) == 18
+        age = {"limitTime": 60, "policy": "consumer_backlog_eviction"}
+        await set_policies(broker, backlog_quota_map={"message_age": age})
+        await look(broker, 100)
+        assert await backlog(broker) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_acknowledged_goes_when_it_was_retained_for_long_enough(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        await topic.subscription_for("s", topic.first_position(), {}, True)
+        await append(topic.managed_ledger, b"one")
+        topic.subscriptions["s"].cursor.acknowledge_up_to(topic.last_confirmed)
+        await broker.topics.unload(topic.name)
+        listed = await found(broker)
+        assert listed is not None and len(listed.ledgers) == 1
+        await set_policies(broker)
+        await look(broker)
+        listed = await found(broker)
+        assert listed is not None and len(listed.ledgers) == 1
+        await set_policies(broker, retention_policies=None)
+        await look(broker)
+        listed = await found(broker)
+        assert listed is not None and listed.ledgers == []
+
+    run(tmp_path, scenario)
+
+
+def test_an_inactive_topic_is_deleted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(b"one")
+        await broker.topics.unload(TopicName.get(TOPIC))
+        policy = {
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 300,
+            "deleteWhileInactive": True,
+        }
+        await set_policies(broker, inactive_topic_policies=policy, retention_policies=None)
+        await look(broker, 250)
+        assert await found(broker) is not None
+        await look(broker, 51)
+        assert await found(broker) is not None, "somebody has opened it since: the sweep"
+        await look(broker, 301)
+        assert await found(broker) is None
+
+    run(tmp_path, scenario)
+
+
+def test_what_a_kill_left_is_looked_after(tmp_path: Path) -> None:
+    """The topic was open, and nobody comes back to it."""
+
+    async def main() -> None:
+        async with Broker(tmp_path / "bookie") as broker:
+            topic = await broker.topic()
+            assert isinstance(topic, PersistentTopic)
+            await topic.subscription_for("s", topic.first_position(), {}, True)
+            await broker.publish(b"in 1970")
+            tree, directory = broker.node.tree, broker.node.kill().directory
+            successor = Broker(directory)
+            successor.node = Node(directory, tree)
+            async with successor:
+                await set_policies(successor, message_ttl_in_seconds=60)
+                await look(successor, 61)
+                assert await backlog(successor) == 0
+
+    asyncio.run(main())
+
+
+# --- what is not done -------------------------------------------------------------------------
+
+
+def test_who_uses_a_topic_keeps_it_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await closed_topic(broker, b"x")
+        await set_policies(broker, message_ttl_in_seconds=60)
+        expire = sweep.upkeep.expire_messages
+
+        async def while_somebody_comes(topic: PersistentTopic) -> None:
+            await client.produce(1)
+            await expire(topic)
+
+        monkeypatch.setattr(sweep.upkeep, "expire_messages", while_somebody_comes)
+        now = broker.topics.sweep.wall_clock()
+        broker.topics.sweep.wall_clock = lambda: now + 100
+        await broker.topics.sweep.look()
+        [topic] = broker.topics
+        assert topic.subscriptions["s"].backlog == 0
+        assert len(topic.producers) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_opened_and_nothing_is_read_before_something_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        store = broker.node.store
+        for n in range(20):
+            topic = await broker.topic(f"{TOPIC}-{n}")
+            assert isinstance(topic, PersistentTopic)
+            await topic.subscription_for("s", topic.first_position(), {}, True)
+            await append(topic.managed_ledger, b"x")
+            await broker.topics.unload(topic.name)
+        await set_policies(broker, message_ttl_in_seconds=600)
+        got: list[str] = []
+        get = store.get
+
+        def noting(path: str) -> Any:
+            got.append(path)
+            return get(path)
+
+        monkeypatch.setattr(store, "get", noting)
+        versions = [await _version(broker, n) for n in range(20)]
+        got.clear()
+        await look(broker)
+        assert len([path for path in got if path.startswith(paths.MANAGED_LEDGERS)]) == 40
+        got.clear()
+        for _ in range(10):
+            await look(broker, 50)
+        assert [path for path in got if path.startswith(paths.MANAGED_LEDGERS)] == []
+        assert [await _version(broker, n) for n in range(20)] == versions
+        # A change of the policies, and a topic that was closed, are looked at.
+        await set_policies(broker, message_ttl_in_seconds=10)
+        await look(broker)
+        assert [await _version(broker, n) for n in range(20)] != versions
+        got.clear()
+        await closed_topic(broker, b"x")
+        got.clear()
+        await look(broker)
+        assert got != []
+
+    run(tmp_path, scenario)
+
+
+async def _version(broker: Broker, n: int) -> int:
+    node = await broker.node.store.get(paths.managed_ledger(f"{NAME}-{n}"))
+    assert node is not None
+    return node.version
+
+
+def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def scenario(broker: Broker) -> None:
+        await closed_topic(broker, b"x")
+        await set_policies(broker)
+        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+        monkeypatch.setattr(sweep, "WORK_S", 0.0)
+        sleep = asyncio.sleep
+
+        async def noting(seconds: float) -> None:
+            slept.append(seconds)
+            await sleep(0)
+
+        monkeypatch.setattr(sweep.asyncio, "sleep", noting)
+        began = asyncio.get_running_loop().time()
+        await broker.topics.sweep.look()
+        worked_s = asyncio.get_running_loop().time() - began
+        assert sum(slept) > worked_s * 15
+
+    run(tmp_path, scenario)
+
+
+# --- when something is due --------------------------------------------------------------------
+
+STARTED_MS = 1_000_000
+HOUR_MS = 3_600_000
+NOTHING = Policies(inactive_topics=InactiveTopics(delete=False), retention=Retention(-1.0, -1))
+
+
+def ledger(ledger_id: int, entries: int, size: int, timestamp_ms: int) -> LedgerRecord:
+    return LedgerRecord(ledger_id, entries, size, timestamp_ms, b"")
+
+
+def closed(*cursors: tuple[int, int], is_open: bool = False, **more: Any) -> ClosedLedger:
+    """Ledgers 1 (closed at 10 s) and 2 (closed at 20 s, or not) with ten entries of ten bytes."""
+    last = ledger(2, 0, 0, 0) if is_open else ledger(2, 10, 100, 20_000)
+    marks = {f"c{n}": Position(*mark) for n, mark in enumerate(cursors)}
+    made = {name: ClosedCursor(mark, {}, more.get("active", 0)) for name, mark in marks.items()}
+    return ClosedLedger([ledger(1, 10, 100, 10_000), last], made, 15_000)
+
+
+@pytest.mark.parametrize(
+    ("about", "topic", "policies", "due"),
+    [
+        ("nothing is asked for", closed((1, 0)), NOTHING, inf),
+        ("TTL", closed((1, 0)), NOTHING._replace(message_ttl_s=60), 70_000),
+        ("of the slowest", closed((1, 9), (1, 3)), NOTHING._replace(message_ttl_s=60), 70_000),
+        ("of the next ledger", closed((1, 9)), NOTHING._replace(message_ttl_s=60), 80_000),
+        ("caught up", closed((2, 9)), NOTHING._replace(message_ttl_s=60), inf),
+        ("no cursor", closed(), NOTHING._replace(message_ttl_s=60), inf),
+        (
+            "not closed: what it has is younger than the list",
+            closed((1, 9), is_open=True),
+            NOTHING._replace(message_ttl_s=60),
+            75_000,
+        ),
+        (
+            "a subscription, since it was used",
+            closed((1, 0), active=2_000_000),
+            NOTHING._replace(subscription_expiry_s=60),
+            2_060_000,
+        ),
+        (
+            "a subscription of a topic that was killed, since the start",
+            closed((1, 0), is_open=True, active=500_000),
+            NOTHING._replace(subscription_expiry_s=60),
+            1_060_000,
+        ),
+        (
+            "a subscription of a terminated topic, which may have been killed",
+            closed((1, 0), active=500_000)._replace(is_terminated=True),
+            NOTHING._replace(subscription_expiry_s=60),
+            1_060_000,
+        ),
+        (
+            "within the quota",
+            closed((1, 4)),
+            NOTHING._replace(backlog_size=BacklogQuota(151, CONSUMER_BACKLOG_EVICTION)),
+            inf,
+        ),
+        (
+            "over the quota",
+            closed((1, 4)),
+            NOTHING._replace(backlog_size=BacklogQuota(150, CONSUMER_BACKLOG_EVICTION)),
+            0,
+        ),
+        ("no eviction", closed((1, 4)), NOTHING._replace(backlog_size=BacklogQuota(150)), inf),
+        (
+            "age",
+            closed((1, 4)),
+            NOTHING._replace(backlog_age=BacklogQuota(60, CONSUMER_BACKLOG_EVICTION)),
+            70_000,
+        ),
+        ("not acknowledged", closed((1, 4)), NOTHING._replace(retention=Retention()), inf),
+        ("acknowledged", closed((1, 9)), NOTHING._replace(retention=Retention()), 0),
+        ("for a time", closed((1, 9)), NOTHING._replace(retention=Retention(60.0, -1)), 70_000),
+        ("within a size", closed((1, 9)), NOTHING._replace(retention=Retention(-1, 101)), inf),
+        ("over a size", closed((1, 9)), NOTHING._replace(retention=Retention(-1, 100)), 0),
+        (
+            "inactive",
+            closed(),
+            NOTHING._replace(inactive_topics=InactiveTopics(), retention=Retention(HOUR_MS, -1)),
+            HOUR_MS * 1000 + 10_000,
+        ),
+        (
+            "inactive, with nothing to keep",
+            ClosedLedger([], {}, 2_000_000),
+            NOTHING._replace(inactive_topics=InactiveTopics(), retention=Retention()),
+            2_060_000,
+        ),
+        (
+            "a subscription keeps it",
+            ClosedLedger([], {"s": ClosedCursor(Position(1, 1), {}, 0)}, 0),
+            NOTHING._replace(inactive_topics=InactiveTopics(), retention=Retention()),
+            inf,
+        ),
+        (
+            "unless it has caught up",
+            ClosedLedger([], {"s": ClosedCursor(Position(1, 1), {}, 0)}, 0),
+            NOTHING._replace(
+                inactive_topics=InactiveTopics(mode=DELETE_WHEN_SUBSCRIPTIONS_CAUGHT_UP),
+                retention=Retention(),
+            ),
+            1_060_000,
+        ),
+    ],
+)
+def test_when_a_topic_is_due(
+    about: str, topic: ClosedLedger, policies: Policies, due: float
+) -> None:
+    assert due_ms(topic, policies, STARTED_MS) == due, about
