@@ -22,12 +22,8 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled brokerPublisherThrottlingMaxByteRate
-    brokerPublisherThrottlingMaxMessageRate defaultNumberOfNamespaceBundles
-    dispatchThrottlingOnBatchMessageEnabled dispatchThrottlingOnNonBacklogConsumerEnabled
-    dispatchThrottlingRateInByte dispatchThrottlingRateInMsg
-    dispatcherMinReadBatchSize flushInterval isDelayedDeliveryDeliverAtTimeStrict
-    managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
+    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles dispatcherMinReadBatchSize
+    flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     """.split()
