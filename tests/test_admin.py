@@ -206,11 +206,21 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
     statuses = {
         401: {"AuthenticationError"},
         403: {"AuthorizationError"},
-        404: {"TopicNotFound", "SubscriptionNotFound", "ConsumerNotFound"},
+        404: {
+            *("TenantNotFound", "NamespaceNotFound", "TopicNotFound"),
+            *("SubscriptionNotFound", "ConsumerNotFound"),
+        },
         405: {"NotAllowed"},
         406: {"PartitionsNotAllowed"},
-        409: {"ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "TopicExists"},
-        412: {"InvalidTopicName", "TopicBusy"},
+        409: {
+            *("ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "ConcurrentModification"),
+            *("TenantExists", "TenantNotEmpty", "NamespaceExists", "NamespaceNotEmpty"),
+            "TopicExists",
+        },
+        412: {
+            *("InvalidTopicName", "TopicBusy", "ClusterInUse"),
+            *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
+        },
         429: {"TooManyRequests"},
         503: {"MetadataStoreError", "ServiceNotReady"},
     }

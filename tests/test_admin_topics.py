@@ -16,7 +16,9 @@ from one_broker import Broker
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.resources import topics as resource
+from pyxbroker.admin.response import Response
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker import namespaces
 from pyxbroker.cluster.initialize import local_policies
 from pyxbroker.metadata import paths
 from pyxbroker.mledger.errors import ManagedLedgerError
@@ -39,10 +41,9 @@ class Rest:
         self.broker = broker
         self._app = Application(broker.service, broker.service)
 
-    async def __call__(
+    async def answer(
         self, method: str, target: str, body: bytes | str = b"", kind: str = "application/json"
-    ) -> tuple[int, Any]:
-        """(status, the answer's JSON)."""
+    ) -> Response:
         data = body.encode() if isinstance(body, str) else body
         stream = Body(len(data), lambda: None)
         if data:
@@ -50,7 +51,11 @@ class Rest:
         stream.end()
         path, _, query = target.partition("?")
         headers = {"content-type": kind} if data else {}
-        answer = await self._app.answer(Request(method, path, query, headers, stream))
+        return await self._app.answer(Request(method, path, query, headers, stream))
+
+    async def __call__(self, *asked: Any, **more: Any) -> tuple[int, Any]:
+        """(status, the answer's JSON)."""
+        answer = await self.answer(*asked, **more)
         assert isinstance(answer.body, bytes)
         return answer.status, json.loads(answer.body) if answer.body else None
 
@@ -290,10 +295,11 @@ def test_others_have_their_turn_while_a_long_list_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resource, "SLICE", 2)
+    monkeypatch.setattr(namespaces, "NAMES_PER_SLICE", 2)
     turns: list[int] = []
     threads: set[int] = set()
     now = 0
-    topic_of_node, dumps = resource.topic_of_node, json.dumps
+    topic_of_node, dumps = namespaces.topic_of_node, json.dumps
 
     def noted(*node: str) -> TopicName | None:
         turns.append(now)
@@ -315,7 +321,7 @@ def test_others_have_their_turn_while_a_long_list_is_made(
             await rest.broker.topic(f"{NAME}/{local}")
             path = paths.partitioned_topic("public/default", local)
             await rest.broker.node.store.put(path, b'{"partitions":1}')
-        monkeypatch.setattr(resource, "topic_of_node", noted)
+        monkeypatch.setattr(namespaces, "topic_of_node", noted)
         counting = asyncio.ensure_future(count())
         for path in (P, f"{P}/partitioned"):
             turns.clear()

@@ -21,16 +21,21 @@ from pyxbroker.admin.request import Body, Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
+    GET_CLUSTER,
+    GET_TENANT,
     HEALTH_CHECK,
+    LIST_NAMESPACES,
+    LIST_TENANTS,
     LOOKUP,
     OPEN,
     Resource,
     Right,
+    Scope,
     authorize,
 )
 from pyxbroker.auth.principal import ANONYMOUS, Principal
 from pyxbroker.base.errors import AuthorizationError
-from pyxbroker.base.topic_name import NamespaceName, TopicName
+from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.metadata.memory import MemoryStore
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +45,9 @@ EACH = pytest.mark.parametrize(
 )
 VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
-    **{"subName": "s", "numMessages": "5", "seconds": "60"},
+    **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
+    "cluster": "standalone",
+    **{"numMessages": "5", "seconds": "60"},
 }
 
 
@@ -99,7 +106,7 @@ def test_each_right_is_checked_before_anything_is_done(
     assert (answer.status, reason(answer)) == (403, "No.")
     ((principal, right, resource),) = checked
     assert (principal, right) == (somebody, endpoint.right)
-    names = {None, "public/default", "persistent://public/default/t"}
+    names = {None, "public", "public/default", "persistent://public/default/t"}
     assert (None if resource is None else str(resource)) in names
     assert ("{tenant}" in endpoint.path) == (resource is not None)
 
@@ -109,8 +116,8 @@ def test_a_right_is_not_checked_on_a_name_that_cannot_be(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "{tenant}" not in endpoint.path:
-        assert endpoint.right.scope.value in ("open to everybody", "any authenticated role") or (
-            endpoint.right is HEALTH_CHECK
+        assert endpoint.right.scope in (Scope.OPEN, Scope.AUTHENTICATED) or (
+            endpoint.right in (HEALTH_CHECK, GET_CLUSTER, LIST_TENANTS)
         )
         return
 
@@ -118,7 +125,7 @@ def test_a_right_is_not_checked_on_a_name_that_cannot_be(
         raise AssertionError(resource)
 
     monkeypatch.setattr(answering, "authorize", never)
-    answer = asked(endpoint.method, path_of(endpoint, namespace="de%20fault"))
+    answer = asked(endpoint.method, path_of(endpoint, tenant="pub%20lic"))
     assert answer.status == 412 and reason(answer)
 
 
@@ -131,6 +138,9 @@ def test_everybody_may_do_everything_while_authorization_is_off() -> None:
         (CREATE_TOPIC, namespace),
         (CREATE_TOPIC, topic),
         (LOOKUP, topic),
+        (LIST_TENANTS, None),
+        (GET_TENANT, TenantName("public")),
+        (LIST_NAMESPACES, namespace),
     ):
         for principal in (ANONYMOUS, Principal("r"), Principal("proxy", "r")):
             asyncio.run(authorize(principal, right, resource))

@@ -451,6 +451,16 @@ async def unacked(broker: Broker, client: Client, field: str, **subscription: An
     assert len(await client.messages(45)) == 45
 
 
+async def topics_max(broker: Broker, client: Client, topic: Topic) -> None:
+    await change(broker, {"max_topics_per_namespace": 1})
+    await in_force(topic, "topics_max", 1)
+    refused = await client.produce(2, topic=TOPIC + "-new")
+    assert refused.error == pb.NotAllowedError
+    await change(broker, {"max_topics_per_namespace": 2})
+    await in_force(topic, "topics_max", 2)
+    assert (await client.produce(2, topic=TOPIC + "-new")).producer_name
+
+
 async def unacked_per_consumer_max(broker: Broker, client: Client, topic: Topic) -> None:
     await unacked(broker, client, "max_unacked_messages_per_consumer")
 
@@ -552,6 +562,7 @@ class AtOpening:
         "consumers_max": {"max_consumers_per_topic": 1},
         "consumers_per_subscription_max": {"max_consumers_per_subscription": 1},
         "subscriptions_max": {"max_subscriptions_per_topic": 1},
+        "topics_max": {"max_topics_per_namespace": 1},
         "unacked_per_consumer_max": {"max_unacked_messages_per_consumer": 10},
         "unacked_per_subscription_max": {"max_unacked_messages_per_subscription": 10},
     }
@@ -689,6 +700,10 @@ class AtOpening:
     async def subscriptions_max(self) -> None:
         await self.client.subscribe(1, subscription="a")
         refused = await self.client.subscribe(2, subscription="b")
+        assert refused.error == pb.NotAllowedError
+
+    async def topics_max(self) -> None:
+        refused = await self.client.produce(2, topic=TOPIC + "-new")
         assert refused.error == pb.NotAllowedError
 
     async def _unacked(self, **subscription: Any) -> None:

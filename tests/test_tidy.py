@@ -41,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
     },
-    "admin": {*GROUND, "auth", "broker", "metadata", "policies", "settings", "stats"},
+    "admin": {*GROUND, "auth", "broker", "cluster", "metadata", "policies", "settings", "stats"},
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),

@@ -343,6 +343,61 @@ ENDPOINTS = {
     "GET /openapi.json": request("GET", "/openapi.json"),
 }
 
+NS = "/admin/v2/namespaces/public/default"
+NEW = "/admin/v2/namespaces/public/hostile-{n}"
+ROW = "/admin/v2/namespaces/{tenant}/{namespace}"
+POLICIES = (
+    b'{"bundles":{"numBundles":4096},"properties":{"a":"'
+    + b"x" * 60_000
+    + b'"},"unknown":['
+    + b",".join([b"{}"] * 100_000)
+    + b"]}"
+)
+ROLES = b"[" + b",".join(b'"%s%03d"' % (b"r" * 50, i) for i in range(1000)) + b"]"
+CLUSTERS = b"[" + b",".join(b'"cluster-%d"' % i for i in range(4_000)) + b"]"
+TENANT = b'{"allowedClusters":["standalone"],"adminRoles":' + ROLES[:-1] + b"]}"
+
+ENDPOINTS |= {
+    "GET /admin/v2/clusters/{cluster}": request("GET", f"/admin/v2/clusters/{NAME}"),
+    "GET /admin/v2/tenants": request("GET", "/admin/v2/tenants?" + "a=b&" * 1900),
+    "GET /admin/v2/tenants/{tenant}": request("GET", "/admin/v2/tenants/public"),
+    "PUT /admin/v2/tenants/{tenant}": request("PUT", "/admin/v2/tenants/hostile-{n}", TENANT),
+    "POST /admin/v2/tenants/{tenant}": request("POST", "/admin/v2/tenants/pulsar", TENANT),
+    "DELETE /admin/v2/tenants/{tenant}": request("DELETE", "/admin/v2/tenants/hostile-{n}"),
+    "GET /admin/v2/namespaces/{tenant}": request("GET", "/admin/v2/namespaces/public"),
+    f"GET {ROW}": request("GET", NS),
+    f"PUT {ROW}": request("PUT", NEW, POLICIES),
+    f"DELETE {ROW}": request("DELETE", NEW),
+    f"GET {ROW}/bundles": request("GET", NS + "/bundles"),
+    f"GET {ROW}/topics": request("GET", NS + "/topics?mode=ALL&includeSystemTopic=true"),
+    f"PUT {ROW}/unload": request("PUT", NS + "/unload"),
+    f"POST {ROW}/clearBacklog": request("POST", NS + "/clearBacklog"),
+    f"POST {ROW}/clearBacklog/{{subscription}}": request("POST", f"{NS}/clearBacklog/{NAME}"),
+    f"POST {ROW}/unsubscribe/{{subscription}}": request("POST", f"{NS}/unsubscribe/{NAME}"),
+    f"GET {ROW}/properties": request("GET", NS + "/properties"),
+    f"PUT {ROW}/properties": request("PUT", NS + "/properties", PROPERTIES),
+    f"DELETE {ROW}/properties": request("DELETE", NS + "/properties"),
+    f"GET {ROW}/property/{{key}}": request("GET", f"{NS}/property/{NAME}"),
+    f"DELETE {ROW}/property/{{key}}": request("DELETE", f"{NS}/property/{NAME}"),
+    f"PUT {ROW}/property/{{key}}/{{value}}": request("PUT", f"{NS}/property/k{{n}}/{NAME}"),
+    f"GET {ROW}/replication": request("GET", NS + "/replication"),
+    f"POST {ROW}/replication": request("POST", NS + "/replication", CLUSTERS),
+    f"GET {ROW}/allowedClusters": request("GET", NS + "/allowedClusters"),
+    f"POST {ROW}/allowedClusters": request("POST", NS + "/allowedClusters", CLUSTERS),
+    f"GET {ROW}/permissions": request("GET", NS + "/permissions"),
+    f"POST {ROW}/permissions/{{role}}": request(
+        "POST", f"{NS}/permissions/{NAME}-{{n}}", b'["produce"' + b',"produce"' * 900 + b"]"
+    ),
+    f"DELETE {ROW}/permissions/{{role}}": request("DELETE", f"{NS}/permissions/{NAME}"),
+    f"GET {ROW}/permissions/subscription": request("GET", NS + "/permissions/subscription"),
+    f"POST {ROW}/permissions/subscription/{{subscription}}": request(
+        "POST", NS + "/permissions/subscription/s", ROLES
+    ),
+    f"DELETE {ROW}/permissions/{{subscription}}/{{role}}": request(
+        "DELETE", f"{NS}/permissions/s/{NAME}"
+    ),
+}
+
 
 def policy_request(method: str, path: str) -> Input:
     """A request for a policy: names and body as long as they may be."""

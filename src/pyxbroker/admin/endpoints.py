@@ -23,9 +23,13 @@ OF_TOPICS = ("backlog", "partitions", "subscriptions", "topics", "topic_policies
 RESOURCES = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
-    "/admin/v2/namespaces": ("namespace_policies",),
+    "/admin/v2/namespaces": (
+        *("namespaces", "namespace_topics", "permissions"),
+        "namespace_policies",
+    ),
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,
+    "/admin/v2/tenants": ("tenants",),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),

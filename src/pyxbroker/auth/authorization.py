@@ -10,9 +10,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from pyxbroker.auth.principal import Principal
-from pyxbroker.base.topic_name import NamespaceName, TopicName
+from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 
-Resource = NamespaceName | TopicName | None
+Resource = TenantName | NamespaceName | TopicName | None
 
 SUPERUSER = "superuser"
 TENANT_ADMIN = "tenant administrator"
@@ -27,6 +27,9 @@ class Scope(Enum):
     OPEN = "open to everybody"
     AUTHENTICATED = "any authenticated role"
     BROKER = "broker operation"
+    CLUSTER = "cluster operation"
+    TENANT = "tenant operation"
+    ADMINISTRATION = "administration of the tenant"
     NAMESPACE = "namespace operation"
     NAMESPACE_POLICY = "namespace policy"
     TOPIC = "topic operation"
@@ -38,6 +41,10 @@ _RESOURCES: dict[Scope, tuple[type, ...]] = {
     Scope.OPEN: (type(None),),
     Scope.AUTHENTICATED: (type(None),),
     Scope.BROKER: (type(None),),
+    Scope.CLUSTER: (type(None),),
+    # None stands for all tenants; a namespace stands for its own one.
+    Scope.TENANT: (type(None), TenantName, NamespaceName),
+    Scope.ADMINISTRATION: (NamespaceName, TopicName),
     Scope.NAMESPACE: (NamespaceName, TopicName),
     Scope.NAMESPACE_POLICY: (NamespaceName, TopicName),
     Scope.TOPIC: (TopicName,),
@@ -61,6 +68,28 @@ class Right(NamedTuple):
 OPEN = Right(Scope.OPEN)
 AUTHENTICATED = Right(Scope.AUTHENTICATED)
 HEALTH_CHECK = Right(Scope.BROKER, "HEALTH_CHECK", (SUPERUSER,))
+UNLOAD_NAMESPACE = Right(Scope.NAMESPACE, "UNLOAD", (SUPERUSER,))
+GET_CLUSTER = Right(Scope.CLUSTER, "GET_CLUSTER", (SUPERUSER,))
+LIST_TENANTS = Right(Scope.TENANT, "LIST_TENANTS", (SUPERUSER,))
+GET_TENANT = Right(Scope.TENANT, "GET_TENANT", (TENANT_ADMIN,))
+CREATE_TENANT = Right(Scope.TENANT, "CREATE_TENANT", (SUPERUSER,))
+UPDATE_TENANT = Right(Scope.TENANT, "UPDATE_TENANT", (TENANT_ADMIN,))
+DELETE_TENANT = Right(Scope.TENANT, "DELETE_TENANT", (TENANT_ADMIN,))
+LIST_NAMESPACES = Right(Scope.TENANT, "LIST_NAMESPACES", (TENANT_ADMIN,))
+CREATE_NAMESPACE = Right(Scope.TENANT, "CREATE_NAMESPACE", (TENANT_ADMIN,))
+DELETE_NAMESPACE = Right(Scope.TENANT, "DELETE_NAMESPACE", (TENANT_ADMIN,))
+ADMINISTRATE = Right(Scope.ADMINISTRATION, "", (TENANT_ADMIN,))
+GET_BUNDLE = Right(Scope.NAMESPACE, "GET_BUNDLE", (TENANT_ADMIN, PRODUCE, CONSUME))
+CLEAR_BACKLOG = Right(Scope.NAMESPACE, "CLEAR_BACKLOG", (TENANT_ADMIN, CONSUME))
+UNSUBSCRIBE_NAMESPACE = Right(Scope.NAMESPACE, "UNSUBSCRIBE", (TENANT_ADMIN, CONSUME))
+GET_PERMISSION = Right(Scope.NAMESPACE, "GET_PERMISSION", (TENANT_ADMIN,))
+GRANT_PERMISSION = Right(Scope.NAMESPACE, "GRANT_PERMISSION", (TENANT_ADMIN,))
+REVOKE_PERMISSION = Right(Scope.NAMESPACE, "REVOKE_PERMISSION", (TENANT_ADMIN,))
+READ_POLICIES = Right(Scope.NAMESPACE_POLICY, "READ ALL", (TENANT_ADMIN,))
+READ_REPLICATION = Right(Scope.NAMESPACE_POLICY, "READ REPLICATION", (TENANT_ADMIN,))
+WRITE_REPLICATION = Right(Scope.NAMESPACE_POLICY, "WRITE REPLICATION", (TENANT_ADMIN,))
+READ_ALLOW_CLUSTERS = Right(Scope.NAMESPACE_POLICY, "READ ALLOW_CLUSTERS", (TENANT_ADMIN,))
+WRITE_ALLOW_CLUSTERS = Right(Scope.NAMESPACE_POLICY, "WRITE ALLOW_CLUSTERS", (TENANT_ADMIN,))
 GET_TOPICS = Right(Scope.NAMESPACE, "GET_TOPICS", (TENANT_ADMIN, PRODUCE, CONSUME))
 CREATE_TOPIC = Right(Scope.NAMESPACE, "CREATE_TOPIC", (TENANT_ADMIN,))
 DELETE_TOPIC = Right(Scope.NAMESPACE, "DELETE_TOPIC", (TENANT_ADMIN,))

@@ -135,6 +135,12 @@ class TopicNotFound(PulsarError):
     sentence = "The topic does not exist; create it, or allow topics to be created by use."
 
 
+class TenantNotFound(TopicNotFound):
+    """There is no such tenant."""
+
+    sentence = "The tenant does not exist; create it first."
+
+
 class NamespaceNotFound(TopicNotFound):
     """There is no such namespace, or it is being deleted."""
 
@@ -231,6 +237,62 @@ class TopicExists(NotAllowed):
 
     http_status = 409
     sentence = "A topic with this name exists already."
+
+
+class ClusterInUse(NotAllowed):
+    """The tenant has a namespace in the cluster."""
+
+    http_status = 412
+    sentence = "A namespace of the tenant is in the cluster; delete it first."
+
+
+class TenantExists(NotAllowed):
+    """A tenant of this name is there already."""
+
+    http_status = 409
+    sentence = "A tenant with this name exists already."
+
+
+class TenantNotEmpty(NotAllowed):
+    """The tenant has namespaces, and therefore stays."""
+
+    http_status = 409
+    sentence = "The tenant still has namespaces; delete them first, or delete it by force."
+
+
+class TenantsLimitReached(NotAllowed):
+    """There are as many tenants as there may be."""
+
+    http_status = 412
+    sentence = "There are as many tenants as there may be (maxTenants)."
+
+
+class NamespaceExists(NotAllowed):
+    """A namespace of this name is there already."""
+
+    http_status = 409
+    sentence = "A namespace with this name exists already."
+
+
+class NamespaceNotEmpty(NotAllowed):
+    """The namespace has topics, and therefore stays."""
+
+    http_status = 409
+    sentence = "The namespace still has topics; delete them first, or delete it by force."
+
+
+class NamespacesLimitReached(NotAllowed):
+    """The tenant has as many namespaces as it may have."""
+
+    http_status = 412
+    sentence = "The tenant has as many namespaces as it may have (maxNamespacesPerTenant)."
+
+
+class TopicsLimitReached(NotAllowed):
+    """The namespace has as many topics as it may have."""
+
+    http_status = 412
+    sentence = "The namespace has as many topics as it may have (maxTopicsPerNamespace)."
 
 
 class TopicBusy(NotAllowed):

@@ -39,6 +39,37 @@ CHANGE_EVENTS = "__change_events"
 """The topic, or partitioned topic, of a namespace with what its topics say of themselves."""
 
 
+class TenantName:
+    """A tenant. Equal names compare equal; the object does not change."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        """Raises InvalidTopicName when it holds a character that it must not."""
+        if not _is_entity(name):
+            raise InvalidTopicName(
+                f"{_shown(name)} is not a tenant: it must be made of letters, digits and - = : . _"
+                " only."
+            )
+        self._name = name
+
+    def check_length(self) -> None:
+        """Raises InvalidTopicName when it is too long to be given to a new one."""
+        _check_length("tenant's name", self._name, limits.TENANT_BYTES_MAX)
+
+    def __str__(self) -> str:
+        return self._name
+
+    def __repr__(self) -> str:
+        return f"TenantName({self._name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TenantName) and other._name == self._name
+
+    def __hash__(self) -> int:
+        return hash(self._name)
+
+
 class NamespaceName:
     """`tenant/namespace`. Equal names compare equal; the object does not change."""
 
@@ -51,7 +82,7 @@ class NamespaceName:
         """Raises InvalidTopicName when a part holds a character that it must not."""
         self._name = f"{tenant}/{local_name}"
         for what, part in (("tenant", tenant), ("namespace", local_name)):
-            if _NAMED_ENTITY.fullmatch(part) is None:
+            if not _is_entity(part):
                 raise InvalidTopicName(
                     f"{_shown(self._name)} is not a namespace: its {what} {_shown(part)} must be"
                     " made of letters, digits and - = : . _ only."
@@ -283,6 +314,11 @@ def _partition_index(local_name: str) -> int:
         return -1
     index = int(digits)
     return index if str(index) == digits and index <= PARTITION_INDEX_MAX else -1
+
+
+def _is_entity(text: str) -> bool:
+    # A path in metadata cannot have the dots.
+    return _NAMED_ENTITY.fullmatch(text) is not None and text not in (".", "..")
 
 
 def _check_length(what: str, text: str, bytes_max: int) -> None:

@@ -35,6 +35,8 @@ from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
     from pyxbroker.broker.commands.handlers import Handlers
+    from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.broker.topics.topics import Topics
 
@@ -144,6 +146,20 @@ class Broker:
         from pyxbroker.broker.topics.topics import Topics
 
         return Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+
+    @cached_property
+    def namespaces(self) -> Namespaces:
+        """The namespaces, and what is done to all that is in one."""
+        from pyxbroker.broker.namespaces import Namespaces
+
+        return Namespaces(self.config, self.metadata, self.topics)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        """The tenants of this instance."""
+        from pyxbroker.broker.tenants import Tenants
+
+        return Tenants(self.config, self.metadata, self.topics, self.namespaces)
 
     @cached_property
     def handlers(self) -> Handlers:

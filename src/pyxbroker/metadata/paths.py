@@ -27,6 +27,7 @@ BOOKIE_RACKS = "/bookies"
 
 # Pulsar.
 MANAGED_LEDGERS = "/managed-ledgers"
+SCHEMAS = "/schemas"
 CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"
@@ -80,6 +81,16 @@ def managed_ledgers(namespace: str, domain: str = "persistent") -> str:
     return f"{MANAGED_LEDGERS}/{namespace}/{domain}"
 
 
+def topics_of(tenant_or_namespace: str) -> str:
+    """Above the lists of its topics."""
+    return f"{MANAGED_LEDGERS}/{tenant_or_namespace}"
+
+
+def schemas(tenant_or_namespace: str) -> str:
+    """Below which the schemas of its topics are."""
+    return f"{SCHEMAS}/{tenant_or_namespace}"
+
+
 def cursor(name: str, cursor_name: str) -> str:
     """A subscription of the managed ledger `name`; `cursor_name` is not encoded."""
     return f"{MANAGED_LEDGERS}/{name}/{encode(cursor_name)}"
@@ -106,6 +117,11 @@ def local_policies(namespace: str) -> str:
 
 def partitioned_topic(namespace: str, local_name: str, domain: str = "persistent") -> str:
     return f"{PARTITIONED_TOPICS}/{namespace}/{domain}/{encode(local_name)}"
+
+
+def partitioned_topics_of(tenant_or_namespace: str) -> str:
+    """Above the lists of its partitioned topics."""
+    return f"{PARTITIONED_TOPICS}/{tenant_or_namespace}"
 
 
 def partitioned_topics(namespace: str, domain: str = "persistent") -> str:

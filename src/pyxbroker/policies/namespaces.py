@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyxbroker.base.errors import MetadataStoreError, TopicNotFound
+from pyxbroker.base.errors import MetadataStoreError, NamespaceNotFound
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
@@ -63,6 +63,7 @@ class _Namespace:
         self.changed: set[TopicName] = set()  # of those: whoever follows them is to be told
         self.policies: Policies | None = None  # None: no record was good yet
         self.refusals: list[Refusal] = []
+        self.is_deleted = False  # or about to be: its record says so
         self.followers: dict[Follower, None] = {}
         self.is_changed = False  # since it was read
         self.is_news = False  # not every follower knows of policies
@@ -95,13 +96,13 @@ class NamespacePolicies:
     async def of_namespace(self, name: str) -> Policies:
         """What holds for the topics of a namespace that say nothing, by what metadata says now.
 
-        Raises TopicNotFound when there is no such namespace, MetadataStoreError when its record
+        Raises NamespaceNotFound when there is no such namespace, MetadataStoreError when its record
         cannot be read and never could.
         """
         value = await self._cache.get(paths.namespace_policies(name))
         if value is None:
-            raise TopicNotFound(
-                f"Namespace {name} does not exist; create it first, or use a topic of"
+            raise NamespaceNotFound(
+                f"Namespace not found: {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
         namespace = self._namespace(name)
@@ -110,6 +111,16 @@ class NamespacePolicies:
         if namespace.policies is None:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
         return namespace.policies
+
+    async def is_deleted(self, name: str) -> bool:
+        """Whether a namespace is being deleted. Raises NamespaceNotFound when it is gone."""
+        await self.of_namespace(name)
+        return self._namespace(name).is_deleted
+
+    async def check_open(self, name: str) -> None:
+        """Raises NamespaceNotFound for a namespace that is being deleted, or that there is not."""
+        if await self.is_deleted(name):
+            raise NamespaceNotFound(f"Namespace is deleted: {name} goes with all that is in it.")
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
@@ -286,6 +297,7 @@ class NamespacePolicies:
             if before is not None:
                 self._set(namespace, before._replace(refused=NAMES))
             return
+        namespace.is_deleted = record.fields.get("deleted") is True
         policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
         self._log_refusals(refusals, namespace.refusals)
         namespace.refusals = refusals

@@ -158,6 +158,7 @@ class StandaloneData:
                 cluster=config.clusterName,
                 web_service_url=self.addresses.web_url,
                 broker_service_url=self.addresses.broker_url,
+                namespace_bundles=config.defaultNumberOfNamespaceBundles,
             ),
             bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",
             accept_loss=self.accept_loss,

@@ -22,8 +22,9 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled defaultNumberOfNamespaceBundles dispatcherMinReadBatchSize
-    flushInterval managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
+    brokerDeduplicationEnabled
+    dispatcherMinReadBatchSize flushInterval
+    managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
     managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     """.split()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import LOOKUP
+from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
 
 DOMAINS = ("persistent", "non-persistent")
@@ -28,7 +30,10 @@ def topic_of(request: Request) -> TopicName:
 
 async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
-    found = await request.app.broker.lookup(str(topic_of(request)))
+    try:
+        found = await request.app.broker.lookup(str(topic_of(request)))
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     return Response.json(
         {
             "brokerUrl": found.broker_url,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.limits import properties_trouble
-from pyxbroker.base.topic_name import NamespaceName, TopicName
-from pyxbroker.metadata import paths
+from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
+from pyxbroker.broker.namespaces import DELETED
 
 # Schemas of JSON that several endpoints have.
 STRINGS = {"type": "array", "items": {"type": "string"}}
@@ -19,6 +19,16 @@ NAMESPACE_NOT_FOUND = "Namespace not found"
 def domain_of(request: Request) -> str:
     """`persistent` or `non-persistent`; no other one has these resources."""
     return str(request.parameters["domain"])
+
+
+def tenant_of(request: Request) -> TenantName:
+    """The tenant of a path. Raises HttpError 412."""
+    try:
+        name = TenantName(request.parameters["tenant"])
+    except InvalidTopicName:
+        raise HttpError(412, "Tenant name is not valid") from None
+    _check_length(request, name)
+    return name
 
 
 def namespace_name_of(request: Request) -> NamespaceName:
@@ -49,7 +59,7 @@ def topic_of(request: Request) -> TopicName:
     return name
 
 
-def _check_length(request: Request, name: TopicName | NamespaceName) -> None:
+def _check_length(request: Request, name: TopicName | NamespaceName | TenantName) -> None:
     """Raises HttpError 412 for a name that is too long, but where what has it is deleted."""
     if request.method == "DELETE":
         return
@@ -70,9 +80,13 @@ def partitioned_topic_of(request: Request) -> TopicName:
 async def check_namespace(
     request: Request, namespace: str, reason: str = NAMESPACE_NOT_FOUND
 ) -> None:
-    """Raises HttpError 404 when there is no such namespace."""
-    if not await request.app.broker.metadata.exists(paths.namespace_policies(namespace)):
-        raise HttpError(404, reason)
+    """Raises HttpError 404 when there is no such namespace, or when it is being deleted."""
+    try:
+        record = await request.app.broker.namespaces.record(namespace)
+    except NamespaceNotFound:
+        raise HttpError(404, reason) from None
+    if record.get(DELETED) is True:
+        raise HttpError(404, "Namespace is deleted")
 
 
 async def read_json(request: Request) -> object:

@@ -17,7 +17,12 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, LOOKUP, WRITE_PARTITION
-from pyxbroker.base.errors import PartitionsNotAllowed, TopicExists, TopicNotFound
+from pyxbroker.base.errors import (
+    NamespaceNotFound,
+    PartitionsNotAllowed,
+    TopicExists,
+    TopicNotFound,
+)
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/partitions"
 BODY_BYTES_MAX = 64 * 1024
@@ -79,6 +84,8 @@ async def update(request: Request) -> Response:
         await request.app.broker.topics.partitioned.update(name, count)
     except PartitionsNotAllowed as error:
         raise HttpError(422, str(error)) from None
+    except NamespaceNotFound as error:
+        raise HttpError(404, str(error)) from None
     except TopicNotFound:
         raise HttpError(409, f"Topic {name} is not the partitioned topic.") from None
     return Response.empty()

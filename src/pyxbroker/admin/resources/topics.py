@@ -28,9 +28,8 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import CREATE_TOPIC, DELETE_TOPIC, GET_TOPICS, TERMINATE
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.errors import TopicNotFound
-from pyxbroker.base.topic_name import PERSISTENT, TopicName
-from pyxbroker.broker.topics.names import topic_of_node
+from pyxbroker.base.errors import TopicNotFound, TopicsLimitReached
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
@@ -54,43 +53,26 @@ async def get_list(request: Request) -> Response:
     """
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
-    broker = request.app.broker
-    if domain == PERSISTENT:
-        encoded = await broker.metadata.children(paths.managed_ledgers(namespace))
-        names = await _names(domain, namespace, encoded)
-    else:
-        names = broker.topics.open_names(namespace, domain)
+    names = await request.app.broker.namespaces.topic_names(namespace, domain)
     bundle = request.argument("bundle")
-    return await _listed(
-        request, names, ALL if bundle is None else await _bundle(request, namespace, bundle)
-    )
+    hashes = ALL if bundle is None else await _bundle(request, namespace, bundle)
+    return await listed(names, request.argument("includeSystemTopic"), hashes)
 
 
 async def get_partitioned_list(request: Request) -> Response:
     """The partitioned topics of a namespace."""
     namespace, domain = namespace_of(request), domain_of(request)
     await check_namespace(request, namespace, NO_NAMESPACE)
-    path = paths.partitioned_topics(namespace, domain)
-    encoded = await request.app.broker.metadata.children(path)
-    return await _listed(request, await _names(domain, namespace, encoded))
+    names = await request.app.broker.namespaces.partitioned_names(namespace, domain)
+    return await listed(names, request.argument("includeSystemTopic"))
 
 
-async def _names(domain: str, namespace: str, encoded: list[str]) -> list[TopicName]:
-    names: list[TopicName] = []
-    async for part in _in_slices(encoded):
-        found = (topic_of_node(domain, namespace, each) for each in part)
-        names += [each for each in found if each is not None]
-    return names
-
-
-async def _listed(
-    request: Request, names: list[TopicName], hashes: tuple[int, int] = ALL
+async def listed(
+    names: list[TopicName], with_system: bool, hashes: tuple[int, int] = ALL
 ) -> Response:
-    """The answer: in order, those whose hashes are from the first of `hashes` to before the other.
-
-    The broker's own are there if the request says so.
+    """The answer: in order, those whose hashes are from the first of `hashes` to before the other;
+    with the broker's own, or without.
     """
-    with_system = request.argument("includeSystemTopic")
     low, high = hashes
     chosen: list[str] = []
     async for part in _in_slices(names):
@@ -154,7 +136,11 @@ async def create(request: Request) -> Response:
     await topics.check_name(name)
     if await topics.exists(name):
         raise HttpError(409, EXISTS)
-    await topics.make(name, properties)
+    try:
+        await topics.make(name, properties)
+    except TopicsLimitReached as error:
+        # As Apache Pulsar's broker answers; of a partitioned topic 412.
+        raise HttpError(409, str(error)) from None
     return Response.empty()
 
 

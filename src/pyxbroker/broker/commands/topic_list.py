@@ -322,7 +322,8 @@ class TopicLists:
             persistent = await list_persistent_topics(self._broker.metadata, namespace)
             found.extend(persistent.values())
         if mode != modes.PERSISTENT:
-            found.extend(self._broker.topics.open_names(namespace, NON_PERSISTENT))
+            names = self._broker.topics.open_names(namespace, NON_PERSISTENT)
+            found.extend(each for each in names if not each.is_system)
         return found
 
     async def handle_watch(self, connection: Connection, message: Any, opening: Opening) -> None:

@@ -15,6 +15,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pyxbroker.base import limits
@@ -143,9 +144,11 @@ class PartitionedTopics:
         with self._changing(name):
             if await self._topics.comes_to_be(name):
                 return 0
+            policies = await self._topics.policies(name)
             fields = {"partitions": count, "deleted": False}
             try:
-                version = await self._write(name, fields, MUST_NOT_EXIST)
+                async with self._topics.room(name, policies, partial(self._missing, name, count)):
+                    version = await self._write(name, fields, MUST_NOT_EXIST)
             except BadVersion:
                 return (await self.read(name)).partitions
             if await self._is_taken(name):
@@ -202,7 +205,7 @@ class PartitionedTopics:
         Raises TopicExists, PartitionsNotAllowed for a number that cannot be, NotAllowed for the
         name of a partition, TopicNotFound for a namespace that does not exist.
         """
-        await self._topics.policies(name)
+        policies = await self._topics.policies(name)
         self._check_count(count)
         if name.is_partitioned:
             raise NotAllowed(f"{name} is the name of a partition.")
@@ -212,17 +215,24 @@ class PartitionedTopics:
         with self._changing(name):
             if await self._topics.comes_to_be(name):
                 raise TopicExists(f"Topic {name} exists already.")
-            if not name.is_persistent:
-                await self._claim(name, count, fields)
-            elif await self._create_at_once(name, fields):
-                if await self._is_taken(name):
-                    await self._withdraw(name, await self.read(name), count)
-            else:
-                found = await self._claim(name, count, fields | {BEING_MADE: True})
-                if await self._is_taken(name):
-                    await self._withdraw(name, found, count)
-                await make_nodes(self._store, name, 0, count)
-                await self._finish(name, found)
+            async with self._topics.room(name, policies, partial(self._missing, name, count)):
+                await self._create(name, count, fields)
+
+    async def _missing(self, name: TopicName, count: int) -> int:
+        return count - len(await self.existing(name, count))
+
+    async def _create(self, name: TopicName, count: int, fields: dict[str, Any]) -> None:
+        if not name.is_persistent:
+            await self._claim(name, count, fields)
+        elif await self._create_at_once(name, fields):
+            if await self._is_taken(name):
+                await self._withdraw(name, await self.read(name), count)
+        else:
+            found = await self._claim(name, count, fields | {BEING_MADE: True})
+            if await self._is_taken(name):
+                await self._withdraw(name, found, count)
+            await make_nodes(self._store, name, 0, count)
+            await self._finish(name, found)
 
     async def _is_taken(self, name: TopicName) -> bool:
         """Whether another broker has made a topic of the name that is not partitioned, after it was
@@ -294,6 +304,8 @@ class PartitionedTopics:
         """
         with self._changing(name):
             found = await self._existing(name)
+            # It is not made larger while its namespace goes.
+            await self._topics.policies(name)
             if found.deleted:
                 raise ServiceNotReady(f"Topic {name} is being deleted.")
             limit = self._partitions_max
@@ -399,6 +411,14 @@ class PartitionedTopics:
         finally:
             del self._being_changed[name]
             over.set()
+
+    async def settled(self, namespace: str) -> None:
+        """Waits until all partitions of a namespace that somebody makes, or deletes, are there, or
+        gone.
+        """
+        changing = self._being_changed.items()
+        for over in [over for name, over in changing if name.namespace == namespace]:
+            await over.wait()
 
     def check_unchanged(self, name: TopicName) -> None:
         """Raises ServiceNotReady while partitions of the topic are made, or deleted."""

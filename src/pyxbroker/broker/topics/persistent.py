@@ -243,6 +243,15 @@ class PersistentTopic(Topic):
         subscription.disconnect()
         await self.unsubscribe(subscription)
 
+    async def clear_backlog(self, name: str) -> None:
+        self.check_open()
+        subscription = self.subscriptions[name]
+        await subscription.cursor.created()
+        if subscription.move is not None:
+            # A client moves it first, and may want something of what is cleared then.
+            await asyncio.wait([subscription.move])
+        await subscription.seek(self.last_confirmed)
+
     # --- positions ----------------------------------------------------------------------------
 
     @property

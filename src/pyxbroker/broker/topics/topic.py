@@ -381,6 +381,10 @@ class Topic:
         """
         raise NotImplementedError
 
+    async def clear_backlog(self, name: str) -> None:
+        """Acknowledges, for a durable subscription, everything that is stored now."""
+        raise NotImplementedError
+
     # --- what is kept -------------------------------------------------------------------------
 
     @property

@@ -11,10 +11,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.base.errors import NotAllowed, PulsarError, ServiceNotReady, TopicNotFound
+from pyxbroker.base.errors import (
+    NamespaceNotFound,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+    TopicNotFound,
+)
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
@@ -87,8 +92,13 @@ class TopicPolicies:
                 return
             try:
                 for each in await self._event_topics(name):
-                    with suppress(TopicNotFound):
+                    try:
                         await self._open(namespace, each, create=False)
+                    except NamespaceNotFound:
+                        # It may stay after all, and then with what its topics say.
+                        raise
+                    except TopicNotFound:
+                        continue
             except (PulsarError, LedgerError) as error:
                 log.error("the policies of topics cannot be read now", namespace=name, error=error)
                 raise ServiceNotReady(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -15,6 +16,7 @@ from pyxbroker.base.errors import (
     SubscriptionNotFound,
     TopicBusy,
     TopicNotFound,
+    TopicsLimitReached,
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
@@ -28,6 +30,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.sweep import Sweep
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topic_counts import TopicCounts
 from pyxbroker.broker.topics.topic_policies import TopicPolicies
 from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.entry import Position
@@ -83,10 +86,10 @@ class Topics:
         self._store = store
         self._ledgers = ledgers
         self._turn = turn
-        self._cache = MetadataCache(store)
+        self.cache = MetadataCache(store)
         self._ledger_limits = limits_of(config)
         broker = of_broker(config)
-        self._policies = NamespacePolicies(broker, store, self._cache, turn.run, config.clusterName)
+        self._policies = NamespacePolicies(broker, store, self.cache, turn.run, config.clusterName)
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
@@ -95,7 +98,8 @@ class Topics:
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
         self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
-        self.partitioned = PartitionedTopics(config, store, self._cache, self)
+        self.partitioned = PartitionedTopics(config, store, self.cache, self)
+        self._counts = TopicCounts(store)
         self._records: TopicPolicies | None = None
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             self._records = TopicPolicies(config.clusterName, self, self._policies)
@@ -161,8 +165,10 @@ class Topics:
     async def _make(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
         # Who asked may have looked before a partitioned topic was made; one that is there already
         # is opened, if only to be deleted.
-        if not (name.is_partitioned or await self.exists(name)):
-            await self.partitioned.check_not_partitioned(name)
+        if not await self.exists(name):
+            await self.policies(name)
+            if not name.is_partitioned:
+                await self.partitioned.check_not_partitioned(name)
         return await self._load(name, create=True, properties=properties)
 
     async def _open(self, name: TopicName, create: bool) -> Topic:
@@ -183,11 +189,17 @@ class Topics:
                 # What it has under way must not meet what its successor does.
                 await former.settle()
                 self._forget(former)
-            policies = await self.policies(name)
+            # Of one that is being deleted, too: what is in it is opened for that.
+            policies = await self._policies_of(name)
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
-            managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
+
+            async def missing() -> int:
+                return int(create and not await self.exists(name))
+
+            async with self.room(name, policies, missing):
+                managed_ledger = await self._open_managed_ledger(name, limits, create, properties)
         if managed_ledger is None:
             raise _not_found(name)
         made = create and managed_ledger.version == 0
@@ -251,6 +263,25 @@ class Topics:
             why = "the metadata store cannot answer" if isinstance(error, Unavailable) else error
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {why}.") from error
 
+    @contextlib.asynccontextmanager
+    async def room(
+        self, name: TopicName, policies: Policies, missing: Callable[[], Awaitable[int]]
+    ) -> AsyncIterator[None]:
+        """Within it `missing` topics may be made, of which persistent ones count; others of the
+        namespace wait.
+
+        Raises TopicsLimitReached when the namespace has as many as it may have.
+        """
+        limit = policies.topics_max
+        if not limit or name.is_system or not await missing():
+            yield
+            return
+        async with self._counts.lock(name.namespace):
+            count = await missing()
+            if count and await self._counts.get(name.namespace) + count > limit:
+                raise TopicsLimitReached("Exceed maximum number of topics in namespace.")
+            yield
+
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
@@ -307,10 +338,20 @@ class Topics:
         return policies, self._policies.changes(str(name))
 
     async def policies(self, name: TopicName) -> Policies:
-        """What holds for a topic. Raises TopicNotFound when there is no such namespace."""
+        """What holds for a topic.
+
+        Raises NamespaceNotFound when there is no such namespace, or when it is being deleted.
+        """
+        await self._policies.check_open(name.namespace)
+        return await self._policies_of(name)
+
+    async def _policies_of(self, name: TopicName) -> Policies:
+        """The same, also while the namespace is being deleted."""
         # What system topics say is not asked for; one of them has what the others say.
-        if self._records is not None and not (
-            name.is_system or self._records.is_loaded(name.namespace)
+        if (
+            self._records is not None
+            and not (name.is_system or self._records.is_loaded(name.namespace))
+            and not await self._policies.is_deleted(name.namespace)
         ):
             await self.namespace_policies(name.namespace_name)
         return await self._policies.get(name)
@@ -318,14 +359,14 @@ class Topics:
     async def namespace_fields(self, name: str) -> Fields:
         """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
         path = paths.namespace_policies(name)
-        value = await self._cache.get(path)
+        value = await self.cache.get(path)
         if value is None:
             raise NamespaceNotFound(f"Namespace {name} does not exist.")
         return fields_of(path, value)
 
     async def change_namespace(self, name: str, change: Change) -> None:
         """Changes a namespace's record. Raises what policies.records does."""
-        await change_namespace(self._store, self._cache, name, change)
+        await change_namespace(self._store, self.cache, name, change)
 
     @property
     def has_records(self) -> bool:
@@ -340,6 +381,20 @@ class Topics:
                 "Topic level policies is disabled, to enable the topic level policy and retry."
             )
         return self._records
+
+    # --- namespaces ---------------------------------------------------------------------------
+
+    async def in_namespace(self, namespace: str) -> list[TopicName]:
+        """The topics of a namespace that are open here."""
+        return [each.name async for each in self._in_slices() if each.name.namespace == namespace]
+
+    async def settled(self, namespace: str) -> None:
+        """Waits until all of a namespace that somebody began to open, or make, is there or not."""
+        of_it = (name for name in self._opening if name.namespace == namespace)
+        opening = [self._opening[name][0] for name in of_it]
+        if opening:
+            await asyncio.wait(opening)
+        await self.partitioned.settled(namespace)
 
     # --- deleting -----------------------------------------------------------------------------
 
@@ -471,7 +526,7 @@ class Topics:
 
     async def delete_if_inactive(self, topic: Topic) -> None:
         """Deletes a topic if nobody has used it for long enough. Raises what delete does."""
-        policies = await self.policies(topic.name)
+        policies = await self._policies_of(topic.name)
         if policies.refused & WHAT_DELETES:
             # Nobody knows what is to be kept; the log has said so.
             return
@@ -527,7 +582,8 @@ class Topics:
         if self._records is not None:
             await self._records.close()
         self._policies.close()
-        self._cache.close()
+        self._counts.close()
+        self.cache.close()
 
 
 def _not_found(name: TopicName) -> TopicNotFound:

@@ -55,6 +55,10 @@ class Limits(Section, title="Limits"):
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
     maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")
+    maxTenants: int = setting(0, "Tenants of this instance; 0 is no limit.")
+    maxNamespacesPerTenant: int = setting(
+        0, "Namespaces of one tenant; one more is taken, as by Pulsar. 0 is no limit."
+    )
     maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.")
     maxProducersPerTopic: int = setting(0, "Producers of one topic; 0 is no limit.")
     maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")

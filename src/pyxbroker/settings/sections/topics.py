@@ -62,6 +62,12 @@ class Topics(Section, title="Topics and subscriptions"):
     defaultNumberOfNamespaceBundles: int = setting(
         4, "Bundles of a namespace that is created without saying how many.", minimum=1
     )
+    forceDeleteTenantAllowed: bool = setting(
+        False, "Whether a tenant may be deleted together with its namespaces."
+    )
+    forceDeleteNamespaceAllowed: bool = setting(
+        False, "Whether a namespace may be deleted together with its topics."
+    )
     defaultRetentionTimeInMinutes: int = setting(
         0,
         "How long acknowledged messages are kept; 0 deletes them, -1 keeps them for ever.",

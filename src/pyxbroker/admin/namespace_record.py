@@ -1,0 +1,196 @@
+"""A namespace's record in REST: Pulsar's Policies, as a body may have it and as it is shown.
+
+A body makes the record of a new namespace: fields that we do not know are left out, as Pulsar
+leaves them out, and one with a value that its policy cannot have is refused, so that no namespace
+begins with what the broker would not do. What is shown has every field that Pulsar writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.cluster.initialize import bundles_data, namespace_policies
+from pyxbroker.policies.records import Fields
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.values import Policies
+
+BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
+FIRST_BOUNDARY = 0
+LAST_BOUNDARY = 0xFFFFFFFF
+BOOKIES_MAX = 5  # of a ledger, as Pulsar's REST takes it
+
+# Pulsar's fields, in the order in which it writes them, and what JSON each is.
+FIELDS: dict[str, type] = {
+    "auth_policies": dict,
+    "replication_clusters": list,
+    "allowed_clusters": list,
+    "bundles": dict,
+    "backlog_quota_map": dict,
+    "clusterDispatchRate": dict,
+    "topicDispatchRate": dict,
+    "subscriptionDispatchRate": dict,
+    "replicatorDispatchRate": dict,
+    "clusterSubscribeRate": dict,
+    "persistence": dict,
+    "deduplicationEnabled": bool,
+    "autoTopicCreationOverride": dict,
+    "autoSubscriptionCreationOverride": dict,
+    "publishMaxMessageRate": dict,
+    "latency_stats_sample_rate": dict,
+    "message_ttl_in_seconds": int,
+    "subscription_expiration_time_minutes": int,
+    "retention_policies": dict,
+    "deleted": bool,
+    "encryption_required": bool,
+    "delayed_delivery_policies": dict,
+    "inactive_topic_policies": dict,
+    "subscription_auth_mode": str,
+    "max_producers_per_topic": int,
+    "max_consumers_per_topic": int,
+    "max_consumers_per_subscription": int,
+    "max_unacked_messages_per_consumer": int,
+    "max_unacked_messages_per_subscription": int,
+    "max_subscriptions_per_topic": int,
+    "compaction_threshold": int,
+    "offload_threshold": int,
+    "offload_threshold_in_seconds": int,
+    "offload_deletion_lag_ms": int,
+    "max_topics_per_namespace": int,
+    "schema_auto_update_compatibility_strategy": str,
+    "schema_compatibility_strategy": str,
+    "is_allow_auto_update_schema": bool,
+    "schema_validation_enforced": bool,
+    "offload_policies": dict,
+    "deduplicationSnapshotIntervalSeconds": int,
+    "subscription_types_enabled": list,
+    "allowed_topic_property_keys_for_metrics": list,
+    "properties": dict,
+    "resource_group_name": str,
+    "migrated": bool,
+    "dispatcherPauseOnAckStatePersistentEnabled": bool,
+    "entryFilters": dict,
+}
+KINDS = {dict: "an object", list: "a list", bool: "true or false", int: "a number", str: "text"}
+
+
+def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
+    """The record as REST shows it: what it does not say is what a new one says.
+
+    local: what only this cluster says of the namespace, which has the bundles as they are now.
+    """
+    whole = namespace_policies(cluster, bundles) | {
+        name: value for name, value in fields.items() if value is not None
+    }
+    whole["bundles"] = bundles_of(fields, local, bundles)
+    known = {name: whole[name] for name in FIELDS if name in whole}
+    return known | whole
+
+
+def bundles_of(fields: Fields, local: Fields, count: int) -> Fields:
+    """BundlesData of a namespace; of `count` bundles when no record says how many."""
+    return local.get("bundles") or fields.get("bundles") or bundles_data(count)
+
+
+def new(body: object, cluster: str, bundles: int) -> Fields:
+    """The record of a new namespace. Raises HttpError; clusters are not looked at."""
+    if body is None:
+        body = {}
+    if not isinstance(body, dict):
+        raise HttpError(400, "The policies must be a JSON object.")
+    given = {name: body[name] for name in FIELDS if body.get(name) is not None}
+    for name, value in given.items():
+        _check_kind(name, value)
+    # A namespace does not begin with its end.
+    given.pop("deleted", None)
+    if not given.get("replication_clusters"):
+        given["replication_clusters"] = [cluster]
+    _check_ttl(given)
+    given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
+    _check_persistence(given.get("persistence"))
+    _check_retention(given.get("retention_policies"))
+    _check_values(given, cluster)
+    whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
+    return {name: whole[name] for name in FIELDS if name in whole}
+
+
+def _check_kind(name: str, value: object) -> None:
+    kind = FIELDS[name]
+    # To Python true is a number, to JSON it is not.
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise HttpError(400, f"{name} must be {KINDS[kind]}, not {value!r:.100}.")
+
+
+def _check_values(fields: Fields, cluster: str) -> None:
+    """Raises HttpError 400 for what a policy of ours cannot be."""
+    record = Record(Level.NAMESPACE, "", fields)
+    _, refusals = resolve([record], Policies(), Policies(), cluster)
+    for each in refusals:
+        raise HttpError(400, f"{each.field}: {each.reason}")
+
+
+def _check_ttl(fields: Fields) -> None:
+    if fields.get("message_ttl_in_seconds", 0) < 0:
+        raise HttpError(412, "Invalid value for message TTL")
+
+
+def _bundles(body: Fields, default: int) -> Fields:
+    """BundlesData of a new namespace: by boundaries, by a number, or as many as is usual."""
+    count = body.get("numBundles") or 0
+    if not isinstance(count, int) or isinstance(count, bool):
+        raise HttpError(400, f"numBundles must be a number, not {count!r:.100}.")
+    if count <= 0:
+        return bundles_data(default)
+    boundaries = body.get("boundaries") or []
+    if not isinstance(boundaries, list):
+        raise HttpError(400, "The boundaries of bundles must be a list.")
+    if max(count, len(boundaries) - 1) > BUNDLES_MAX:
+        raise HttpError(400, f"A namespace has at most {BUNDLES_MAX} bundles.")
+    if not boundaries:
+        return bundles_data(count)
+    try:
+        hashes = sorted({int(each, 16) for each in boundaries})
+    except (TypeError, ValueError):
+        raise HttpError(400, "A boundary of a bundle is text such as 0x40000000.") from None
+    texts = [f"0x{each & LAST_BOUNDARY:08x}" for each in hashes]
+    if (hashes[0], hashes[-1]) != (FIRST_BOUNDARY, LAST_BOUNDARY):
+        raise HttpError(
+            400,
+            f"Input bundles do not cover the whole hash range. first:{texts[0]}, last:{texts[-1]}",
+        )
+    return {"boundaries": texts, "numBundles": len(texts) - 1}
+
+
+def _check_persistence(persistence: Any) -> None:
+    if persistence is None:
+        return
+    numbers = []
+    for part in ("Ensemble", "WriteQuorum", "AckQuorum"):
+        number = persistence.get(f"bookkeeper{part}", 0)
+        if not isinstance(number, int) or not 0 < number <= BOOKIES_MAX:
+            raise HttpError(400, f"Bookkeeper-{part} must be <= {BOOKIES_MAX} and > 0.")
+        numbers.append(number)
+    ensemble, write, ack = numbers
+    if not ensemble >= write >= ack:
+        raise HttpError(
+            400,
+            f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})",
+        )
+
+
+def _check_retention(retention: Any) -> None:
+    if retention is None:
+        return
+    time = retention.get("retentionTimeInMinutes", 0)
+    size = retention.get("retentionSizeInMB", 0)
+    for what, number in (("size", size), ("time", time)):
+        if not isinstance(number, int) or number < -1:
+            raise HttpError(400, f"Invalid retention policy: {what} limit must be >= -1")
+    if (time == 0) != (size == 0):
+        raise HttpError(
+            400,
+            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one"
+            " of the limits has a non-zero value. Use the value of -1 instead of 0 to ignore a"
+            " specific limit. To disable retention both limits must be set to 0.",
+        )

@@ -1,0 +1,147 @@
+"""/admin/v2/namespaces/...: what is asked of, and done to, all topics of a namespace."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    NAMESPACE_NOT_FOUND,
+    STRINGS,
+    namespace_name_of,
+    namespace_of,
+)
+from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
+from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    CLEAR_BACKLOG,
+    GET_TOPICS,
+    UNLOAD_NAMESPACE,
+    UNSUBSCRIBE_NAMESPACE,
+)
+from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
+from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
+
+MODES = {
+    "PERSISTENT": (PERSISTENT,),
+    "NON_PERSISTENT": (NON_PERSISTENT,),
+    "ALL": (PERSISTENT, NON_PERSISTENT),
+}
+REPLICATOR_PREFIX = "pulsar.repl"
+
+
+async def get_topics(request: Request) -> Response:
+    """The topics of a namespace, each partition by itself."""
+    mode = request.argument("mode") or "PERSISTENT"
+    if mode not in MODES:
+        raise HttpError(404, f"The mode is one of {', '.join(MODES)}, not {mode!r:.100}.")
+    name = namespace_of(request)
+    namespaces = request.app.broker.namespaces
+    if not await namespaces.exists(name):
+        raise HttpError(404, NOT_FOUND)
+    names = [each for domain in MODES[mode] for each in await namespaces.topic_names(name, domain)]
+    return await listed(names, request.argument("includeSystemTopic"))
+
+
+async def unload(request: Request) -> Response:
+    """Closes the topics that are open; their clients open them again."""
+    try:
+        await request.app.broker.namespaces.unload(namespace_of(request))
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    return Response.empty()
+
+
+async def clear_backlog(request: Request) -> Response:
+    """Acknowledges everything that waits, for every subscription."""
+    request.argument("authoritative")
+    return await _clear_backlog(request, None)
+
+
+async def clear_backlog_of_subscription(request: Request) -> Response:
+    """Acknowledges everything that waits, for the subscriptions of a name."""
+    request.argument("authoritative")
+    return await _clear_backlog(request, request.parameters["subscription"])
+
+
+async def _clear_backlog(request: Request, subscription: str | None) -> Response:
+    try:
+        await request.app.broker.namespaces.clear_backlog(namespace_of(request), subscription)
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    except SubscriptionNotFound as error:
+        raise HttpError(404, str(error)) from None
+    return Response.empty()
+
+
+async def unsubscribe(request: Request) -> Response:
+    """Deletes the subscriptions of a name; one that somebody consumes from stays."""
+    request.argument("authoritative")
+    subscription = request.parameters["subscription"]
+    name = namespace_of(request)
+    namespaces = request.app.broker.namespaces
+    try:
+        await namespaces.record(name)
+        if subscription.startswith(REPLICATOR_PREFIX):
+            raise HttpError(412, "Cannot unsubscribe a replication cursor")
+        await namespaces.unsubscribe(name, subscription)
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    except SubscriptionBusy as error:
+        raise HttpError(412, str(error)) from None
+    return Response.empty()
+
+
+AUTHORITATIVE = (Query("authoritative", "Taken: there is no other broker.", False),)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        ONE + "/topics",
+        get_topics,
+        GET_TOPICS,
+        "The topics of a namespace, each partition by itself.",
+        Answer("The names; of non-persistent topics those in use.", STRINGS),
+        namespace_name_of,
+        (
+            Query("mode", "PERSISTENT (also without it), NON_PERSISTENT or ALL."),
+            SYSTEM_TOPICS,
+        ),
+    ),
+    Endpoint(
+        "PUT",
+        ONE + "/unload",
+        unload,
+        UNLOAD_NAMESPACE,
+        "Closes the topics of a namespace that are open; clients open them again.",
+        resource=namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/clearBacklog",
+        clear_backlog,
+        CLEAR_BACKLOG,
+        "Acknowledges everything that waits in a namespace.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/clearBacklog/{subscription}",
+        clear_backlog_of_subscription,
+        CLEAR_BACKLOG,
+        "Acknowledges everything that waits for the subscriptions of a name.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/unsubscribe/{subscription}",
+        unsubscribe,
+        UNSUBSCRIBE_NAMESPACE,
+        "Deletes the subscriptions of a name from all topics of a namespace.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+)

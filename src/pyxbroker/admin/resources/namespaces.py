@@ -1,0 +1,460 @@
+"""/admin/v2/namespaces: they are made, told, changed and deleted, as in Pulsar's Namespaces."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.namespace_record import bundles_of, new, shown
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    STRING_MAP,
+    STRINGS,
+    namespace_name_of,
+    namespace_of,
+    read_json,
+    strings_of,
+    tenant_of,
+)
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import (
+    ADMINISTRATE,
+    CREATE_NAMESPACE,
+    DELETE_NAMESPACE,
+    GET_BUNDLE,
+    LIST_NAMESPACES,
+    READ_ALLOW_CLUSTERS,
+    READ_POLICIES,
+    READ_REPLICATION,
+    WRITE_ALLOW_CLUSTERS,
+    WRITE_REPLICATION,
+)
+from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
+from pyxbroker.base.limits import properties_trouble
+from pyxbroker.metadata import paths
+from pyxbroker.policies.records import Fields
+
+PATH = "/admin/v2/namespaces/{tenant}"
+ONE = PATH + "/{namespace}"
+NOT_FOUND = "Namespace does not exist"
+REPLICATION = "replication_clusters"
+ALLOWED = "allowed_clusters"
+PROPERTIES = "properties"
+CLUSTERS_MAX = 1_000
+POLICIES_BYTES_MAX = 384 << 10  # to read more takes the loop too long
+NAMES_BYTES_MAX = 64 << 10
+
+
+# --- all of a tenant, and single ones ---------------------------------------------------------
+
+
+async def get_namespaces(request: Request) -> Response:
+    """The namespaces of a tenant."""
+    tenant = str(tenant_of(request))
+    broker = request.app.broker
+    try:
+        await broker.tenants.record(tenant)
+    except TenantNotFound:
+        raise HttpError(404, "Tenant not found") from None
+    return Response.json(await broker.namespaces.names(tenant))
+
+
+async def get_policies(request: Request) -> Response:
+    """Pulsar's Policies, whole."""
+    name = namespace_of(request)
+    record = await record_of(request)
+    config = request.app.broker.config
+    local = await request.app.broker.namespaces.local_record(name)
+    bundles = config.defaultNumberOfNamespaceBundles
+    return Response.json(shown(record, local, config.clusterName, bundles))
+
+
+async def get_bundles(request: Request) -> Response:
+    """Pulsar's BundlesData."""
+    name = namespace_of(request)
+    record = await record_of(request)
+    broker = request.app.broker
+    local = await broker.namespaces.local_record(name)
+    bundles = broker.config.defaultNumberOfNamespaceBundles
+    return Response.json(bundles_of(record, local, bundles))
+
+
+async def create(request: Request) -> Response:
+    """Makes a namespace with the policies of the body, or with those of every new one.
+
+    A body that is BundlesData, as older clients send it, has no policies: Pulsar takes it so, too.
+    """
+    name = namespace_name_of(request)
+    body = await read_json(request)
+    broker = request.app.broker
+    tenant = await broker.tenants.record(name.tenant)
+    config = broker.config
+    fields = new(body, config.clusterName, config.defaultNumberOfNamespaceBundles)
+    replication = _clusters(fields[REPLICATION])
+    allowed = _clusters(fields[ALLOWED])
+    if allowed and not set(replication) <= set(allowed):
+        raise HttpError(
+            400,
+            f"[{name}] All replication clusters should be included in allowed clusters."
+            f" Repl clusters: {_shown(replication)}, allowed clusters: {_shown(allowed)}",
+        )
+    for cluster in (*replication, *allowed):
+        _check_allowed(cluster, tenant, name.tenant)
+    _check_local(request, replication, allowed)
+    fields |= {REPLICATION: replication, ALLOWED: allowed}
+    await broker.namespaces.create(name, fields)
+    return Response.empty()
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a namespace; with force together with its topics, where the settings allow that."""
+    name = namespace_of(request)
+    force = request.argument("force")
+    request.argument("authoritative")
+    broker = request.app.broker
+    if force and not broker.config.forceDeleteNamespaceAllowed:
+        raise HttpError(405, "Broker doesn't allow forced deletion of namespaces")
+    await broker.namespaces.delete(name, force)
+    return Response.empty()
+
+
+async def record_of(request: Request, reason: str = NOT_FOUND) -> Fields:
+    """The record of the namespace of a path. Raises HttpError 404."""
+    try:
+        return await request.app.broker.namespaces.record(namespace_of(request))
+    except NamespaceNotFound:
+        raise HttpError(404, reason) from None
+
+
+async def set_field(request: Request, field: str, value: object) -> None:
+    """Sets a field of the record of the namespace of a path. Raises HttpError 404."""
+
+    def change(fields: Fields) -> None:
+        fields[field] = value
+
+    try:
+        await request.app.broker.namespaces.change(namespace_of(request), change)
+    except NamespaceNotFound:
+        raise HttpError(404, NOT_FOUND) from None
+
+
+# --- properties -------------------------------------------------------------------------------
+
+
+async def get_properties(request: Request) -> Response:
+    """All properties of a namespace."""
+    return Response.json((await record_of(request)).get(PROPERTIES) or {})
+
+
+async def set_properties(request: Request) -> Response:
+    """Sets properties; those that the body does not name stay."""
+    await _set_properties(request, strings_of(await read_json(request), "The properties"))
+    return Response.empty()
+
+
+async def _set_properties(request: Request, properties: dict[str, str]) -> None:
+    def change(fields: Fields) -> None:
+        whole = {**(fields.get(PROPERTIES) or {}), **properties}
+        trouble = properties_trouble("properties of the namespace", whole.items())
+        if trouble is not None:
+            raise HttpError(400, trouble)
+        fields[PROPERTIES] = whole
+
+    try:
+        await request.app.broker.namespaces.change(namespace_of(request), change)
+    except NamespaceNotFound:
+        raise HttpError(404, NOT_FOUND) from None
+
+
+async def delete_properties(request: Request) -> Response:
+    """Deletes all properties."""
+    await set_field(request, PROPERTIES, {})
+    return Response.empty()
+
+
+async def get_property(request: Request) -> Response:
+    """The value of one property, bare; nothing when there is none."""
+    properties = (await record_of(request)).get(PROPERTIES) or {}
+    return Response.text(properties.get(request.parameters["key"], ""), JSON)
+
+
+async def set_property(request: Request) -> Response:
+    """Sets one property."""
+    await _set_properties(request, {request.parameters["key"]: request.parameters["value"]})
+    return Response.empty()
+
+
+async def delete_property(request: Request) -> Response:
+    """Deletes one property; its value, bare, or nothing when there was none."""
+    found: list[str] = []
+
+    def change(fields: Fields) -> None:
+        properties = dict(fields.get(PROPERTIES) or {})
+        found[:] = [properties.pop(request.parameters["key"], "")]
+        fields[PROPERTIES] = properties
+
+    try:
+        await request.app.broker.namespaces.change(namespace_of(request), change)
+    except NamespaceNotFound:
+        raise HttpError(404, NOT_FOUND) from None
+    return Response.text(found[0], JSON)
+
+
+# --- clusters ---------------------------------------------------------------------------------
+
+
+async def get_replication(request: Request) -> Response:
+    """The clusters that a namespace is in."""
+    return Response.json((await record_of(request)).get(REPLICATION) or [])
+
+
+async def set_replication(request: Request) -> Response:
+    """Says which clusters a namespace is in: this one, and no other one yet."""
+    request.argument("compareTopicPartitions")
+    clusters = _clusters(await read_json(request))
+    if not clusters:
+        raise HttpError(412, "ClusterIds should not be null or empty")
+    record = await record_of(request)
+    allowed = record.get(ALLOWED) or []
+    await _check_exist(request, clusters)
+    tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
+    for cluster in clusters:
+        _check_allowed(cluster, tenant, request.parameters["tenant"])
+        if allowed and cluster not in allowed:
+            raise HttpError(
+                403,
+                f"Cluster [{cluster}] is not in the list of allowed clusters list for namespace"
+                f" [{namespace_of(request)}]",
+            )
+    _check_local(request, clusters, [])
+    await set_field(request, REPLICATION, clusters)
+    return Response.empty(200)
+
+
+async def get_allowed_clusters(request: Request) -> Response:
+    """The clusters that a namespace, or a topic in it, may be in."""
+    return Response.json((await record_of(request)).get(ALLOWED) or [])
+
+
+async def set_allowed_clusters(request: Request) -> Response:
+    """Says which clusters a namespace, or a topic in it, may be in."""
+    clusters = _clusters(await read_json(request))
+    record = await record_of(request)
+    tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
+    for cluster in clusters:
+        _check_allowed(cluster, tenant, request.parameters["tenant"])
+    await _check_exist(request, clusters)
+    for cluster in record.get(REPLICATION) or []:
+        if cluster not in clusters:
+            raise HttpError(
+                400,
+                f"Allowed clusters do not contain the replication cluster [{cluster}]. Please"
+                " remove the replication cluster if the cluster is not allowed for this namespace",
+            )
+    _check_local(request, [], clusters)
+    await set_field(request, ALLOWED, clusters)
+    return Response.empty(200)
+
+
+def _clusters(value: object) -> list[str]:
+    """The names of clusters in a body, each once. Raises HttpError 400."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise HttpError(400, f"Clusters are a list of names, not {value!r:.100}.")
+    if len(value) > CLUSTERS_MAX:
+        raise HttpError(400, f"{len(value)} clusters are more than the {CLUSTERS_MAX} allowed.")
+    return list(dict.fromkeys(value))
+
+
+def _shown(clusters: list[str]) -> str:
+    return f"[{', '.join(clusters)}]"
+
+
+async def _check_exist(request: Request, clusters: list[str]) -> None:
+    """Raises HttpError 403 for a cluster that there is not."""
+    known = await request.app.broker.metadata.children(paths.CLUSTERS)
+    for cluster in clusters:
+        if cluster not in known or cluster == "global":
+            raise HttpError(403, f"Invalid cluster id: {cluster}")
+
+
+def _check_allowed(cluster: str, tenant: Fields, name: str) -> None:
+    """Raises HttpError 403 for a cluster that the tenant may not be in."""
+    if cluster not in (tenant.get("allowedClusters") or []):
+        raise HttpError(
+            403,
+            f"Cluster [{cluster}] is not in the list of allowed clusters list for tenant [{name}]",
+        )
+
+
+def _check_local(request: Request, *given: list[str]) -> None:
+    """Raises HttpError 412 for another cluster than this one, to which nothing is replicated."""
+    local = request.app.broker.config.clusterName
+    others = [each for clusters in given for each in clusters if each != local]
+    if others:
+        raise HttpError(
+            412,
+            f"A namespace is in cluster {local} alone: this broker does not replicate to"
+            f" {others[0]!r:.100}.",
+        )
+
+
+POLICIES = {"type": "object"}
+BUNDLES_DATA = {
+    "type": "object",
+    "properties": {"boundaries": STRINGS, "numBundles": {"type": "integer"}},
+}
+PROPERTY_PATH = ONE + "/property/{key}"
+CLUSTER_NAMES = Content(
+    "The names of clusters.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_namespaces,
+        LIST_NAMESPACES,
+        "The namespaces of a tenant.",
+        Answer("The names, as tenant/namespace.", STRINGS),
+        tenant_of,
+    ),
+    Endpoint(
+        "GET",
+        ONE,
+        get_policies,
+        READ_POLICIES,
+        "All policies of a namespace.",
+        Answer("Pulsar's Policies.", POLICIES),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "PUT",
+        ONE,
+        create,
+        CREATE_NAMESPACE,
+        "Makes a namespace.",
+        resource=namespace_name_of,
+        content=Content(
+            "Pulsar's Policies.", {"application/json": POLICIES}, bytes_max=POLICIES_BYTES_MAX
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        delete,
+        DELETE_NAMESPACE,
+        "Deletes a namespace that has no topics besides those of the broker itself.",
+        resource=namespace_name_of,
+        query=(
+            Query("force", "Together with its topics, if forceDeleteNamespaceAllowed is.", False),
+            Query("authoritative", "Taken: there is no other broker.", False),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        ONE + "/bundles",
+        get_bundles,
+        GET_BUNDLE,
+        "How the topics of a namespace are divided among brokers.",
+        Answer("Pulsar's BundlesData.", BUNDLES_DATA),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "GET",
+        ONE + "/properties",
+        get_properties,
+        ADMINISTRATE,
+        "All properties of a namespace.",
+        Answer("The properties.", STRING_MAP),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "PUT",
+        ONE + "/properties",
+        set_properties,
+        ADMINISTRATE,
+        "Sets properties of a namespace; others stay.",
+        resource=namespace_name_of,
+        content=Content(
+            "The properties.",
+            {"application/json": STRING_MAP},
+            required=True,
+            bytes_max=POLICIES_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        ONE + "/properties",
+        delete_properties,
+        ADMINISTRATE,
+        "Deletes all properties of a namespace.",
+        resource=namespace_name_of,
+    ),
+    Endpoint(
+        "GET",
+        PROPERTY_PATH,
+        get_property,
+        ADMINISTRATE,
+        "One property of a namespace.",
+        Answer("Its value, bare; empty if the namespace does not have it."),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "DELETE",
+        PROPERTY_PATH,
+        delete_property,
+        ADMINISTRATE,
+        "Deletes one property of a namespace.",
+        Answer("The value that it had, bare; empty if the namespace did not have it."),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "PUT",
+        PROPERTY_PATH + "/{value}",
+        set_property,
+        ADMINISTRATE,
+        "Sets one property of a namespace.",
+        resource=namespace_name_of,
+    ),
+    Endpoint(
+        "GET",
+        ONE + "/replication",
+        get_replication,
+        READ_REPLICATION,
+        "The clusters that a namespace is in.",
+        Answer("The names.", STRINGS),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/replication",
+        set_replication,
+        WRITE_REPLICATION,
+        "Says which clusters a namespace is in: so far this one alone.",
+        Answer("Done: nothing.", status=200),
+        namespace_name_of,
+        (Query("compareTopicPartitions", "Taken: there is no other cluster.", False),),
+        CLUSTER_NAMES,
+    ),
+    Endpoint(
+        "GET",
+        ONE + "/allowedClusters",
+        get_allowed_clusters,
+        READ_ALLOW_CLUSTERS,
+        "The clusters that a namespace may be in; an empty list allows them all.",
+        Answer("The names.", STRINGS),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/allowedClusters",
+        set_allowed_clusters,
+        WRITE_ALLOW_CLUSTERS,
+        "Says which clusters a namespace may be in: so far this one alone.",
+        Answer("Done: nothing.", status=200),
+        namespace_name_of,
+        (),
+        CLUSTER_NAMES,
+    ),
+)

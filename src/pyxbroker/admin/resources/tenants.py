@@ -1,0 +1,164 @@
+"""/admin/v2/tenants: who has namespaces, as in Pulsar's Tenants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import STRINGS, read_json, tenant_of
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    CREATE_TENANT,
+    DELETE_TENANT,
+    GET_TENANT,
+    LIST_TENANTS,
+    UPDATE_TENANT,
+)
+from pyxbroker.base.limits import too_long
+from pyxbroker.metadata import paths
+
+PATH = "/admin/v2/tenants"
+ONE = PATH + "/{tenant}"
+BODY_BYTES_MAX = 256 << 10
+ROLES_MAX = 1_000
+ROLE_BYTES_MAX = 1_024
+FIELDS = ("adminRoles", "allowedClusters")
+
+
+async def get_tenants(request: Request) -> Response:
+    """The names of all tenants."""
+    return Response.json(await request.app.broker.tenants.names())
+
+
+async def get_tenant(request: Request) -> Response:
+    """Pulsar's TenantInfo; what is not set is left out."""
+    record = await request.app.broker.tenants.record(str(tenant_of(request)))
+    return Response.json({name: record[name] for name in FIELDS if record.get(name) is not None})
+
+
+async def create(request: Request) -> Response:
+    """Makes a tenant."""
+    name = str(tenant_of(request))
+    await request.app.broker.tenants.create(name, await _info(request))
+    return Response.empty()
+
+
+async def update(request: Request) -> Response:
+    """Says anew who administrates a tenant, and in which clusters it may have namespaces."""
+    name = str(tenant_of(request))
+    await request.app.broker.tenants.update(name, await _info(request))
+    return Response.empty()
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a tenant; with force together with its namespaces, where the settings allow that."""
+    name = str(tenant_of(request))
+    force = request.argument("force")
+    config = request.app.broker.config
+    if force and not config.forceDeleteTenantAllowed:
+        raise HttpError(405, "Broker doesn't allow forced deletion of tenants")
+    if force and not config.forceDeleteNamespaceAllowed:
+        raise HttpError(405, "Broker doesn't allow forced deletion of namespaces")
+    await request.app.broker.tenants.delete(name, force)
+    return Response.empty()
+
+
+async def _info(request: Request) -> dict[str, Any]:
+    """The TenantInfo of a body. Raises HttpError."""
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(412, "TenantInfo is null")
+    if not isinstance(body, dict):
+        raise HttpError(400, f"A TenantInfo is a JSON object, not {body!r:.100}.")
+    clusters = _texts(body, "allowedClusters")
+    roles = _texts(body, "adminRoles")
+    if clusters is None:
+        raise HttpError(412, "Clusters cannot be null")
+    if not clusters or not all(each.strip() for each in clusters):
+        raise HttpError(412, "Clusters cannot be empty or blank")
+    known = await request.app.broker.metadata.children(paths.CLUSTERS)
+    if not set(clusters) <= set(known):
+        raise HttpError(412, "Clusters do not exist")
+    if any(each != each.strip() for each in roles or []):
+        raise HttpError(412, "AdminRoles contains whitespace in the beginning or end.")
+    return {"adminRoles": roles, "allowedClusters": clusters}
+
+
+def _texts(body: dict[str, Any], name: str) -> list[str] | None:
+    """A field that is a set of texts; None when it is not there."""
+    value = body.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise HttpError(400, f"{name} must be a list of texts, not {value!r:.100}.")
+    if len(value) > ROLES_MAX:
+        raise HttpError(400, f"{name} has {len(value)} texts, and at most {ROLES_MAX} are allowed.")
+    for each in value:
+        trouble = too_long(f"text in {name}", each, ROLE_BYTES_MAX)
+        if trouble is not None:
+            raise HttpError(400, trouble)
+    return list(dict.fromkeys(value))
+
+
+TENANT_INFO = {"type": "object", "properties": dict.fromkeys(FIELDS, STRINGS)}
+INFO = Content(
+    "Pulsar's TenantInfo: who administrates it, and the clusters that it may be in.",
+    {"application/json": TENANT_INFO},
+    bytes_max=BODY_BYTES_MAX,
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_tenants,
+        LIST_TENANTS,
+        "The names of all tenants.",
+        Answer("The names.", STRINGS),
+    ),
+    Endpoint(
+        "GET",
+        ONE,
+        get_tenant,
+        GET_TENANT,
+        "Who administrates a tenant, and in which clusters it may be.",
+        Answer("Pulsar's TenantInfo.", TENANT_INFO),
+        tenant_of,
+    ),
+    Endpoint(
+        "PUT",
+        ONE,
+        create,
+        CREATE_TENANT,
+        "Makes a tenant.",
+        resource=tenant_of,
+        content=INFO,
+    ),
+    Endpoint(
+        "POST",
+        ONE,
+        update,
+        UPDATE_TENANT,
+        "Says anew who administrates a tenant, and in which clusters it may be.",
+        resource=tenant_of,
+        content=INFO,
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        delete,
+        DELETE_TENANT,
+        "Deletes a tenant that has no namespaces.",
+        resource=tenant_of,
+        query=(
+            Query(
+                "force",
+                "Together with its namespaces, if forceDeleteTenantAllowed and"
+                " forceDeleteNamespaceAllowed are set.",
+                False,
+            ),
+        ),
+    ),
+)

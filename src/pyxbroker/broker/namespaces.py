@@ -1,0 +1,300 @@
+"""Namespaces: how they come, what is done to all that is in one, and how they go.
+
+A namespace is its record, Pulsar's Policies at /admin/policies/<tenant>/<namespace>: below its
+tenant's node, so that no store deletes a tenant that still has one. `deleted` is set in the record
+before anything in the namespace goes: from then on nothing in it is made or opened by clients, and
+whoever is interrupted repeats the deletion. Mirrors NamespacesBase and NamespaceResources.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import (
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
+    NamespacesLimitReached,
+    SubscriptionNotFound,
+    TenantNotFound,
+    TopicNotFound,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
+from pyxbroker.broker.topics.names import topic_of_node
+from pyxbroker.broker.topics.partition_nodes import each_of
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataStore,
+    NotEmpty,
+    NotFound,
+)
+from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
+from pyxbroker.settings.config import Config
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.broker.topics.topics import Topics
+
+log = get_logger("pyxbroker.namespaces")
+
+DOMAINS = (PERSISTENT, NON_PERSISTENT)
+DELETED = "deleted"  # the field of a record
+NAMES_PER_SLICE = 256
+ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
+
+
+class Namespaces:
+    """The namespaces of this cluster, and the topics in each."""
+
+    def __init__(self, config: Config, store: MetadataStore, topics: Topics) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        # A tenant is there while a namespace comes to be in it, and limits are exact.
+        self.coming = asyncio.Lock()
+        self._going: dict[str, asyncio.Event] = {}  # set when that is over
+
+    # --- asking -------------------------------------------------------------------------------
+
+    async def names(self, tenant: str) -> list[str]:
+        """`tenant/namespace` of each namespace of a tenant."""
+        children = await self._store.children(paths.tenant(tenant))
+        return [f"{tenant}/{each}" for each in children]
+
+    async def exists(self, name: str) -> bool:
+        return await self._store.exists(paths.namespace_policies(name))
+
+    async def record(self, name: str) -> Fields:
+        """The fields of a namespace's record as they are now. Raises NamespaceNotFound."""
+        path = paths.namespace_policies(name)
+        found = await self._store.get(path)
+        if found is None:
+            raise NamespaceNotFound(f"Namespace {name} does not exist.")
+        return fields_of(path, found.value)
+
+    async def local_record(self, name: str) -> Fields:
+        """The fields of what only this cluster says of a namespace; none if it says nothing."""
+        path = paths.local_policies(name)
+        found = await self._store.get(path)
+        return {} if found is None else fields_of(path, found.value)
+
+    async def topic_names(self, name: str, domain: str) -> list[TopicName]:
+        """The topics of a namespace, each partition by itself, with the broker's own: persistent
+        ones, or those non-persistent ones that are open here.
+        """
+        if domain == NON_PERSISTENT:
+            return self._topics.open_names(name, domain)
+        return await self._of_nodes(name, domain, paths.managed_ledgers(name))
+
+    async def partitioned_names(self, name: str, domain: str) -> list[TopicName]:
+        """The partitioned topics of a namespace."""
+        return await self._of_nodes(name, domain, paths.partitioned_topics(name, domain))
+
+    async def _of_nodes(self, name: str, domain: str, path: str) -> list[TopicName]:
+        names = []
+        for number, node in enumerate(await self._store.children(path), start=1):
+            found = topic_of_node(domain, name, node)
+            if found is not None:
+                names.append(found)
+            if number % NAMES_PER_SLICE == 0:
+                # 100,000 would keep the loop for a second.
+                await asyncio.sleep(0)
+        return names
+
+    # --- changing -----------------------------------------------------------------------------
+
+    async def change(self, name: str, change: Change) -> Fields:
+        """Changes the record of a namespace; the fields as they were written.
+
+        Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
+        """
+        return await change_namespace(self._store, self._topics.cache, name, change)
+
+    async def create(self, name: NamespaceName, fields: Fields) -> None:
+        """Makes a namespace.
+
+        Raises NamespaceExists, NamespacesLimitReached, TenantNotFound.
+        """
+        tenant = name.tenant
+        async with self.coming:
+            if not await self._store.exists(paths.tenant(tenant)):
+                raise TenantNotFound("Tenant does not exist")
+            limit = self._config.maxNamespacesPerTenant
+            # Pulsar takes one more, too.
+            if limit > 0 and len(await self.names(tenant)) > limit:
+                raise NamespacesLimitReached(
+                    f"Exceed the maximum number of namespace in tenant :{tenant}"
+                )
+            path = paths.namespace_policies(str(name))
+            try:
+                await self._store.put(path, to_json(fields), MUST_NOT_EXIST)
+            except BadVersion as error:
+                raise NamespaceExists("Namespace already exists") from error
+            finally:
+                self._topics.cache.forget(path)
+        log.info("a namespace was made", namespace=name)
+
+    # --- deleting -----------------------------------------------------------------------------
+
+    async def delete(self, name: str, force: bool) -> None:
+        """Deletes a namespace, with force together with its topics; who is interrupted repeats it.
+
+        Raises NamespaceNotFound, NamespaceNotEmpty, and what keeps a topic from being deleted.
+        """
+        while name in self._going:
+            await self._going[name].wait()
+        over = self._going[name] = asyncio.Event()
+        try:
+            await self._delete(name, force)
+        finally:
+            del self._going[name]
+            over.set()
+        log.info("a namespace was deleted", namespace=name)
+
+    async def _delete(self, name: str, force: bool) -> None:
+        was_deleted = (await self.record(name)).get(DELETED) is True
+        if not force:
+            await self._check_empty(name)
+        await self.change(name, lambda fields: fields.update({DELETED: True}))
+        try:
+            # Who began to make a topic before has made it then, and nobody else begins to.
+            await self._topics.settled(name)
+            if not force:
+                await self._check_empty(name)
+        except BaseException:
+            if not was_deleted:
+                await self.change(name, lambda fields: fields.update({DELETED: False}))
+            raise
+        for _ in range(ROUNDS_MAX):
+            await self._delete_topics(name)
+            if await self._delete_nodes(name):
+                return
+        raise NamespaceNotEmpty("Cannot delete non empty namespace")
+
+    async def _check_empty(self, name: str) -> None:
+        """Raises NamespaceNotEmpty when there are topics that are not the broker's own."""
+        for domain in DOMAINS:
+            for look in (self.partitioned_names, self.topic_names):
+                if not all(each.is_system for each in await look(name, domain)):
+                    raise NamespaceNotEmpty("Cannot delete non empty namespace")
+
+    async def _delete_topics(self, name: str) -> None:
+        """Deletes every topic; those of the broker itself, which others write to, last."""
+
+        async def delete_partitioned(topic: TopicName) -> None:
+            try:
+                await self._topics.partitioned.delete(topic, force=True)
+            except TopicNotFound:
+                # Of no partitions by its record, or gone meanwhile.
+                await self._delete_node(
+                    paths.partitioned_topic(name, topic.local_name, topic.domain)
+                )
+
+        async def delete(topic: TopicName) -> None:
+            await self._topics.delete_by_name(topic, force=True)
+
+        for is_system in (False, True):
+            for look, work in (
+                (self.partitioned_names, delete_partitioned),
+                (self.topic_names, delete),
+            ):
+                for domain in DOMAINS:
+                    found = await look(name, domain)
+                    await each_of([each for each in found if each.is_system == is_system], work)
+
+    async def _delete_nodes(self, name: str) -> bool:
+        """Deletes what metadata has of a namespace besides topics, its record last.
+
+        False when another broker has made a topic meanwhile.
+        """
+        schemas = paths.schemas(name)
+        await self._delete_children(schemas)
+        above = [paths.managed_ledgers(name, domain) for domain in DOMAINS]
+        above += [paths.partitioned_topics(name, domain) for domain in DOMAINS]
+        above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas]
+        try:
+            for path in (*above, paths.local_policies(name), paths.namespace_policies(name)):
+                await self._delete_node(path)
+        except NotEmpty as error:
+            log.info("a topic was made while its namespace was deleted", error=error)
+            return False
+        return True
+
+    async def _delete_children(self, path: str) -> None:
+        nodes = await self._store.children(path)
+        await each_of([f"{path}/{node}" for node in nodes], self._delete_node)
+
+    async def _delete_node(self, path: str) -> None:
+        try:
+            with contextlib.suppress(NotFound):
+                await self._store.delete(path)
+        finally:
+            self._topics.cache.forget(path)
+
+    # --- all topics of one --------------------------------------------------------------------
+
+    async def unload(self, name: str) -> None:
+        """Closes every topic that is open here; clients are sent away, and open them again.
+
+        Raises NamespaceNotFound, PersistenceError.
+        """
+        await self.record(name)
+        await each_of(await self._topics.in_namespace(name), self._topics.unload)
+
+    async def clear_backlog(self, name: str, subscription: str | None = None) -> None:
+        """Acknowledges all that waits in persistent topics: of one subscription, or of all.
+
+        Raises NamespaceNotFound, SubscriptionNotFound when no topic has the subscription, and what
+        keeps a topic from being opened.
+        """
+
+        async def clear(topic: Topic) -> None:
+            names = list(topic.subscriptions) if subscription is None else [subscription]
+            for each in names:
+                if each in topic.subscriptions:
+                    await topic.clear_backlog(each)
+
+        count = await self._each_persistent(name, subscription, clear)
+        if subscription is not None and not count:
+            raise SubscriptionNotFound(f"Subscription {subscription} not found in {name}")
+
+    async def unsubscribe(self, name: str, subscription: str) -> None:
+        """Deletes a subscription of every topic that has it.
+
+        Raises NamespaceNotFound, SubscriptionBusy while somebody consumes.
+        """
+
+        async def delete(topic: Topic) -> None:
+            with contextlib.suppress(SubscriptionNotFound):
+                await topic.delete_subscription(subscription, force=False)
+
+        await self._each_persistent(name, subscription, delete)
+
+    async def _each_persistent(
+        self, name: str, subscription: str | None, work: Callable[[Topic], Awaitable[None]]
+    ) -> int:
+        """Does something with each persistent topic that has a subscription, or has any; how many
+        these are.
+        """
+        await self.record(name)
+        count = 0
+
+        async def do(topic: TopicName) -> None:
+            nonlocal count
+            names = await self._topics.subscription_names(topic)
+            if not names or not (subscription is None or subscription in names):
+                return
+            count += 1
+            # One that goes meanwhile takes its subscriptions with it.
+            with contextlib.suppress(TopicNotFound):
+                await work(await self._topics.get(topic, create=False))
+
+        await each_of(await self.topic_names(name, PERSISTENT), do)
+        return count
