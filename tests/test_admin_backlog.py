@@ -21,6 +21,7 @@ EACH = pytest.mark.parametrize(
     [
         ("PUT", "unload"),
         ("DELETE", "truncate"),
+        ("POST", "trim"),
         ("POST", "subscription/s/skip/1"),
         ("POST", "subscription/s/skip_all"),
         ("POST", "subscription/s/expireMessages/1"),
@@ -148,6 +149,32 @@ def test_a_topic_is_truncated_whatever_is_to_be_retained(tmp_path: Path) -> None
         assert topic.entries == 1, "the open ledger stays"
         assert managed_ledger.limits.retention_s == -1
         assert await rest.reason("DELETE", f"{N}/t/truncate") == (412, "unsupport truncate")
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_trimmed_as_far_as_nothing_is_retained(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t")
+        managed_ledger = topic.managed_ledger
+        limits = managed_ledger.limits
+        managed_ledger.limits = limits.keeping(-1, -1)
+        for _ in range(3):
+            await append(managed_ledger, message(1))
+            managed_ledger.roll_over()
+            await managed_ledger.finish_tasks()
+        second = managed_ledger.ledger_ids[1]
+        topic.subscriptions["s"].cursor.acknowledge_up_to((second, 0))
+        assert await rest("POST", f"{P}/t/trim") == DONE
+        assert len(managed_ledger.ledgers) == 4
+        managed_ledger.limits = limits
+        assert await rest("POST", f"{P}/t/trim") == DONE
+        assert len(managed_ledger.ledgers) == 2
+        assert backlog(topic) == 1
+        assert await rest.reason("POST", f"{N}/t/trim") == (
+            405,
+            "Trim on a non-persistent topic is not allowed",
+        )
 
     run(tmp_path, scenario)
 

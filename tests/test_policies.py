@@ -1049,6 +1049,7 @@ class Follower:
     """Takes notes."""
 
     def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self.name = NAME
         self.policies = Policies()
         self._seconds = seconds
         self._error = error
@@ -1082,7 +1083,7 @@ async def test_changes_come_from_every_store(backend: Backend) -> None:
         cache = MetadataCache(store)
         policies = followed(store, cache)
         follower = Follower()
-        assert (await policies.get("public/default")).producers_max == 1
+        assert (await policies.of_namespace("public/default")).producers_max == 1
         policies.follow("public/default", follower)
         for number in range(2, 12):
             await other.put(PATH, record_of(number))
@@ -1137,7 +1138,7 @@ async def test_many_followers_are_told_in_slices(
         policies = followed(store, MetadataCache(store))
         followers = [Follower(0.001) for _ in range(100)]
         broken = Follower(error=ZeroDivisionError("broken"))
-        await policies.get("public/default")
+        await policies.of_namespace("public/default")
         for each in followers[:50]:
             policies.follow("public/default", each)
         policies._namespaces["public/default"].followers[broken] = None

@@ -321,6 +321,9 @@ ENDPOINTS = {
     "/expireMessages/{seconds:int}": request(
         "POST", f"{BASE}/{NAME}/all_subscription/expireMessages/1"
     ),
+    "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/trim": request(
+        "POST", f"{BASE}/{NAME}/trim"
+    ),
     "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}/truncate": request(
         "DELETE", f"{BASE}/{NAME}/truncate"
     ),

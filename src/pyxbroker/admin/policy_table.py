@@ -611,7 +611,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "DISPATCHER_PAUSE_ON_ACK_STATE_PERSISTENT",
-        "whether dispatch pauses while its state of acknowledgements cannot be stored",
+        "whether dispatch pauses while there are too many holes in what is acknowledged",
         None,
         Face(
             "dispatcherPauseOnAckStatePersistent", ("dispatcherPauseOnAckStatePersistentEnabled",)
@@ -650,7 +650,7 @@ BACKLOG_QUOTA = Row(
 
 DELAYED_DELIVERY = Row(
     "DELAYED_DELIVERY",
-    "whether, how exactly and for how long messages are delayed",
+    "how messages are delayed",
     Body(
         fields={
             "tickTime": Field("integer", 0, maximum=LONG_MAX),

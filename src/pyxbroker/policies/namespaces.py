@@ -198,11 +198,12 @@ class NamespacePolicies:
     def _log_refusals(refusals: list[Refusal], known: list[Refusal]) -> None:
         for refusal in refusals:
             if refusal not in known:
+                whose = "topic" if "://" in refusal.owner else "namespace"
                 log.error(
                     "a policy cannot be what its field says, it stays as it was",
-                    owner=refusal.owner,
                     field=refusal.field,
                     reason=refusal.reason,
+                    **{whose: refusal.owner},
                 )
 
     def leave(self, name: str, follower: Follower) -> None:

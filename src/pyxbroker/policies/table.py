@@ -443,8 +443,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "encryption_required",
-        "Whether producers have to encrypt what they publish. A namespace cannot switch off what"
-        " the broker requires.",
+        "Whether producers have to encrypt what they publish. Where the broker says so, a namespace"
+        " is not asked.",
         lambda config: config.encryptionRequireOnProducer,
         _paths("encryption_required"),
         (Part(bool),),

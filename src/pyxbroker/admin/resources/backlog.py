@@ -11,7 +11,7 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRUNCATE, UNLOAD
+from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRIM_TOPIC, TRUNCATE, UNLOAD
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
@@ -39,6 +39,21 @@ async def unload(request: Request) -> Response:
     topics = request.app.broker.topics
     for each in await _names(request, name):
         await topics.unload(each)
+    return Response.empty()
+
+
+async def trim(request: Request) -> Response:
+    """Deletes the ledgers that nobody needs and nothing retains, of every partition."""
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise HttpError(405, "Trim on a non-persistent topic is not allowed")
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        assert isinstance(topic, PersistentTopic)
+        await topic.trim()
+
+    await _with_each(request, name, work)
     return Response.empty()
 
 
@@ -236,6 +251,14 @@ ENDPOINTS = (
         unload,
         UNLOAD,
         "Closes a topic, or all partitions of one; its clients open it again.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/trim",
+        trim,
+        TRIM_TOPIC,
+        "Deletes what nobody needs any more and nothing retains.",
         resource=topic_of,
     ),
     Endpoint(

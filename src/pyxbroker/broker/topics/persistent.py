@@ -6,7 +6,7 @@ The door to both: what needs the log is here, and all else in topic.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
@@ -113,6 +113,12 @@ class PersistentTopic(Topic):
         if failure is not None:
             # With this code clients fail the sends that they hold, instead of trying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
+
+    def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
+        """The entries that are there from a position on, each with its own; log_reader.py."""
+        from pyxbroker.broker.topics.log_reader import read_log
+
+        return read_log(self.managed_ledger, start, what)
 
     async def append_message(self, entry: bytes) -> Position:
         """Adds what the broker itself says, and waits until it is durable; its position.

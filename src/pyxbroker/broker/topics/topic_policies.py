@@ -23,7 +23,6 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
-from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
@@ -222,7 +221,7 @@ class TopicPolicies:
             topic = events.topic
             if topic is None:
                 return
-            entries = read_log(topic.managed_ledger, events.position, "policies of topics")
+            entries = topic.read_from(events.position, "policies of topics")
             async for position, entry in entries:
                 self._take(events.name, position, entry)
                 events.position = Position(position.ledger_id, position.entry_id + 1)
