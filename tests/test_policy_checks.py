@@ -11,6 +11,7 @@ from one_broker import TOPIC, Broker, Client, run, section
 from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun
+from pyxbroker.metadata import paths
 from pyxbroker.policies.values import SubscribeRate
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.publish_checks import NOT_ENCRYPTED, TOO_LARGE, TOO_LATE, forbidden
@@ -111,6 +112,19 @@ def test_what_is_refused_keeps_the_others_in_order(tmp_path: Path, name: str) ->
             assert isinstance(found, pb.CommandSendError) == (number % 2 == 0)
 
     run(tmp_path, scenario)
+
+
+def test_a_namespace_cannot_switch_off_the_encryption_that_its_broker_requires(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        path = paths.namespace_policies("public/default")
+        await broker.node.store.put(path, b'{"encryption_required": false}')
+        client = await broker.client()
+        assert (await client.produce()).error == pb.MetadataError
+        assert (await client.produce(encrypted=True)).producer_name
+
+    run(tmp_path, scenario, encryptionRequireOnProducer=True)
 
 
 # --- who comes ------------------------------------------------------------------------------------

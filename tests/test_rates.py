@@ -365,8 +365,8 @@ def _send_of(producer_id: int, data: bytes) -> tuple[bytes, bytes]:
     return command_of(pb.CommandSend(producer_id=producer_id, sequence_id=0)), section(data)
 
 
-def test_what_is_throttled_keeps_no_slab(tmp_path: Path) -> None:
-    """Who waits keeps what was read, and not the room that there would be for more."""
+def test_what_is_too_much_waits_at_the_client(tmp_path: Path) -> None:
+    """No more is read than there is room for in one read, and what was read is not published."""
 
     async def scenario(broker: Broker) -> None:
         topic = await broker.topic()
