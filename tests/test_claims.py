@@ -78,8 +78,6 @@ WRITTEN: dict[str, dict[str, str]] = {
         "While a record cannot be read": "tests/test_inactive_topics.py::"
         "test_policies_that_cannot_be_read_delete_nothing",
         "look_ahead_per_subscription_max": "tests/test_key_shared_dispatch.py::test_the_look_ahead",
-        "encryption_required": "tests/test_policy_checks.py::"
-        "test_a_namespace_cannot_switch_off_the_encryption_that_its_broker_requires",
         "delay_strict": "tests/test_delayed_delivery.py::"
         "test_unless_times_are_strict_it_may_come_early_by_a_tick",
     },

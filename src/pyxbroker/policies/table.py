@@ -289,7 +289,7 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "delay_tick_ms",
-        "Milliseconds by which a delayed message may come early.",
+        "Milliseconds by which a delayed message may come early where times are not strict.",
         lambda config: config.delayedDeliveryTickTimeMillis,
         _paths("delayed_delivery_policies.tickTime", "delayedDeliveryTickTimeMillis"),
         (Part(int, minimum=0, maximum=LONG_MAX),),

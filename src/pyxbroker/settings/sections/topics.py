@@ -141,7 +141,10 @@ class Topics(Section, title="Topics and subscriptions"):
         " the ledger it is in.",
     )
     delayedDeliveryTickTimeMillis: int = setting(
-        1000, "Time by which a delayed message may come early.", unit="ms"
+        1000,
+        "Time by which a delayed message may come early where"
+        " isDelayedDeliveryDeliverAtTimeStrict is false.",
+        unit="ms",
     )
     delayedDeliveryMaxDelayInMillis: int = setting(
         0,
@@ -150,7 +153,9 @@ class Topics(Section, title="Topics and subscriptions"):
         maximum=LONG_MAX,
     )
     isDelayedDeliveryDeliverAtTimeStrict: bool = setting(
-        False, "Whether a delayed message never comes before its time."
+        True,
+        "Whether a delayed message never comes before its time; otherwise it may come early by"
+        " delayedDeliveryTickTimeMillis. Pulsar's own default is false.",
     )
     subscriptionTypesEnabled: str = setting(
         "Exclusive,Shared,Failover,Key_Shared",
