@@ -13,6 +13,7 @@ from one_bookie import until
 from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
     DELAYED_DELIVERY,
+    OF_SUBSCRIPTION,
     QUOTA_TYPES,
     ROWS,
     Body,
@@ -24,7 +25,7 @@ from pyxbroker.metadata import paths
 from pyxbroker.policies.resolver import Record, resolve
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.table import TABLE, of_broker
-from pyxbroker.policies.values import BacklogQuota, Policies
+from pyxbroker.policies.values import BacklogQuota, DispatchRate, Policies
 from pyxbroker.settings.config import Config
 from test_admin_topics import DONE, Rest, run
 
@@ -236,6 +237,38 @@ def test_quotas_of_a_topic(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_one_subscription_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    rate = {
+        "dispatchThrottlingRateInMsg": 41,
+        "dispatchThrottlingRateInByte": -1,
+        "relativeToPublishRate": False,
+        "ratePeriodInSecond": 1,
+    }
+
+    async def scenario(rest: Rest) -> None:
+        topic = await rest.broker.topic()
+        path = f"{TOPIC}/s%2F1/dispatchRate"
+        assert await rest("GET", path) == EMPTY
+        assert await rest("POST", path, json.dumps(rate)) == DONE
+        assert await rest("GET", path) == (200, rate)
+        await until(lambda: bool(topic.policies.dispatch_rates_of), SECONDS_MAX)
+        assert topic.policies.dispatch_rate_of("s/1") == DispatchRate(41, 0)
+        assert topic.policies.dispatch_rate_of("s") == DispatchRate()
+        every = rate | {"dispatchThrottlingRateInMsg": 7}
+        assert await rest("POST", f"{TOPIC}/subscriptionDispatchRate", json.dumps(every)) == DONE
+        applied = await rest("GET", path + "?applied=true")
+        assert applied == (200, rate | {"dispatchThrottlingRateInByte": 0})
+        assert await rest("DELETE", path) == DONE
+        assert await rest("GET", path) == EMPTY
+        assert "subscriptionPolicies" not in rest.broker.topics.records.fields(NAME, False)
+        applied = await rest("GET", path + "?applied=true")
+        assert applied[1]["dispatchThrottlingRateInMsg"] == 7
+        long = f"{TOPIC}/{'x' * 5000}/dispatchRate"
+        assert (await rest("POST", long, json.dumps(rate)))[0] == 412
+
+    run(tmp_path, scenario)
+
+
 def test_policies_of_topics_are_of_those_that_are_there(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         missing = (404, {"reason": f"Topic {NAME} not found"})
@@ -443,7 +476,7 @@ def test_each_place_of_a_policy_is_set_by_a_row() -> None:
     """What the other table reads, REST can set."""
     faces = [
         (level, face.path)
-        for row in (*ROWS, BACKLOG_QUOTA)
+        for row in (*ROWS, BACKLOG_QUOTA, OF_SUBSCRIPTION)
         for level, face in ((Level.NAMESPACE, row.namespace), (Level.TOPIC, row.topic))
         if face is not None
     ]

@@ -402,6 +402,7 @@ ENDPOINTS |= {
 def policy_request(method: str, path: str) -> Input:
     """A request for a policy: names and body as long as they may be."""
     parts = {"domain": "persistent", "tenant": "public", "namespace": "default", "topic": NAME}
+    parts["subName"] = NAME
     # Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
     body = b"" if method in ("GET", "DELETE") else b'{"a":' + b"[{}," * 4090 + b"1"
     return request(method, path.format(**parts) + "?applied=true&isGlobal=true", body)

@@ -307,17 +307,17 @@ def _applied_delayed_delivery(policies: Policies) -> Json:
     }
 
 
-def _applied_dispatch_rate(name: str) -> Callable[[Policies], Json]:
-    def applied(policies: Policies) -> Json:
-        rate: DispatchRate = getattr(policies, name)
-        return {
-            "dispatchThrottlingRateInMsg": rate.messages,
-            "dispatchThrottlingRateInByte": rate.bytes,
-            "relativeToPublishRate": rate.relative,
-            "ratePeriodInSecond": rate.period_s,
-        }
+def _dispatch_rate_json(rate: DispatchRate) -> Json:
+    return {
+        "dispatchThrottlingRateInMsg": rate.messages,
+        "dispatchThrottlingRateInByte": rate.bytes,
+        "relativeToPublishRate": rate.relative,
+        "ratePeriodInSecond": rate.period_s,
+    }
 
-    return applied
+
+def _applied_dispatch_rate(name: str) -> Callable[[Policies], Json]:
+    return lambda policies: _dispatch_rate_json(getattr(policies, name))
 
 
 def _applied_subscribe_rate(policies: Policies) -> Json:
@@ -647,6 +647,19 @@ BACKLOG_QUOTA = Row(
     _quota,
     _applied_quotas,
 )
+
+OF_SUBSCRIPTION = Row(
+    "RATE",
+    "what the consumers of one subscription may be sent in each period",
+    _DISPATCH_RATE,
+    topic=Face("{subName}/dispatchRate", ("subscriptionPolicies",)),
+)
+
+
+def applied_to_subscription(policies: Policies, subscription: str) -> Json:
+    """What one subscription may be sent."""
+    return _dispatch_rate_json(policies.dispatch_rate_of(subscription))
+
 
 DELAYED_DELIVERY = Row(
     "DELAYED_DELIVERY",

@@ -33,7 +33,7 @@ Path = tuple[str, ...]
 class Part(NamedTuple):
     """One JSON value of a policy: the whole field, or, with a name, a part of the object in it."""
 
-    kind: type[bool] | type[int] | type[float] | type[str] | type[list[Any]]
+    kind: type[bool] | type[int] | type[float] | type[str] | type[list[Any]] | type[dict[str, Any]]
     name: str = ""
     minimum: int = -LONG_MAX - 1
     maximum: int = INT_MAX
@@ -68,6 +68,8 @@ class Part(NamedTuple):
             return f"{what} " + ", ".join(self.choices)
         if self.kind is float:
             return "a number"
+        if self.kind is dict:
+            return "an object"
         if self.kind is bool:
             return "true or false"
         if self.kind is str:

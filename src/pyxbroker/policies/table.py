@@ -131,6 +131,29 @@ def _is_no_subscribe_rate(value: Any) -> bool:
     return any(each is None or (type(each) is int and each <= 0) for each in found)
 
 
+_DISPATCH_RATE = (
+    Part(int, "dispatchThrottlingRateInMsg", default=-1, is_optional=True),
+    Part(int, "dispatchThrottlingRateInByte", maximum=LONG_MAX, default=-1, is_optional=True),
+    Part(bool, "relativeToPublishRate", default=False, is_optional=True),
+    Part(int, "ratePeriodInSecond", default=1, is_optional=True),
+)
+_is_no_dispatch_rate = _is_no_rate("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte")
+
+
+def _dispatch_rates_of(subscriptions: dict[str, Any]) -> tuple[tuple[str, DispatchRate], ...]:
+    """The rates of single subscriptions, by their names."""
+    found = []
+    for name, policies in sorted(subscriptions.items()):
+        rate = policies.get("dispatchRate") if isinstance(policies, dict) else policies
+        if rate is None or _is_no_dispatch_rate(rate):
+            continue
+        if not isinstance(rate, dict):
+            raise ValueError(f"{name}: {rate!r:.100}: expected an object")
+        values = (part.read(rate.get(part.name)) for part in _DISPATCH_RATE)
+        found.append((name, _dispatch_rate(*values)))
+    return tuple(found)
+
+
 def _dispatch_rate_policy(
     name: str,
     namespaces: tuple[str, ...],
@@ -146,16 +169,9 @@ def _dispatch_rate_policy(
             Level.TOPIC: ((topic,),),
             Level.NAMESPACE: tuple((namespace, CLUSTER) for namespace in namespaces),
         },
-        (
-            Part(int, "dispatchThrottlingRateInMsg", default=-1, is_optional=True),
-            Part(
-                int, "dispatchThrottlingRateInByte", maximum=LONG_MAX, default=-1, is_optional=True
-            ),
-            Part(bool, "relativeToPublishRate", default=False, is_optional=True),
-            Part(int, "ratePeriodInSecond", default=1, is_optional=True),
-        ),
+        _DISPATCH_RATE,
         _dispatch_rate,
-        _is_no_rate("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"),
+        _is_no_dispatch_rate,
     )
 
 
@@ -339,6 +355,15 @@ TABLE: tuple[Policy, ...] = (
             config.dispatchThrottlingRatePerSubscriptionInMsg,
             config.dispatchThrottlingRatePerSubscriptionInByte,
         ),
+    ),
+    Policy(
+        "dispatch_rates_of",
+        "Messages and bytes in each period that single subscriptions may be sent, by their names.",
+        lambda config: (),
+        _paths("", "subscriptionPolicies"),
+        (Part(dict),),
+        _dispatch_rates_of,
+        lambda value: value == {},
     ),
     Policy(
         "subscribe_rate",
@@ -554,7 +579,8 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
         name: getattr(_WITHOUT, name)
         for name in (
             *("backlog_size", "backlog_age", "message_ttl_s", "subscription_expiry_s"),
-            *("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "subscribe_rate"),
+            *("publish_rate", "dispatch_rate", "subscription_dispatch_rate", "dispatch_rates_of"),
+            "subscribe_rate",
             *("subscription_types", "message_bytes_max", "topics_max", "producers_max"),
             *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
             *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),

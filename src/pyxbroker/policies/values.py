@@ -94,6 +94,7 @@ class Policies(NamedTuple):
     publish_rate: Rate = Rate()
     dispatch_rate: DispatchRate = DispatchRate()
     subscription_dispatch_rate: DispatchRate = DispatchRate()
+    dispatch_rates_of: tuple[tuple[str, DispatchRate], ...] = ()
     subscribe_rate: SubscribeRate = SubscribeRate()
     subscription_types: frozenset[str] = frozenset(SUBSCRIPTION_TYPES)
     message_bytes_max: int = 0
@@ -127,3 +128,10 @@ class Policies(NamedTuple):
     delay_strict: bool = False
     refused: frozenset[str] = frozenset()
     """The policies that a record sets to what they cannot be: they are as they were before."""
+
+    def dispatch_rate_of(self, subscription: str) -> DispatchRate:
+        """What one subscription may be sent: its own rate, or that of every one."""
+        for name, rate in self.dispatch_rates_of:
+            if name == subscription:
+                return rate
+        return self.subscription_dispatch_rate

@@ -98,6 +98,7 @@ def endpoints(
     *,
     read_segment: str = "",
     query: tuple[Query, ...] = (),
+    is_applied: bool = False,
 ) -> list[Endpoint]:
     """To read, to set and to remove a policy at one level.
 
@@ -105,7 +106,7 @@ def endpoints(
     """
     get, put, remove = handlers
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
-        handler.__name__ = f"{verb}_{face.segment}"
+        handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
     is_topic = prefix == TOPIC
     scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
     resource = topic_of if is_topic else namespace_name_of
@@ -115,7 +116,10 @@ def endpoints(
     what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
     schema = {"type": "boolean"} if row.body is None else row.body.schema
     of_records = (IS_GLOBAL,) if is_topic else ()
-    reads = (*((APPLIED,) if is_topic and row.applied is not None else ()), *of_records)
+    reads = (
+        *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
+        *of_records,
+    )
     content = None
     if row.body is not None and not face.query:
         content = Content(

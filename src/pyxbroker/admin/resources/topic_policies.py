@@ -10,10 +10,12 @@ from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
     DELAYED_DELIVERY,
     DELAYED_DELIVERY_FIELDS,
+    OF_SUBSCRIPTION,
     ROWS,
     Asked,
     Face,
     Row,
+    applied_to_subscription,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
@@ -29,6 +31,7 @@ from pyxbroker.admin.resources.policies import (
     whole_quota,
 )
 from pyxbroker.admin.response import Response
+from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topics import Topics
 
@@ -116,6 +119,41 @@ async def _remove_topic_quota(request: Request) -> Response:
     return await _change_topic(request, lambda fields: set_at(fields, path, None))
 
 
+def _of_subscription(request: Request) -> tuple[str, ...]:
+    """Where a topic's record has the rate of one subscription."""
+    return ("subscriptionPolicies", request.parameters["subName"], "dispatchRate")
+
+
+async def _get_subscription_rate(request: Request) -> Response:
+    name = await _topic(request)
+    if request.argument("applied"):
+        policies = await request.app.broker.topics.policies(name)
+        return Response.json(applied_to_subscription(policies, request.parameters["subName"]))
+    value = get_at(await _topic_fields(request, name), _of_subscription(request))
+    return Response.empty() if value is None else Response.json(value)
+
+
+async def _set_subscription_rate(request: Request) -> Response:
+    assert OF_SUBSCRIPTION.body is not None
+    value = OF_SUBSCRIPTION.body.read(await read_json(request))
+    path = _of_subscription(request)
+    trouble = limits.too_long("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    return await _change_topic(request, lambda fields: set_at(fields, path, value))
+
+
+async def _remove_subscription_rate(request: Request) -> Response:
+    path = _of_subscription(request)
+
+    def change(fields: Fields) -> None:
+        set_at(fields, path, None)
+        if get_at(fields, path[:2]) == {}:
+            set_at(fields, path[:2], None)
+
+    return await _change_topic(request, change)
+
+
 async def _get_topic_delay(request: Request) -> Response:
     name = await _topic(request)
     if request.argument("applied"):
@@ -155,6 +193,9 @@ def _rows() -> list[Endpoint]:
     assert DELAYED_DELIVERY.topic is not None and BACKLOG_QUOTA.topic is not None
     delays = (_get_topic_delay, _set_topic_delay, _remove_topic_delay)
     rows += endpoints(DELAYED_DELIVERY, DELAYED_DELIVERY.topic, TOPIC, delays)
+    assert OF_SUBSCRIPTION.topic is not None
+    rates = (_get_subscription_rate, _set_subscription_rate, _remove_subscription_rate)
+    rows += endpoints(OF_SUBSCRIPTION, OF_SUBSCRIPTION.topic, TOPIC, rates, is_applied=True)
     quotas = (_get_topic_quotas, _set_topic_quota, _remove_topic_quota)
     rows += endpoints(
         BACKLOG_QUOTA,

@@ -112,7 +112,7 @@ class Throttle:
         topic = dispatcher.topic
         self._of_subscription = changed(
             self._of_subscription,
-            topic.policies.subscription_dispatch_rate,
+            topic.policies.dispatch_rate_of(dispatcher.subscription.name),
             topic.turn,
             topic.received,
         )

@@ -209,6 +209,7 @@ def _of_its_own(policies: Policies) -> Policies:
         unacked_per_subscription_max=0,
         dispatch_rate=DispatchRate(),
         subscription_dispatch_rate=DispatchRate(),
+        dispatch_rates_of=(),
         failover_delay_s=0.0,
         delayed_delivery=False,
     )

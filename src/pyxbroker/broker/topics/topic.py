@@ -280,6 +280,7 @@ class Topic:
         return (
             self.dispatch_limiter is not None
             or self.policies.subscription_dispatch_rate != NO_DISPATCH_RATE
+            or self.policies.dispatch_rates_of != ()
             or self.broker_limits.dispatch is not None
         )
 
