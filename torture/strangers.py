@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import os
 import re
-import signal
 import sys
 import tempfile
 import threading
@@ -59,6 +57,7 @@ class Watch:
     def __init__(self, broker: Broker) -> None:
         assert broker.process is not None
         self.why_killed = ""
+        self._child = broker.process
         self._process = psutil.Process(broker.process.pid)
         self._first = self._most = self._process.memory_info().rss
         self._deadline = time.monotonic() + SCENE_S_MAX
@@ -79,8 +78,7 @@ class Watch:
 
     def _kill(self, why: str) -> None:
         self.why_killed = why
-        # Until the stage is closed it is at least a child that ended, so the number is its own.
-        os.killpg(self._process.pid, signal.SIGKILL)
+        self._child.kill()  # does nothing when it has ended
 
     @property
     def grown_mib(self) -> float:
@@ -141,8 +139,12 @@ def status(answer: int | None) -> str:
     return "no answer" if answer is None else str(answer)
 
 
-def longest_wait_s(other: RawConnection, asker: RawConnection, kinds: set[int]) -> float:
-    """The longest that a PING of another client waited until the asker had an answer."""
+def longest_wait(
+    other: RawConnection, asker: RawConnection, kinds: set[int]
+) -> tuple[float, Answer]:
+    """The longest that a PING of another client waited, in seconds, until the asker had one of
+    these answers; and the answer.
+    """
     longest = 0.0
     while True:
         began = time.monotonic()
@@ -150,8 +152,9 @@ def longest_wait_s(other: RawConnection, asker: RawConnection, kinds: set[int]) 
         other.wait_for(wire.PONG, SCENE_S_MAX)
         longest = max(longest, time.monotonic() - began)
         with contextlib.suppress(TimeoutError):
-            if asker.receive(0.002).type in kinds:
-                return longest
+            answer = asker.receive(0.0005)
+            if answer.type in kinds:
+                return longest, answer
 
 
 def open_producer(client: RawConnection, topic: str, name: str) -> Answer:
@@ -160,6 +163,13 @@ def open_producer(client: RawConnection, topic: str, name: str) -> Answer:
     client.expect(wire.LOOKUP_RESPONSE)
     client.command(wire.PRODUCER, {1: topic, 2: 1, 3: client.request_id(), 4: name})
     return client.receive()
+
+
+def is_stored(client: RawConnection) -> bool:
+    """Whether the SEND before was stored, and not refused."""
+    answer = client.receive()
+    assert answer.type in (wire.SEND_RECEIPT, wire.SEND_ERROR), answer
+    return answer.type == wire.SEND_RECEIPT
 
 
 def longest_name(client: RawConnection, letter: str, lengths: tuple[int, ...]) -> int:
@@ -203,7 +213,7 @@ def names(stage: Stage) -> Seen:
         (wire.WATCH_TOPIC_LIST, wire.WATCH_TOPIC_LIST_SUCCESS, {2: 1, 3: NAMESPACE}),
     ):
         stranger.command(kind, {1: stranger.request_id(), 4: pattern} | fields)
-        waits.append(longest_wait_s(other, stranger, {answer, wire.ERROR}))
+        waits.append(longest_wait(other, stranger, {answer, wire.ERROR})[0])
     return Seen(
         f"a name of {length:,} was taken; a PING of another client waited {ms(waits[0])} ms"
         f" (list), {ms(waits[1])} ms (watch)",
@@ -213,7 +223,7 @@ def names(stage: Stage) -> Seen:
 
 def ms(seconds: float) -> str:
     """Milliseconds, in words."""
-    return f"{seconds * 1000:,.0f}"
+    return f"{seconds * 1000:,.{1 if seconds < 0.01 else 0}f}"
 
 
 def unknown_acks(stage: Stage) -> Seen:
@@ -231,10 +241,11 @@ def unknown_acks(stage: Stage) -> Seen:
     frame = wire.command(wire.ACK, {1: 199, 2: wire.INDIVIDUAL, 3: ids, 8: 1})
     began = time.monotonic()
     stranger.write(frame)
-    wait = longest_wait_s(other, stranger, {wire.ACK_RESPONSE})
-    answered = time.monotonic() - began
+    wait, answer = longest_wait(other, stranger, {wire.ACK_RESPONSE})
+    took = time.monotonic() - began
+    outcome = f"refused ({answer.data(5).decode()})" if 4 in answer.fields else "taken"
     return Seen(
-        f"{len(frame):,} bytes; answered after {ms(answered)} ms; a PING of another client"
+        f"{len(frame):,} bytes; {outcome} after {ms(took)} ms; a PING of another client"
         f" waited {ms(wait)} ms",
         wait < WAIT_S_OK,
     )
@@ -303,11 +314,11 @@ def batch_count(stage: Stage) -> Seen:
     stranger.producer(TOPIC)
     meta = wire.metadata("raw", 0, int(time.time() * 1000), fields={11: INT_MAX})
     stranger.write(wire.send(1, 0, meta, b"the counted one"))
-    is_stored = stranger.receive().type == wire.SEND_RECEIPT
+    was_stored = is_stored(stranger)
     other.send(b"the next one", 0)
     got = delivered(other, 2)
     waited = "" if b"the next one" in got else " (not within 2 s)"
-    if is_stored:
+    if was_stored:
         # Four of its first ten messages, as a client acknowledges them; six are left.
         ledger, entry = got[b"the counted one"]
         part = wire.encode({1: ledger, 2: entry, 5: [0b1111110000], 6: 10})
@@ -319,10 +330,10 @@ def batch_count(stage: Stage) -> Seen:
     for _ in range(3):
         other.flow(INT_MAX, 2)
     again = delivered(other, 2)
-    lost = {b"the next one", *([b"the counted one"] if is_stored else [])} - again.keys()
+    lost = {b"the next one", *([b"the counted one"] if was_stored else [])} - again.keys()
     which = ", ".join(sorted(body.decode() for body in lost)) or "nothing"
     return Seen(
-        f"{'stored' if is_stored else 'refused'}; the next message of another client was"
+        f"{'stored' if was_stored else 'refused'}; the next message of another client was"
         f" {'not ' if waited else ''}delivered{waited}; lost after the reconnect: {which}",
         not waited and not lost,
     )
@@ -348,16 +359,19 @@ def chunk_uuids(stage: Stage) -> Seen:
     uuid = b"u" * 4_999_996
     stored = count = 0
     until = time.monotonic() + 20
-    with contextlib.suppress(*HURT):
+    try:
         while count < 1_000 and time.monotonic() < until:
             chunk = {26: uuid + count.to_bytes(4, "big").hex().encode(), 27: 2, 28: 100, 29: 0}
             meta = wire.metadata("raw", count, int(time.time() * 1000), fields=chunk)
             stranger.write(wire.send(1, count, meta, b"x"))
             count += 1
-            if stranger.receive().type == wire.SEND_RECEIPT:
+            if is_stored(stranger):
                 stored += 1
                 position = taker.wait_for(wire.MESSAGE).data(2)
                 taker.command(wire.ACK, {1: 1, 2: wire.INDIVIDUAL, 3: position})
+    except HURT:
+        if not stage.fate:
+            raise
     grown = stage.watch.grown_mib
     return Seen(
         f"{count:,} sent, {stored:,} stored and taken; {grown:,.0f} MiB more", grown < GROWN_MIB_OK
