@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from metadata_backends import Backend, coroutine_test
-from pyxbroker.metadata import zookeeper
+from pyxbroker.metadata import zookeeper, zookeeper_client
 from pyxbroker.metadata.coordination import LockBusy, ResourceLock
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -347,3 +347,34 @@ async def _until_found(store: MetadataStore, path: str, timeout_s: float = 20) -
     while not await store.exists(path):
         assert time.monotonic() < deadline, f"{path} did not appear in time"
         await asyncio.sleep(0.02)
+
+
+@coroutine_test
+async def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again(
+    server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is just starting may do; a session lasts longer than a client can wait."""
+    monkeypatch.setattr(zookeeper_client, "CONNECT_S_MAX", 0.5)
+    taken: list[asyncio.StreamWriter] = []
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+        writer.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(writer)
+        if len(taken) > 1:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", server.port)
+            taken.append(far_writer)
+            await asyncio.gather(forward(reader, far_writer), forward(far_reader, writer))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as between:
+        port = between.sockets[0].getsockname()[1]
+        store = open_store(f"zk:127.0.0.1:{port}", session_timeout_ms=30_000)
+        await store.open()
+        await store.put("/there", b"x")
+        assert len(taken) > 1
+        await store.close()
+        for each in taken:
+            each.close()

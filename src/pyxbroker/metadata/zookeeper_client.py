@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,9 @@ from pyxbroker.metadata.store import Notification, NotificationKind
 
 _RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_jitter": 0.4, "max_delay": 2.0}
 """For ever, ever more slowly; delays in seconds."""
+
+CONNECT_S_MAX = 5.0
+"""How long a server has to answer a new connection; then the next one is tried, or it again."""
 
 _KINDS = {
     EventType.CREATED: NotificationKind.CREATED,
@@ -44,6 +48,9 @@ class GatedClient(KazooClient):
         super().__init__(
             hosts=hosts, timeout=session_timeout_s, connection_retry=_RECONNECT, logger=_kazoo_log
         )
+        # kazoo gives each of them its share of the session's time to answer a new connection. A
+        # server that starts may take one and never answer: that must not last as long as a session.
+        self.hosts *= math.ceil(session_timeout_s / (CONNECT_S_MAX * len(self.hosts)))
 
     def _session_callback(self, state: Any) -> None:
         """On kazoo's thread, for every change of the connection's state."""
