@@ -13,6 +13,7 @@ from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
 from pyxbroker.proto import PulsarApi as pb
@@ -724,5 +725,18 @@ def test_files_of_the_metadata_are_in_the_log_and_not_in_answers(
         assert "/srv/secret" in str(fields["error"])
         assert "/srv" not in answer.message and "Errno" not in answer.message
         assert answer.message.endswith(f" (reference {fields['reference']})")
+
+    run(tmp_path, scenario)
+
+
+def test_open_topics_share_the_names_of_their_attributes(tmp_path: Path) -> None:
+    """Beyond 30 of them each object has a table of its own: 1.5 KiB for each topic."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        await broker.publish(b"x")
+        for each in (topic, topic.managed_ledger):
+            assert len(vars(each)) <= 30, sorted(vars(each))
 
     run(tmp_path, scenario)

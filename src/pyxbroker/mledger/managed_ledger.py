@@ -60,7 +60,17 @@ ReadCallback = Callable[[EntryBatch | LedgerError], None]
 
 
 class ManagedLedger:
-    """The log of one topic. Made by open_managed_ledger (mledger/opening.py)."""
+    """The log of one topic. Made by open_managed_ledger (mledger/opening.py).
+
+    What few of them ever have is of the class until then: up to 30 attributes, objects share what
+    they are called.
+    """
+
+    on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
+    terminated_position: Position | None = None
+    was_closed = False  # by who had it before; else it was killed, or could not
+    write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
+    _failure: ManagedLedgerError | None = None
 
     def __init__(
         self,
@@ -75,16 +85,13 @@ class ManagedLedger:
         self.limits = limits
         self.state = State.OPENING
         self.listener: Listener | None = None
-        self.on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
         self.version = MUST_NOT_EXIST
         self.properties: dict[str, str] = {}
-        self.terminated_position: Position | None = None
         self.ledgers: dict[int, LedgerInfo] = {}
         self.cursors: dict[str, Cursor] = {}
         self.unreadable: set[str] = set()  # cursors: nobody knows what they need, so all is kept
         self.current: LedgerHandle | None = None
         self.last_confirmed = Position(-1, -1)
-        self.was_closed = False  # by who had it before; else it was killed, or could not
         self.entries_added = 0
         self.size = 0  # bytes of all ledgers of the list
         self._ids: list[int] = []  # of self.ledgers, ascending
@@ -93,8 +100,6 @@ class ManagedLedger:
         self._waiting: deque[EntryRun] = deque()
         self._watchers = Watchers(ledgers.turn)
         self._readers: dict[int, ReadHandle] = {}
-        self._failure: ManagedLedgerError | None = None
-        self.write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
         self._closing = False

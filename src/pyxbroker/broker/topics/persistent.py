@@ -63,6 +63,8 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
+    _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
+
     def __init__(
         self,
         name: TopicName,
@@ -76,7 +78,6 @@ class PersistentTopic(Topic):
         self.managed_ledger = managed_ledger
         self.ack_ranges_max = managed_ledger.limits.ranges_whole_max
         self.on_ttl_changed: Callable[[PersistentTopic], None] = _ignore
-        self._oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
         self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
         for cursor in managed_ledger.cursors.values():

@@ -75,7 +75,17 @@ class Log(EntrySource, Protocol):
 
 
 class Topic:
-    """One topic that this broker serves."""
+    """One topic that this broker serves.
+
+    What few of them ever have is of the class until then: up to 30 attributes, objects share what
+    they are called.
+    """
+
+    being_deleted = False
+    dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
+    rates: Rates | None = None  # of what comes in; once somebody asked for them
+    _publish_rate: PublishRate | None = None  # once there was one
+    _subscribe_limiter: SubscribeLimiter | None = None
 
     def __init__(
         self,
@@ -97,7 +107,6 @@ class Topic:
         self.producers: dict[str, Producer] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.fenced = False  # closing, or its log failed: clients have to look it up again
-        self.being_deleted = False
         self._last_active = self.loop.time()  # when somebody was seen to use it
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
         self._past_msg_in = 0  # of producers that are gone
@@ -109,12 +118,8 @@ class Topic:
         Without publish steps and rates it is the append itself."""
         self._publish_steps: Sequence[PublishStep] = ()
         self._policy_steps: Sequence[PublishStep] = ()  # those that policies ask for, the first
-        self._publish_rate: PublishRate | None = None  # once there was one
-        self.dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
-        self._subscribe_limiter: SubscribeLimiter | None = None
         self.ack_ranges_max = 0  # of a cursor that is stored as a whole; 0: any number
         self.source: EntrySource = log  # of dispatchers
-        self.rates: Rates | None = None  # of what comes in; once somebody asked for them
 
     def on_policies(self, policies: Policies) -> None:
         """What holds for the topic has changed."""
