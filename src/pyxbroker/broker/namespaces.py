@@ -160,7 +160,7 @@ class Namespaces:
 
     async def _delete(self, name: str, force: bool) -> None:
         was_deleted = (await self.record(name)).get(DELETED) is True
-        if not force:
+        if not force and not was_deleted:
             await self._check_empty(name)
         await self.change(name, lambda fields: fields.update({DELETED: True}))
         try:
@@ -168,8 +168,9 @@ class Namespaces:
             await self._topics.settled(name)
             if not force:
                 await self._check_empty(name)
-        except BaseException:
-            if not was_deleted:
+        except BaseException as error:
+            # Who was interrupted here before has left it: without force, what is in it stays.
+            if not was_deleted or isinstance(error, NamespaceNotEmpty):
                 await self.change(name, lambda fields: fields.update({DELETED: False}))
             raise
         for _ in range(ROUNDS_MAX):
