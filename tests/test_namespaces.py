@@ -526,6 +526,60 @@ def test_a_policy_is_taken_back_while_the_namespace_goes(tmp_path: Path) -> None
     run(tmp_path, scenario)
 
 
+def test_nothing_is_remembered_of_a_namespace_that_is_gone(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        assert await rest("PUT", f"{TOPICS}/t") == DONE
+        assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=1000") == DONE
+        topics = rest.broker.topics
+        assert await rest("PUT", f"{A}/unload") == DONE
+        await topics.sweep.look()
+        kept: list[Any] = [
+            topics.records._namespaces,
+            topics._counts._locks,
+            topics._counts._namespaces,
+            topics._policies._namespaces,
+            topics.sweep._namespaces,
+            topics.sweep._closed,
+        ]
+
+        def remembered() -> list[bool]:
+            return [any("a/x" in name for name in names) for names in kept]
+
+        # What was closed has been looked into.
+        assert remembered() == [True] * 5 + [False]
+        assert await rest("DELETE", f"{A}?force=true") == DONE
+        assert remembered() == [False] * 6
+        await topics.sweep.look()
+        assert remembered() == [False] * 6
+        # One of the same name begins with nothing.
+        assert await rest("PUT", A) == DONE
+        assert await rest("PUT", f"{TOPICS}/t") == DONE
+        assert await rest("GET", f"{TOPICS}/t/messageTTL") == DONE
+        assert await rest("POST", f"{TOPICS}/t/messageTTL?messageTTL=1000") == DONE
+        assert await rest("GET", f"{TOPICS}/t/messageTTL") == (200, 1000)
+
+    run(tmp_path, scenario, **FORCED, maxTopicsPerNamespace=10)
+
+
+def test_a_sweep_says_nothing_of_a_namespace_that_is_being_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        await rest.broker.node.store.put(paths.managed_ledger("a/x/persistent/t"), b"")
+        namespaces = rest.broker.service.namespaces
+        await namespaces.change("a/x", lambda fields: fields.update(deleted=True))
+        await rest.broker.topics.sweep.look()
+        assert [each.message for each in caplog.records if each.levelname != "INFO"] == []
+        # It may stay after all, and is looked into then.
+        await namespaces.change("a/x", lambda fields: fields.update(deleted=False))
+        await rest.broker.topics.sweep.look()
+        assert "a/x" in rest.broker.topics.sweep._namespaces
+
+    run(tmp_path, scenario)
+
+
 def test_two_who_delete_a_namespace(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         await begin_with(rest)

@@ -221,7 +221,11 @@ class Namespaces:
         above += [paths.partitioned_topics(name, domain) for domain in DOMAINS]
         above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas]
         try:
-            for path in (*above, paths.local_policies(name), paths.namespace_policies(name)):
+            for path in above:
+                await self._delete_node(path)
+            # Nothing is in it, and until its record has gone nobody makes anything.
+            self._topics.forget_namespace(name)
+            for path in (paths.local_policies(name), paths.namespace_policies(name)):
                 await self._delete_node(path)
         except NotEmpty as error:
             log.info("a topic was made while its namespace was deleted", error=error)
