@@ -13,6 +13,7 @@ import pytest
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.errors import NotAllowed, PulsarError, TopicExists, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, Put
 from pyxbroker.proto import PulsarApi as pb
@@ -345,6 +346,33 @@ def test_a_partitioned_topic_gives_way_to_one_that_another_broker_made_meanwhile
         assert await open_error(client, TOPIC) == (None, None)
 
     run(tmp_path, scenario)
+
+
+def test_who_gives_way_does_not_wait_for_topics_that_wait_for_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        partitioned = broker.topics.partitioned
+        is_taken = partitioned._is_taken
+        loading: list[asyncio.Future[Topic]] = []
+
+        async def and_another_topic_is_made(name: TopicName) -> bool:
+            # It may be loaded by now, and counted when the partitioned topic is.
+            another = TopicName.get(TOPIC + "-another")
+            loading.append(asyncio.ensure_future(broker.topics.make(another)))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert not loading[0].done()
+            return await is_taken(name)
+
+        monkeypatch.setattr(partitioned, "_is_taken", and_another_topic_is_made)
+        Overtaken(broker, PATH, PLAIN)
+        with pytest.raises(TopicExists):
+            await asyncio.wait_for(partitioned.create(NAME, 3), 5)
+        await asyncio.wait_for(loading[0], 5)
+        assert await names(broker) == ["t", "t-another"]
+
+    run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1, maxTopicsPerNamespace=10)
 
 
 def test_a_topic_that_another_broker_made_meanwhile_does_not_become_partitioned_by_use(

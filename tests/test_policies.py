@@ -23,6 +23,7 @@ from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import GetResult, MetadataStore, Unavailable
+from pyxbroker.mledger.state import State
 from pyxbroker.policies import namespaces
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.page import markdown, settings_of
@@ -139,7 +140,8 @@ async def persistence(broker: Broker, client: Client, topic: Topic) -> None:
     await broker.publish(b"the ledger that is open stays as it is")
     managed_ledger.roll_over()
     await managed_ledger.finish_tasks()
-    assert topic.fenced, "there is one bookie, and the next ledger wants two"
+    # There is one bookie, and the next ledger wants two.
+    assert managed_ledger.state is State.TOO_FEW_BOOKIES
 
 
 def persistence_of(bookies: int, rate: float = 0.001) -> dict[str, Any]:
@@ -611,7 +613,7 @@ class AtOpening:
         await self.topic.close()
         await change(self.broker, {"persistence": persistence_of(2)})
         with pytest.raises(PersistenceError, match="an ensemble of 2 needs as many bookies"):
-            await self.broker.topic()
+            await self.broker.topic(TOPIC + "-new")
 
     async def message_ttl_s(self) -> None:
         await self.client.subscribe(permits=0)
@@ -1022,6 +1024,64 @@ def test_a_namespace_whose_policies_never_could_be_read_has_no_topics(tmp_path: 
             await broker.topic()
         await change(broker, {})
         await broker.topic()
+
+    run(tmp_path, scenario)
+
+
+def test_without_enough_bookies_consumers_read_on_until_the_policy_changes(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        client = await broker.client()
+        await client.produce()
+        await client.subscribe(permits=0)
+        managed_ledger = topic.managed_ledger
+        sent = data_of(20)
+        for sequence_id in range(10):
+            client.publish(sequence_id, b"%d" % sequence_id)
+            await client.receive("send_receipt")
+        await change(broker, {"persistence": persistence_of(2)})
+        await until(lambda: managed_ledger.limits.quorums == (2, 2, 2), SECONDS_MAX)
+        managed_ledger.roll_over()
+        client.publish(10, b"it waits for the next ledger")
+        assert (await client.receive("send_error")).error == pb.PersistenceError
+        assert (await client.receive("close_producer")).producer_id == 1
+        assert (await client.produce(producer_id=2)).error == pb.PersistenceError
+        client.flow(5)
+        positions = [each.position for each in await client.messages(5)]
+        assert not (await client.ack(positions[0])).HasField("error")
+        assert not topic.fenced
+        await change(broker, {"persistence": persistence_of(1)})
+        await until(lambda: managed_ledger.state is State.OPEN, SECONDS_MAX)
+        assert (await client.produce(producer_id=3)).producer_name
+        await broker.publish(*sent)
+        client.flow(100)
+        rest = await client.messages(25)
+        assert [each.data for each in rest] == [b"%d" % each for each in range(5, 10)] + sent
+        await broker.topics.unload(TopicName.get(TOPIC))
+        again = await broker.topic()
+        assert isinstance(again, PersistentTopic)
+        assert (again.entries, again.subscriptions["s"].backlog) == (30, 29)
+
+    run(tmp_path, scenario)
+
+
+def test_an_empty_topic_that_waited_for_its_policy_is_as_any_new_one(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await broker.topics.unload(topic.name)
+        await change(broker, {"persistence": persistence_of(2)})
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        client = await broker.client()
+        await client.subscribe()
+        await change(broker, {"persistence": persistence_of(1)})
+        managed_ledger = topic.managed_ledger
+        await until(lambda: managed_ledger.state is State.OPEN, SECONDS_MAX)
+        assert managed_ledger.last_confirmed == managed_ledger.first_position()
+        await broker.publish(*data_of(3))
+        assert [each.data for each in await client.messages(3)] == data_of(3)
+        assert topic.subscriptions["s"].backlog == 3
 
     run(tmp_path, scenario)
 

@@ -160,7 +160,7 @@ class Namespaces:
 
     async def _delete(self, name: str, force: bool) -> None:
         was_deleted = (await self.record(name)).get(DELETED) is True
-        if not force:
+        if not force and not was_deleted:
             await self._check_empty(name)
         await self.change(name, lambda fields: fields.update({DELETED: True}))
         try:
@@ -168,8 +168,9 @@ class Namespaces:
             await self._topics.settled(name)
             if not force:
                 await self._check_empty(name)
-        except BaseException:
-            if not was_deleted:
+        except BaseException as error:
+            # Who was interrupted here before has left it: without force, what is in it stays.
+            if not was_deleted or isinstance(error, NamespaceNotEmpty):
                 await self.change(name, lambda fields: fields.update({DELETED: False}))
             raise
         for _ in range(ROUNDS_MAX):
@@ -220,7 +221,11 @@ class Namespaces:
         above += [paths.partitioned_topics(name, domain) for domain in DOMAINS]
         above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas]
         try:
-            for path in (*above, paths.local_policies(name), paths.namespace_policies(name)):
+            for path in above:
+                await self._delete_node(path)
+            # Nothing is in it, and until its record has gone nobody makes anything.
+            self._topics.forget_namespace(name)
+            for path in (paths.local_policies(name), paths.namespace_policies(name)):
                 await self._delete_node(path)
         except NotEmpty as error:
             log.info("a topic was made while its namespace was deleted", error=error)

@@ -24,6 +24,7 @@ from pyxbroker.ledger.handle import (
     LedgerError,
     LedgerHandle,
     NoSuchEntry,
+    NotEnoughBookies,
     ReadHandle,
 )
 from pyxbroker.ledger.patience import Patience
@@ -115,8 +116,12 @@ class ManagedLedger:
 
     def set_limits(self, limits: ManagedLedgerLimits) -> None:
         """Its limits have changed, or are known by now."""
-        is_other_rate = limits.mark_delete_per_s != self.limits.mark_delete_per_s
-        self.limits = limits
+        before, self.limits = self.limits, limits
+        may_begin = self.state is State.TOO_FEW_BOOKIES and not self._closing
+        if may_begin and limits.quorums != before.quorums:
+            self.state = State.CREATING_LEDGER
+            self.spawn(self._begin_next(Patience(f"the next ledger of {self.name}")))
+        is_other_rate = limits.mark_delete_per_s != before.mark_delete_per_s
         if is_other_rate:
             for cursor in self.cursors.values():
                 cursor.on_limits()
@@ -393,17 +398,58 @@ class ManagedLedger:
         patience = Patience(f"the next ledger of {self.name}", self._waits_for_space)
         try:
             await patience.ask(partial(self._close_ledger, old))
-            await patience.ask(self.begin_ledger)
         except (LedgerError, MetadataError) as error:
-            log.error("there is no next ledger", managed_ledger=self.name, error=error)
-            # What the metadata store says may name files, which is for the log only.
-            is_metadata = isinstance(error, MetadataError)
-            why = "the metadata store cannot make it" if is_metadata else error
-            self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {why}"))
+            self._fail_without_next(error)
+            return
+        await self._begin_next(patience)
+
+    async def _begin_next(self, patience: Patience) -> None:
+        """The next ledger, after one that is closed or none."""
+        try:
+            await patience.ask(self.begin_ledger)
+        except NotEnoughBookies as error:
+            self.refuse_for_bookies(error)
+            await self._write_end()
+            return
+        except (LedgerError, MetadataError) as error:
+            self._fail_without_next(error)
             return
         except ManagedLedgerError:
             return
+        if self.last_confirmed.ledger_id < 0:
+            self.last_confirmed = self.first_position()
         self.trim()
+
+    def _fail_without_next(self, error: LedgerError | MetadataError) -> None:
+        log.error("there is no next ledger", managed_ledger=self.name, error=error)
+        # What the metadata store says may name files, which is for the log only.
+        is_metadata = isinstance(error, MetadataError)
+        why = "the metadata store cannot make it" if is_metadata else error
+        self.fail(State.FAILED, ManagedLedgerError(f"{self.name} has no next ledger: {why}"))
+
+    def refuse_for_bookies(self, error: NotEnoughBookies) -> None:
+        """The next ledger wants more bookies than there are, until the limits change.
+
+        What is there is read, acknowledged and deleted as ever.
+        """
+        told = ManagedLedgerError(f"{self.name} has no next ledger: {error}")
+        log.error("there is no next ledger", managed_ledger=self.name, error=error)
+        self.state = State.TOO_FEW_BOOKIES
+        self.current = None
+        self.index_ledgers()
+        self._fail_runs(told)
+        if self.listener is not None:
+            self.listener.on_managed_ledger_write_failed(told)
+
+    async def _write_end(self) -> None:
+        """The list gets the end of its last ledger, where no next one brings it along."""
+        try:
+            await self.write_info()
+        except MetadataError as error:
+            # Whoever opens it finds the end in the ledger's own metadata.
+            log.warning("a list was not written", managed_ledger=self.name, error=error)
+        except ManagedLedgerError:
+            return
 
     def _waits_for_space(self, error: Exception) -> bool:
         return isinstance(error, NoSpace) and not self._closing
@@ -471,7 +517,8 @@ class ManagedLedger:
 
     def trim(self) -> None:
         """Deletes ledgers that every cursor has passed and retention does not keep."""
-        can_trim = (self.state is State.OPEN or self.is_terminated) and not self.unreadable
+        is_steady = self.state in (State.OPEN, State.TOO_FEW_BOOKIES) or self.is_terminated
+        can_trim = is_steady and not self.unreadable
         if not self._trimming and can_trim and len(self._ids) > 1:
             victims = trimming.victims(self, self._ids[:-1])
             if victims:

@@ -13,7 +13,7 @@ from pyxbroker.base.log import get_logger
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
-from pyxbroker.ledger.handle import JournalFailed
+from pyxbroker.ledger.handle import JournalFailed, LedgerError, NotEnoughBookies
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
@@ -44,22 +44,27 @@ async def open_managed_ledger(
 
     properties are those of a new one. What cannot be read now is asked for again, for PATIENCE_S in
     all; then it is not opened, rather than with something older, and may be opened later. Raises
-    LedgerError and MetadataError. When the journal has failed it is opened for reading only.
+    LedgerError and MetadataError. When the journal has failed it is opened for reading only, and so
+    it is while there are fewer bookies than its next ledger is to have.
     """
     managed_ledger = ManagedLedger(name, store, ledgers, limits)
     managed_ledger.properties = dict(properties)
     patience = Patience(f"opening {name}")
     failure = ledgers.journal_failure
+    refusal: LedgerError | None = failure
     found = None
     while found is None:
         # A new one costs a single write: it is not asked for first, creating it tells as well.
-        if create and failure is None and await managed_ledger.create():
-            return managed_ledger
+        try:
+            if create and refusal is None and await managed_ledger.create():
+                return managed_ledger
+        except NotEnoughBookies as error:
+            refusal = error
         found = await patience.ask(partial(store.get, paths.managed_ledger(name)))
         if found is None and not create:
             return None
-        if found is None and failure is not None:
-            raise failure
+        if found is None and refusal is not None:
+            raise refusal
     try:
         await _open(managed_ledger, found, patience)
     except JournalFailed:
@@ -93,7 +98,10 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     elif failure is not None:
         managed_ledger.refuse_writes(failure)
     else:
-        await managed_ledger.begin_ledger()
+        try:
+            await managed_ledger.begin_ledger()
+        except NotEnoughBookies as error:
+            managed_ledger.refuse_for_bookies(error)
     managed_ledger.last_confirmed = last or managed_ledger.first_position()
     for cursor in cursors:
         place_cursor(managed_ledger, cursor)

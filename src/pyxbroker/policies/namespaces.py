@@ -178,7 +178,7 @@ class NamespacePolicies:
         of_namespace = namespace.policies
         assert of_namespace is not None
         if topic.is_system:
-            return of_system_topic(of_namespace)
+            return of_system_topic(of_namespace, self.broker)
         says = namespace.topics.get(_whole(topic)) if namespace.topics else None
         if says is None:
             return of_namespace

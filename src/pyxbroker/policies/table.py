@@ -589,9 +589,13 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
 }
 
 
-def of_system_topic(policies: Policies) -> Policies:
-    """What holds for a system topic of a namespace with some policies."""
-    return policies._replace(**_NOT_OF_SYSTEM_TOPICS)
+def of_system_topic(policies: Policies, broker: Policies) -> Policies:
+    """What holds for a system topic of a namespace with some policies.
+
+    It is stored as the broker says: a namespace that cannot be stored as its own policies say has
+    to be loaded to be repaired.
+    """
+    return policies._replace(**_NOT_OF_SYSTEM_TOPICS, persistence=broker.persistence)
 
 
 def of_broker(config: Config) -> Policies:

@@ -78,14 +78,19 @@ def partitioned_topic_of(request: Request) -> TopicName:
 
 
 async def check_namespace(
-    request: Request, namespace: str, reason: str = NAMESPACE_NOT_FOUND
+    request: Request,
+    namespace: str,
+    reason: str = NAMESPACE_NOT_FOUND,
+    may_be_going: bool = False,
 ) -> None:
-    """Raises HttpError 404 when there is no such namespace, or when it is being deleted."""
+    """Raises HttpError 404 when there is no such namespace, or when it is being deleted and may not
+    be.
+    """
     try:
         record = await request.app.broker.namespaces.record(namespace)
     except NamespaceNotFound:
         raise HttpError(404, reason) from None
-    if record.get(DELETED) is True:
+    if record.get(DELETED) is True and not may_be_going:
         raise HttpError(404, "Namespace is deleted")
 
 

@@ -216,23 +216,30 @@ class PartitionedTopics:
             if await self._topics.comes_to_be(name):
                 raise TopicExists(f"Topic {name} exists already.")
             async with self._topics.room(name, policies, partial(self._missing, name, count)):
-                await self._create(name, count, fields)
+                taken = await self._create(name, count, fields)
+            if taken is not None:
+                # Partitions are opened to be deleted. Who opens topics may wait for the room.
+                await self._withdraw(name, taken, count)
 
     async def _missing(self, name: TopicName, count: int) -> int:
         return count - len(await self.existing(name, count))
 
-    async def _create(self, name: TopicName, count: int, fields: dict[str, Any]) -> None:
+    async def _create(
+        self, name: TopicName, count: int, fields: dict[str, Any]
+    ) -> PartitionedTopic | None:
+        """Makes a partitioned topic; what was made of it when another broker was first."""
         if not name.is_persistent:
             await self._claim(name, count, fields)
         elif await self._create_at_once(name, fields):
             if await self._is_taken(name):
-                await self._withdraw(name, await self.read(name), count)
+                return await self.read(name)
         else:
             found = await self._claim(name, count, fields | {BEING_MADE: True})
             if await self._is_taken(name):
-                await self._withdraw(name, found, count)
+                return found
             await make_nodes(self._store, name, 0, count)
             await self._finish(name, found)
+        return None
 
     async def _is_taken(self, name: TopicName) -> bool:
         """Whether another broker has made a topic of the name that is not partitioned, after it was

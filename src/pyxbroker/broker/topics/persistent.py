@@ -33,6 +33,7 @@ from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
+from pyxbroker.mledger.state import State
 from pyxbroker.mledger.termination import terminate
 from pyxbroker.policies.values import Persistence, Policies
 from pyxbroker.turn import Turn
@@ -114,6 +115,12 @@ class PersistentTopic(Topic):
         if failure is not None:
             # With this code clients fail the sends that they hold, instead of trying for ever.
             raise ProducerBlockedQuotaExceededException(str(failure))
+        if self.managed_ledger.state is State.TOO_FEW_BOOKIES:
+            # Who tries again may do so after the policy has changed.
+            raise PersistenceError(
+                f"Topic {self.name} cannot be written: its persistence policy wants more bookies"
+                " than there are."
+            )
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
         """The entries that are there from a position on, each with its own; log_reader.py."""

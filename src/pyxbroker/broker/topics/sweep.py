@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics import expiry, quotas, upkeep
@@ -68,6 +68,10 @@ class Sweep:
         async for name in self._names():
             try:
                 policies, changes = await self._topics.namespace_policies(NamespaceName.get(name))
+            except NamespaceNotFound:
+                # It goes with all that is in it.
+                self.forget(name)
+                continue
             except (PulsarError, MetadataError) as error:
                 log.warning("a namespace is not looked into", namespace=name, error=error)
                 continue
@@ -87,6 +91,11 @@ class Sweep:
         """A topic is not open any more."""
         if name != self._at:
             self._closed.add(name.namespace)
+
+    def forget(self, namespace: str) -> None:
+        """A namespace goes."""
+        self._namespaces.pop(namespace, None)
+        self._closed.discard(namespace)
 
     async def _names(self) -> AsyncIterator[str]:
         for tenant in await self._store.children(paths.MANAGED_LEDGERS):

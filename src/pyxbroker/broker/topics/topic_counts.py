@@ -65,6 +65,13 @@ class TopicCounts:
         topic = topic_of_node(PERSISTENT, namespace, node)
         return topic is not None and not topic.is_system
 
+    def forget(self, namespace: str) -> None:
+        """A namespace goes, and nobody makes topics in it."""
+        lock = self._locks.get(namespace)
+        if lock is not None and not lock.locked():
+            del self._locks[namespace]
+        self._forget(paths.managed_ledgers(namespace))
+
     def _forget(self, path: str) -> None:
         self._counts.pop(path, None)
         self._namespaces.pop(path, None)

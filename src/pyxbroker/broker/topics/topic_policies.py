@@ -81,15 +81,16 @@ class TopicPolicies:
         namespace = self._namespaces.get(name)
         return namespace is not None and namespace.is_loaded
 
-    async def load(self, name: NamespaceName) -> None:
+    async def load(self, name: NamespaceName) -> _Namespace:
         """Reads what the topics of a namespace say, unless that is done.
 
-        Raises ServiceNotReady when it cannot be read now.
+        Raises NamespaceNotFound for one that is being deleted, ServiceNotReady when it cannot be
+        read now.
         """
         namespace = self._namespaces.setdefault(str(name), _Namespace())
         async with namespace.changing:
             if namespace.is_loaded:
-                return
+                return namespace
             try:
                 for each in await self._event_topics(name):
                     try:
@@ -99,12 +100,15 @@ class TopicPolicies:
                         raise
                     except TopicNotFound:
                         continue
+            except NamespaceNotFound:
+                raise
             except (PulsarError, LedgerError) as error:
                 log.error("the policies of topics cannot be read now", namespace=name, error=error)
                 raise ServiceNotReady(
                     f"The policies of the topics of namespace {name} cannot be read now."
                 ) from error
             namespace.is_loaded = True
+        return namespace
 
     def fields(self, name: TopicName, is_global: bool) -> dict[str, Any]:
         """What one of the two records of a topic says; the namespace is loaded."""
@@ -117,8 +121,7 @@ class TopicPolicies:
         """
         if name.is_partitioned or name.is_system:
             raise NotAllowed(f"Topic {name} has no policies of its own.")
-        await self.load(name.namespace_name)
-        namespace = self._namespaces[name.namespace]
+        namespace = await self.load(name.namespace_name)
         async with namespace.changing:
             before = self._policies.fields(name, is_global)
             fields = change(dict(before))
@@ -131,8 +134,7 @@ class TopicPolicies:
         """A topic is deleted, and what it says with it. Raises as update does."""
         if name.is_system or name.is_partitioned:
             return
-        await self.load(name.namespace_name)
-        namespace = self._namespaces[name.namespace]
+        namespace = await self.load(name.namespace_name)
         async with namespace.changing:
             for is_global in (False, True):
                 if self._policies.fields(name, is_global):
@@ -153,6 +155,13 @@ class TopicPolicies:
         if namespace is not None:
             namespace.events.pop(name, None)
             self._policies.forget_topics(name.namespace)
+
+    def forget_namespace(self, name: str) -> None:
+        """A namespace goes, and no topic is left in it."""
+        namespace = self._namespaces.get(name)
+        # Who reads it now finds out that it is gone.
+        if namespace is not None and not namespace.changing.locked():
+            del self._namespaces[name]
 
     async def close(self) -> None:
         for task in list(self._tasks):

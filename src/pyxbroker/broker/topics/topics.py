@@ -330,8 +330,10 @@ class Topics:
 
     async def namespace_policies(self, name: NamespaceName) -> tuple[Policies, int]:
         """What holds for topics of a namespace that say nothing, and how often what topics say has
-        changed. Raises TopicNotFound when there is none, ServiceNotReady.
+        changed. Raises NamespaceNotFound when there is none, or when it is being deleted;
+        ServiceNotReady.
         """
+        await self._policies.check_open(str(name))
         policies = await self._policies.of_namespace(str(name))
         if self._records is not None and not self._records.is_loaded(str(name)):
             await self._records.load(name)
@@ -395,6 +397,13 @@ class Topics:
         if opening:
             await asyncio.wait(opening)
         await self.partitioned.settled(namespace)
+
+    def forget_namespace(self, name: str) -> None:
+        """A namespace goes, and no topic is left in it: nothing of it is remembered."""
+        self._counts.forget(name)
+        self.sweep.forget(name)
+        if self._records is not None:
+            self._records.forget_namespace(name)
 
     # --- deleting -----------------------------------------------------------------------------
 
