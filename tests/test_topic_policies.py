@@ -465,3 +465,16 @@ def test_without_policies_of_topics_nothing_is_asked_for(tmp_path: Path) -> None
             await say(broker, maxProducerPerTopic=1)
 
     run(tmp_path, scenario, topicLevelPoliciesEnabled=False)
+
+
+def test_records_are_read_though_one_topic_at_a_time_is_opened(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await reopened(broker)
+        # A topic that is there is opened to be deleted without a look at its policies before.
+        await asyncio.wait_for(broker.topics.delete_by_name(NAME), 10)
+        await asyncio.wait_for(broker.topic(TOPIC + "-other"), 10)
+        assert broker.topics.records.fields(NAME, False) == {}
+
+    run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1)

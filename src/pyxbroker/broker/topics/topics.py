@@ -181,6 +181,9 @@ class Topics:
     async def _load(
         self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
     ) -> Topic:
+        # First, since it opens topics itself: those who wait for it must not hold all that may be
+        # opened at a time.
+        await self._policies_of(name)
         async with self._loading:
             former = self._topics.get(name)
             if former is not None and not former.fenced:
@@ -190,7 +193,10 @@ class Topics:
                 await former.settle()
                 self._forget(former)
             # Of one that is being deleted, too: what is in it is opened for that.
-            policies = await self._policies_of(name)
+            policies = await self._policies.get(name)
+            if await self._lacks_records(name):
+                # The namespace was being deleted a moment ago, and stays after all.
+                raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
@@ -347,14 +353,18 @@ class Topics:
 
     async def _policies_of(self, name: TopicName) -> Policies:
         """The same, also while the namespace is being deleted."""
+        if await self._lacks_records(name):
+            await self.namespace_policies(name.namespace_name)
+        return await self._policies.get(name)
+
+    async def _lacks_records(self, name: TopicName) -> bool:
+        """Whether it must be read first what the topics of a namespace say."""
         # What system topics say is not asked for; one of them has what the others say.
-        if (
+        return (
             self._records is not None
             and not (name.is_system or self._records.is_loaded(name.namespace))
             and not await self._policies.is_deleted(name.namespace)
-        ):
-            await self.namespace_policies(name.namespace_name)
-        return await self._policies.get(name)
+        )
 
     async def namespace_fields(self, name: str) -> Fields:
         """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
