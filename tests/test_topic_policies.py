@@ -478,3 +478,31 @@ def test_records_are_read_though_one_topic_at_a_time_is_opened(tmp_path: Path) -
         assert broker.topics.records.fields(NAME, False) == {}
 
     run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1)
+
+
+def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(EVENTS, 2, None)
+        names = [TopicName.get(f"{TOPIC}-{number}") for number in range(8)]
+        topics = [await broker.topic(str(name)) for name in names]
+        for name in names:
+            await say(broker, name=name, maxProducerPerTopic=3)
+        gone = [_java_hash(str(name)) % 2 == 0 for name in names]
+        assert any(gone) and not all(gone)
+        await broker.topics.delete_by_name(EVENTS.partition(0), force=True)
+        after = [{} if is_gone else {"maxProducerPerTopic": 3} for is_gone in gone]
+        assert [broker.topics.records.fields(name, False) for name in names] == after
+        counts = [0 if is_gone else 3 for is_gone in gone]
+        await until(
+            lambda: [each.policies.producers_max for each in topics] == counts, SECONDS_MAX
+        )
+        await reopened(broker)
+        await broker.topic(str(names[0]))
+        assert [broker.topics.records.fields(name, False) for name in names] == after
+        # What is said after that is kept again.
+        for name in names:
+            await say(broker, name=name, maxProducerPerTopic=4)
+        await broker.topics.partitioned.delete(EVENTS)
+        assert all(broker.topics.records.fields(name, False) == {} for name in names)
+
+    run(tmp_path, scenario)

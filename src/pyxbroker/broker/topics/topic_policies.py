@@ -62,6 +62,7 @@ class _Namespace:
 
     def __init__(self) -> None:
         self.events: dict[TopicName, _Events] = {}
+        self.said: dict[tuple[TopicName, bool], _Events] = {}  # records, and where they were read
         self.is_loaded = False
         self.changing = asyncio.Lock()
 
@@ -147,12 +148,21 @@ class TopicPolicies:
         if namespace.is_loaded:
             self._follow(events)
 
-    def on_deleted(self, name: TopicName) -> None:
-        """A topic of change events is gone with all that it said."""
+    async def on_deleted(self, name: TopicName) -> None:
+        """A topic of change events is gone with all that it said; what other partitions said
+        holds.
+        """
         namespace = self._namespaces.get(name.namespace)
-        if namespace is not None:
-            namespace.events.pop(name, None)
-            self._policies.forget_topics(name.namespace)
+        events = None if namespace is None else namespace.events.pop(name, None)
+        if namespace is None or events is None:
+            return
+        events.topic = None  # Nothing more is taken in of it.
+        slices = Slices(SLICE_S)
+        for key in [key for key, where in namespace.said.items() if where is events]:
+            # One of its name may be there by now, and have said something new.
+            if namespace.said.get(key) is events:
+                self._set(namespace, events, *key, None)
+            await slices.pause()
 
     async def close(self) -> None:
         for task in list(self._tasks):
@@ -223,11 +233,14 @@ class TopicPolicies:
                 return
             entries = topic.read_from(events.position, "policies of topics")
             async for position, entry in entries:
-                self._take(events.name, position, entry)
+                if events.topic is None:
+                    return
+                self._take(events, position, entry)
                 events.position = Position(position.ledger_id, position.entry_id + 1)
                 await slices.pause()
 
-    def _take(self, name: TopicName, position: Position, entry: bytes) -> None:
+    def _take(self, events: _Events, position: Position, entry: bytes) -> None:
+        name = events.name
         try:
             metadata, payload = read_message(entry)
             if metadata.HasField("marker_type"):
@@ -240,7 +253,22 @@ class TopicPolicies:
         if topic.namespace != name.namespace:
             log.error("an event is about another namespace", topic=name, position=position)
             return
-        self._policies.set_record(topic, is_global, None if record is None else record.fields)
+        namespace = self._namespaces[name.namespace]
+        self._set(namespace, events, topic, is_global, None if record is None else record.fields)
+
+    def _set(
+        self,
+        namespace: _Namespace,
+        events: _Events,
+        topic: TopicName,
+        is_global: bool,
+        fields: dict[str, Any] | None,
+    ) -> None:
+        if fields:
+            namespace.said[topic, is_global] = events
+        else:
+            namespace.said.pop((topic, is_global), None)
+        self._policies.set_record(topic, is_global, fields)
 
 
 class _Listener:

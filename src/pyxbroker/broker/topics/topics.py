@@ -446,7 +446,7 @@ class Topics:
         self._forget(topic)
         if self._records is not None:
             if topic.name.is_change_events:
-                self._records.on_deleted(topic.name)
+                await self._records.on_deleted(topic.name)
             else:
                 await self.forget_policies(topic.name)
 
