@@ -11,14 +11,16 @@ import pytest
 
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, run, section
-from pyxbroker.base.errors import InvalidTopicName, NotAllowed
+from pyxbroker.base.errors import InvalidTopicName, NotAllowed, PoliciesTooLarge
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import topic_policies
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic_policies import _java_hash
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
+from pyxbroker.policies import change_events
 from pyxbroker.policies.change_events import (
     TOPIC_POLICIES,
     TopicRecord,
@@ -493,9 +495,7 @@ def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -
         after = [{} if is_gone else {"maxProducerPerTopic": 3} for is_gone in gone]
         assert [broker.topics.records.fields(name, False) for name in names] == after
         counts = [0 if is_gone else 3 for is_gone in gone]
-        await until(
-            lambda: [each.policies.producers_max for each in topics] == counts, SECONDS_MAX
-        )
+        await until(lambda: [each.policies.producers_max for each in topics] == counts, SECONDS_MAX)
         await reopened(broker)
         await broker.topic(str(names[0]))
         assert [broker.topics.records.fields(name, False) for name in names] == after
@@ -504,5 +504,84 @@ def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -
             await say(broker, name=name, maxProducerPerTopic=4)
         await broker.topics.partitioned.delete(EVENTS)
         assert all(broker.topics.records.fields(name, False) == {} for name in names)
+
+    run(tmp_path, scenario)
+
+
+def test_an_event_larger_than_any_sensible_one_is_neither_decoded_nor_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def event(**fields: Any) -> bytes:
+        """As somebody writes it who has no limits."""
+        with monkeypatch.context() as without:
+            without.setattr(change_events, "EVENT_BYTES_MAX", 1 << 30)
+            without.setattr(change_events, "ELEMENTS_MAX", 1 << 30)
+            return encode(TopicRecord(NAME, False, fields), "elsewhere")
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        events = await broker.topics.get(EVENTS, create=False)
+        assert isinstance(events, PersistentTopic)
+        largest = {"shadowTopics": ["x" * 1_000] * 66}
+        wide = {"replicationClusters": [""] * (change_events.ELEMENTS_MAX + 1)}
+        named = {f"s{n}": {"dispatchRate": rate(n, n)} for n in range(2_001)}
+        for fields in (largest, wide, {"subscriptionPolicies": named}):
+            value = event(**fields)
+            with pytest.raises(ValueError, match=r"larger than|more than"):
+                decode(value)
+            await append(events.managed_ledger, section(value, partition_key=str(NAME)))
+            with pytest.raises(PoliciesTooLarge, match="are too many") as refused:
+                await say(broker, **fields)
+            assert refused.value.http_status == 412
+        much = pb.KeyValue(key="k", value="v" * (2 * change_events.EVENT_BYTES_MAX))
+        small = event(maxProducerPerTopic=9)
+        entry = section(small, partition_key=str(NAME), properties=[much])
+        await append(events.managed_ledger, entry)
+        await say(broker, maxConsumerPerTopic=2)
+        await until(lambda: topic.policies.consumers_max == 2, SECONDS_MAX)
+        assert topic.policies.producers_max == 1
+        assert caplog.messages.count("an event cannot be read") == 4
+        # What may be is not refused.
+        some = {f"s{n}": {"dispatchRate": rate(n, n)} for n in range(1_000)}
+        await say(broker, subscriptionPolicies=some)
+        assert broker.topics.records.fields(NAME, False)["subscriptionPolicies"] == some
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("limit", ["RECORDS_MAX", "RECORDS_BYTES_MAX"])
+def test_the_records_of_a_namespace_are_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        def named(number: int) -> TopicName:
+            return TopicName.get(f"{TOPIC}-{number}")
+
+        for number in range(3):
+            await say(broker, name=named(number), maxProducerPerTopic=1)
+        events = await broker.topics.get(EVENTS, create=False)
+        assert isinstance(events, PersistentTopic)
+        records = broker.topics.records
+        namespace = records._namespaces["public/default"]
+        now = {"RECORDS_MAX": 3, "RECORDS_BYTES_MAX": namespace.said_bytes}
+        monkeypatch.setattr(topic_policies, limit, now[limit])
+        for number in range(3, 9):
+            value = encode(TopicRecord(named(number), False, {"maxProducerPerTopic": 2}), "c")
+            entry = section(value, partition_key=str(named(number)))
+            await append(events.managed_ledger, entry)
+        # What is there can be changed, and a record that goes makes room for another one.
+        same = encode(TopicRecord(named(0), False, {"maxProducerPerTopic": 5}), "c")
+        await append(events.managed_ledger, section(same, partition_key=str(named(0))))
+        with pytest.raises(PoliciesTooLarge, match="as much of themselves as is kept: 3 records"):
+            await say(broker, name=named(3), maxProducerPerTopic=3)
+        await say(broker, name=named(2), maxProducerPerTopic=None)
+        said = [records.fields(named(number), False) for number in range(9)]
+        assert said == [{"maxProducerPerTopic": 5}, {"maxProducerPerTopic": 1}] + [{}] * 7
+        told = "the topics of a namespace say more of themselves than is kept"
+        assert caplog.messages.count(told) == 1
+        monkeypatch.setattr(topic_policies, "RECORDS_BYTES_MAX", 1 << 20)
+        await say(broker, name=named(3), maxProducerPerTopic=3)
+        assert records.fields(named(3), False) == {"maxProducerPerTopic": 3}
 
     run(tmp_path, scenario)

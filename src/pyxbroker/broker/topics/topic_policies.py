@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.base.errors import (
     NamespaceNotFound,
     NotAllowed,
+    PoliciesTooLarge,
     PulsarError,
     ServiceNotReady,
     TopicNotFound,
@@ -28,6 +29,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.policies.change_events import (
+    EVENT_BYTES_MAX,
     TopicRecord,
     decode,
     encode,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.policies")
 
 SLICE_S = 0.002  # of taking records in, then it yields
+ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # with its metadata, which has the key
+RECORDS_MAX = 100_000  # of the topics of one namespace
+RECORDS_BYTES_MAX = 64 << 20  # of the entries that they stand in
 FIRST = Position(-1, -1)
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -60,9 +65,13 @@ class _Events:
 class _Namespace:
     """What is known of a namespace's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.events: dict[TopicName, _Events] = {}
-        self.said: dict[tuple[TopicName, bool], _Events] = {}  # records, and where they were read
+        # Records, and where they were read, with the size of the entry.
+        self.said: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
+        self.said_bytes = 0
+        self.is_full = False  # a record was left out already
         self.is_loaded = False
         self.changing = asyncio.Lock()
 
@@ -87,7 +96,7 @@ class TopicPolicies:
 
         Raises ServiceNotReady when it cannot be read now.
         """
-        namespace = self._namespaces.setdefault(str(name), _Namespace())
+        namespace = self._namespaces.setdefault(str(name), _Namespace(str(name)))
         async with namespace.changing:
             if namespace.is_loaded:
                 return
@@ -126,6 +135,13 @@ class TopicPolicies:
             if fields == before:
                 return
             value = encode(TopicRecord(name, is_global, fields), self._cluster)
+            # Of the entry's metadata the key has the most.
+            size = len(value) + ENTRY_BYTES_MAX - EVENT_BYTES_MAX
+            if fields and not self._has_room(namespace, (name, is_global), size):
+                raise PoliciesTooLarge(
+                    f"The topics of namespace {name.namespace} say as much of themselves as is"
+                    f" kept: {len(namespace.said)} records, {namespace.said_bytes} bytes."
+                )
             await self._write(namespace, name, is_global, value)
 
     async def forget(self, name: TopicName) -> None:
@@ -141,7 +157,9 @@ class TopicPolicies:
 
     def on_opened(self, topic: PersistentTopic) -> None:
         """A topic of change events is served, perhaps again: it is followed."""
-        namespace = self._namespaces.setdefault(topic.name.namespace, _Namespace())
+        namespace = self._namespaces.setdefault(
+            topic.name.namespace, _Namespace(topic.name.namespace)
+        )
         events = namespace.events.setdefault(topic.name, _Events(topic.name))
         events.topic = topic
         topic.set_confirm_listeners([_Listener(lambda: self._follow(events))])
@@ -158,10 +176,10 @@ class TopicPolicies:
             return
         events.topic = None  # Nothing more is taken in of it.
         slices = Slices(SLICE_S)
-        for key in [key for key, where in namespace.said.items() if where is events]:
+        for key in [key for key, (where, _) in namespace.said.items() if where is events]:
             # One of its name may be there by now, and have said something new.
-            if namespace.said.get(key) is events:
-                self._set(namespace, events, *key, None)
+            if key in namespace.said and namespace.said[key][0] is events:
+                self._set(namespace, events, key, None, 0)
             await slices.pause()
 
     async def close(self) -> None:
@@ -242,6 +260,8 @@ class TopicPolicies:
     def _take(self, events: _Events, position: Position, entry: bytes) -> None:
         name = events.name
         try:
+            if len(entry) > ENTRY_BYTES_MAX:
+                raise ValueError(f"an entry of {len(entry)} bytes is larger than {ENTRY_BYTES_MAX}")
             metadata, payload = read_message(entry)
             if metadata.HasField("marker_type"):
                 return
@@ -254,21 +274,44 @@ class TopicPolicies:
             log.error("an event is about another namespace", topic=name, position=position)
             return
         namespace = self._namespaces[name.namespace]
-        self._set(namespace, events, topic, is_global, None if record is None else record.fields)
+        fields = None if record is None else record.fields
+        self._set(namespace, events, (topic, is_global), fields, len(entry))
 
     def _set(
         self,
         namespace: _Namespace,
         events: _Events,
-        topic: TopicName,
-        is_global: bool,
+        key: tuple[TopicName, bool],
         fields: dict[str, Any] | None,
+        size: int,
     ) -> None:
+        if fields and not self._has_room(namespace, key, size):
+            if not namespace.is_full:
+                namespace.is_full = True
+                log.error(
+                    "the topics of a namespace say more of themselves than is kept",
+                    namespace=namespace.name,
+                    topic=key[0],
+                    records=len(namespace.said),
+                    bytes=namespace.said_bytes,
+                )
+            return
+        _, before = namespace.said.pop(key, (events, 0))
+        namespace.said_bytes -= before
         if fields:
-            namespace.said[topic, is_global] = events
-        else:
-            namespace.said.pop((topic, is_global), None)
-        self._policies.set_record(topic, is_global, fields)
+            namespace.said[key] = events, size
+            namespace.said_bytes += size
+        self._policies.set_record(*key, fields)
+
+    @staticmethod
+    def _has_room(namespace: _Namespace, key: tuple[TopicName, bool], size: int) -> bool:
+        """Whether a record of such a size may be kept in place of what its key stood for."""
+        said = namespace.said
+        _, before = said.get(key, (None, 0))
+        return (
+            len(said) + (key not in said) <= RECORDS_MAX
+            and namespace.said_bytes - before + size <= RECORDS_BYTES_MAX
+        )
 
 
 class _Listener:
