@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.table import TABLE
 from pyxbroker.policies.values import Rate, Retention
 from pyxbroker.proto import PulsarApi as pb
+from test_expiry import subscription_of
 
 NAME = TopicName.get(TOPIC)
 EVENTS = TopicName.get("persistent://public/default/__change_events")
@@ -316,6 +318,7 @@ async def reopened(broker: Broker) -> None:
 
 def test_what_a_topic_says_is_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         for count in range(1, 250):
             await say(broker, maxProducerPerTopic=count)
         await say(broker, is_global=True, maxConsumerPerTopic=9)
@@ -364,6 +367,7 @@ def test_events_that_cannot_be_read_are_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         events = await broker.topics.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
@@ -389,6 +393,7 @@ def test_topics_are_opened_when_the_policies_can_be_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         await reopened(broker)
         events = await broker.topics.get(EVENTS, create=False)
@@ -418,6 +423,7 @@ def test_events_are_kept_whatever_the_namespace_says(tmp_path: Path) -> None:
             b' "inactiveTopicDeleteMode": "delete_when_no_subscriptions",'
             b' "maxInactiveDurationSeconds": 0}}'
         )
+        await subscription_of(await broker.topic(), "s")  # by which it stays
         await broker.node.store.put(paths.namespace_policies("public/default"), record)
         await say(broker, maxConsumerPerTopic=3)
         events = await broker.topics.get(EVENTS, create=False)
@@ -449,6 +455,7 @@ def test_events_in_a_partitioned_topic_are_all_read(tmp_path: Path) -> None:
         await broker.topics.partitioned.create(EVENTS, 3, None)
         names = [TopicName.get(f"{TOPIC}-{number}") for number in range(12)]
         for number, name in enumerate(names):
+            await broker.topic(str(name))
             await say(broker, name=name, maxProducerPerTopic=number + 1)
         open_names = broker.topics.open_names("public/default", "persistent")
         used = [name for name in open_names if name.is_change_events]
@@ -585,3 +592,99 @@ def test_the_records_of_a_namespace_are_bounded(
         assert records.fields(named(3), False) == {"maxProducerPerTopic": 3}
 
     run(tmp_path, scenario)
+
+
+async def killed_before_policies_go(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, deletion: Callable[[], Awaitable[None]]
+) -> None:
+    """Deletes something; what it said is still there after a restart."""
+
+    async def killed(name: TopicName) -> None:
+        if not name.is_partitioned:
+            raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.topics, "forget_policies", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await deletion()
+    await reopened(broker)
+
+
+def test_a_topic_has_nothing_of_one_whose_deletion_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await say(broker, is_global=True, maxConsumerPerTopic=1)
+        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+        await broker.topic(TOPIC + "-other")
+        assert broker.topics.records.fields(NAME, False) == {"maxProducerPerTopic": 1}
+        again = await broker.topic()
+        assert (again.policies.producers_max, again.policies.consumers_max) == (0, 0)
+        # What is said of the new one is not lost when it is opened.
+        await say(broker, maxProducerPerTopic=2)
+        await reopened(broker)
+        assert (await broker.topic()).policies.producers_max == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_has_nothing_of_one_whose_deletion_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(NAME, 2, None)
+        await say(broker, maxProducerPerTopic=1)
+        await killed_before_policies_go(
+            broker, monkeypatch, lambda: broker.topics.partitioned.delete(NAME)
+        )
+        await broker.topics.partitioned.create(NAME, 2, None)
+        partition = await broker.topic(TOPIC + "-partition-0")
+        assert partition.policies.producers_max == 0
+        await say(broker, maxProducerPerTopic=2)
+        await reopened(broker)
+        assert (await broker.topic(TOPIC + "-partition-1")).policies.producers_max == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_not_made_with_policies_of_a_former_one_that_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+
+        async def fails(*_: object) -> None:
+            raise LedgerError("the disk says no")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.topics.records, "forget", fails)
+            client = await broker.client()
+            refused = await client.produce()
+            assert refused.error == pb.PersistenceError
+            assert "the policies of a former one cannot be deleted" in refused.message
+        assert not await broker.topics.exists(NAME)
+        assert (await broker.topic()).policies.producers_max == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_that_nobody_uses_leaves_no_policies(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(NAME, 1, None)
+        await say(broker, maxProducerPerTopic=1)
+        await broker.topics.get(NAME.partition(0), create=True)
+        await broker.topics.delete_inactive()
+        assert (await broker.topics.partitioned.read(NAME)).partitions == 0
+        assert broker.topics.records.fields(NAME, False) == {}
+        assert (await broker.topic()).policies.producers_max == 0
+
+    run(
+        tmp_path,
+        scenario,
+        brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=0,
+        brokerDeleteInactivePartitionedTopicMetadataEnabled=True,
+    )

@@ -120,6 +120,10 @@ class TopicPolicies:
         """What one of the two records of a topic says; the namespace is loaded."""
         return self._policies.fields(name, is_global)
 
+    def says(self, name: TopicName) -> bool:
+        """Whether a topic says anything, as far as is known."""
+        return any(self._policies.fields(name, is_global) for is_global in (False, True))
+
     async def update(self, name: TopicName, is_global: bool, change: Change) -> None:
         """Writes what a change makes of one of a topic's records, and waits until it is in force.
 

@@ -184,6 +184,8 @@ class Topics:
         # First, since it opens topics itself: those who wait for it must not hold all that may be
         # opened at a time.
         await self._policies_of(name)
+        if create:
+            await self.forget_former(name)
         async with self._loading:
             former = self._topics.get(name)
             if former is not None and not former.fenced:
@@ -457,8 +459,31 @@ class Topics:
         try:
             await self._records.forget(name)
         except (PulsarError, ManagedLedgerError, LedgerError, MetadataError) as error:
-            # The topic is gone. One that is made with its name again has them, as in Pulsar.
+            # The topic is gone. Before one is made with its name again they go.
             log.warning("the policies of a topic were not deleted", topic=name, error=error)
+
+    async def forget_former(self, name: TopicName) -> None:
+        """A topic is about to be made: what one of its name said goes, if it was deleted by
+        somebody who was interrupted then. Policies are not set before a topic is there.
+
+        Of non-persistent topics nobody knows: they are not there either after a start. Raises
+        PulsarError, MetadataError.
+        """
+        if (
+            self._records is None
+            or name.is_partitioned
+            or not (name.is_persistent and self._records.says(name))
+            or await self.exists(name)
+            or (await self.partitioned.read(name)).target
+        ):
+            return
+        log.warning("policies of a topic that was deleted are deleted, too", topic=name)
+        try:
+            await self._records.forget(name)
+        except (ManagedLedgerError, LedgerError) as error:
+            raise PersistenceError(
+                f"Topic {name} is not made: the policies of a former one cannot be deleted: {error}"
+            ) from error
 
     async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
         """Deletes a subscription of a topic, or of every partition of a partitioned one.
