@@ -244,3 +244,42 @@ def test_messages_of_a_non_persistent_topic_do_not_expire(tmp_path: Path) -> Non
             )
 
     run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "operation"),
+    [
+        ("DELETE", "truncate", "Truncate"),
+        ("POST", "trim", "Trim"),
+        ("POST", "subscription/s/skip/1", "Skip messages"),
+        ("POST", "subscription/s/skip_all", "Skip messages"),
+        ("POST", "subscription/s/expireMessages/1", "Expire messages"),
+        ("POST", "subscription/s/expireMessages", "Expire messages"),
+        ("POST", "all_subscription/expireMessages/1", "Expire messages"),
+        ("POST", "terminate", "Termination"),
+        ("POST", "terminate/partitions", "Termination"),
+    ],
+)
+@pytest.mark.parametrize("partitions", [0, 2])
+def test_the_policies_of_topics_are_not_to_be_truncated_or_ended(
+    tmp_path: Path, method: str, path: str, operation: str, partitions: int
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        names = ["__change_events"]
+        if partitions:
+            assert await rest("PUT", f"{P}/__change_events/partitions", str(partitions)) == DONE
+            names += [f"__change_events-partition-{index}" for index in range(partitions)]
+        else:
+            await filled(rest, "__change_events", 5, 5)
+        body = '{"ledgerId": 0, "entryId": 1}' if path.endswith("expireMessages") else ""
+        for name in names:
+            assert await rest.reason(method, f"{P}/{name}/{path}", body) == (
+                405,
+                f"{operation} on a system topic is not allowed",
+            )
+        assert await rest("PUT", f"{P}/t") == DONE
+        ttl = f"{P}/t/messageTTL"
+        assert await rest("POST", f"{ttl}?messageTTL=7") == DONE
+        assert await rest("GET", ttl) == (200, 7)
+
+    run(tmp_path, scenario)

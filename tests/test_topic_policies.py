@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import pytest
 
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, run, section
-from pyxbroker.base.errors import InvalidTopicName, NotAllowed
+from pyxbroker.base.errors import InvalidTopicName, NotAllowed, PoliciesTooLarge
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import topic_policies
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.topic_policies import _java_hash
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
+from pyxbroker.policies import change_events
 from pyxbroker.policies.change_events import (
     TOPIC_POLICIES,
     TopicRecord,
@@ -32,6 +35,7 @@ from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.table import TABLE
 from pyxbroker.policies.values import Rate, Retention
 from pyxbroker.proto import PulsarApi as pb
+from test_expiry import subscription_of
 
 NAME = TopicName.get(TOPIC)
 EVENTS = TopicName.get("persistent://public/default/__change_events")
@@ -314,6 +318,7 @@ async def reopened(broker: Broker) -> None:
 
 def test_what_a_topic_says_is_there_after_a_restart(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         for count in range(1, 250):
             await say(broker, maxProducerPerTopic=count)
         await say(broker, is_global=True, maxConsumerPerTopic=9)
@@ -362,6 +367,7 @@ def test_events_that_cannot_be_read_are_passed_over(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         events = await broker.topics.get(EVENTS, create=False)
         assert isinstance(events, PersistentTopic)
@@ -387,6 +393,7 @@ def test_topics_are_opened_when_the_policies_can_be_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
+        await broker.topic()
         await say(broker, maxProducerPerTopic=1)
         await reopened(broker)
         events = await broker.topics.get(EVENTS, create=False)
@@ -416,6 +423,7 @@ def test_events_are_kept_whatever_the_namespace_says(tmp_path: Path) -> None:
             b' "inactiveTopicDeleteMode": "delete_when_no_subscriptions",'
             b' "maxInactiveDurationSeconds": 0}}'
         )
+        await subscription_of(await broker.topic(), "s")  # by which it stays
         await broker.node.store.put(paths.namespace_policies("public/default"), record)
         await say(broker, maxConsumerPerTopic=3)
         events = await broker.topics.get(EVENTS, create=False)
@@ -447,6 +455,7 @@ def test_events_in_a_partitioned_topic_are_all_read(tmp_path: Path) -> None:
         await broker.topics.partitioned.create(EVENTS, 3, None)
         names = [TopicName.get(f"{TOPIC}-{number}") for number in range(12)]
         for number, name in enumerate(names):
+            await broker.topic(str(name))
             await say(broker, name=name, maxProducerPerTopic=number + 1)
         open_names = broker.topics.open_names("public/default", "persistent")
         used = [name for name in open_names if name.is_change_events]
@@ -465,3 +474,217 @@ def test_without_policies_of_topics_nothing_is_asked_for(tmp_path: Path) -> None
             await say(broker, maxProducerPerTopic=1)
 
     run(tmp_path, scenario, topicLevelPoliciesEnabled=False)
+
+
+def test_records_are_read_though_one_topic_at_a_time_is_opened(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await reopened(broker)
+        # A topic that is there is opened to be deleted without a look at its policies before.
+        await asyncio.wait_for(broker.topics.delete_by_name(NAME), 10)
+        await asyncio.wait_for(broker.topic(TOPIC + "-other"), 10)
+        assert broker.topics.records.fields(NAME, False) == {}
+
+    run(tmp_path, scenario, maxConcurrentTopicLoadRequest=1)
+
+
+def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(EVENTS, 2, None)
+        names = [TopicName.get(f"{TOPIC}-{number}") for number in range(8)]
+        topics = [await broker.topic(str(name)) for name in names]
+        for name in names:
+            await say(broker, name=name, maxProducerPerTopic=3)
+        gone = [_java_hash(str(name)) % 2 == 0 for name in names]
+        assert any(gone) and not all(gone)
+        await broker.topics.delete_by_name(EVENTS.partition(0), force=True)
+        after = [{} if is_gone else {"maxProducerPerTopic": 3} for is_gone in gone]
+        assert [broker.topics.records.fields(name, False) for name in names] == after
+        counts = [0 if is_gone else 3 for is_gone in gone]
+        await until(lambda: [each.policies.producers_max for each in topics] == counts, SECONDS_MAX)
+        await reopened(broker)
+        await broker.topic(str(names[0]))
+        assert [broker.topics.records.fields(name, False) for name in names] == after
+        # What is said after that is kept again.
+        for name in names:
+            await say(broker, name=name, maxProducerPerTopic=4)
+        await broker.topics.partitioned.delete(EVENTS)
+        assert all(broker.topics.records.fields(name, False) == {} for name in names)
+
+    run(tmp_path, scenario)
+
+
+def test_an_event_larger_than_any_sensible_one_is_neither_decoded_nor_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def event(**fields: Any) -> bytes:
+        """As somebody writes it who has no limits."""
+        with monkeypatch.context() as without:
+            without.setattr(change_events, "EVENT_BYTES_MAX", 1 << 30)
+            without.setattr(change_events, "ELEMENTS_MAX", 1 << 30)
+            return encode(TopicRecord(NAME, False, fields), "elsewhere")
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        events = await broker.topics.get(EVENTS, create=False)
+        assert isinstance(events, PersistentTopic)
+        largest = {"shadowTopics": ["x" * 1_000] * 66}
+        wide = {"replicationClusters": [""] * (change_events.ELEMENTS_MAX + 1)}
+        named = {f"s{n}": {"dispatchRate": rate(n, n)} for n in range(2_001)}
+        for fields in (largest, wide, {"subscriptionPolicies": named}):
+            value = event(**fields)
+            with pytest.raises(ValueError, match=r"larger than|more than"):
+                decode(value)
+            await append(events.managed_ledger, section(value, partition_key=str(NAME)))
+            with pytest.raises(PoliciesTooLarge, match="are too many") as refused:
+                await say(broker, **fields)
+            assert refused.value.http_status == 412
+        much = pb.KeyValue(key="k", value="v" * (2 * change_events.EVENT_BYTES_MAX))
+        small = event(maxProducerPerTopic=9)
+        entry = section(small, partition_key=str(NAME), properties=[much])
+        await append(events.managed_ledger, entry)
+        await say(broker, maxConsumerPerTopic=2)
+        await until(lambda: topic.policies.consumers_max == 2, SECONDS_MAX)
+        assert topic.policies.producers_max == 1
+        assert caplog.messages.count("an event cannot be read") == 4
+        # What may be is not refused.
+        some = {f"s{n}": {"dispatchRate": rate(n, n)} for n in range(1_000)}
+        await say(broker, subscriptionPolicies=some)
+        assert broker.topics.records.fields(NAME, False)["subscriptionPolicies"] == some
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("limit", ["RECORDS_MAX", "RECORDS_BYTES_MAX"])
+def test_the_records_of_a_namespace_are_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        def named(number: int) -> TopicName:
+            return TopicName.get(f"{TOPIC}-{number}")
+
+        for number in range(3):
+            await say(broker, name=named(number), maxProducerPerTopic=1)
+        events = await broker.topics.get(EVENTS, create=False)
+        assert isinstance(events, PersistentTopic)
+        records = broker.topics.records
+        namespace = records._namespaces["public/default"]
+        now = {"RECORDS_MAX": 3, "RECORDS_BYTES_MAX": namespace.said_bytes}
+        monkeypatch.setattr(topic_policies, limit, now[limit])
+        for number in range(3, 9):
+            value = encode(TopicRecord(named(number), False, {"maxProducerPerTopic": 2}), "c")
+            entry = section(value, partition_key=str(named(number)))
+            await append(events.managed_ledger, entry)
+        # What is there can be changed, and a record that goes makes room for another one.
+        same = encode(TopicRecord(named(0), False, {"maxProducerPerTopic": 5}), "c")
+        await append(events.managed_ledger, section(same, partition_key=str(named(0))))
+        with pytest.raises(PoliciesTooLarge, match="as much of themselves as is kept: 3 records"):
+            await say(broker, name=named(3), maxProducerPerTopic=3)
+        await say(broker, name=named(2), maxProducerPerTopic=None)
+        said = [records.fields(named(number), False) for number in range(9)]
+        assert said == [{"maxProducerPerTopic": 5}, {"maxProducerPerTopic": 1}] + [{}] * 7
+        told = "the topics of a namespace say more of themselves than is kept"
+        assert caplog.messages.count(told) == 1
+        monkeypatch.setattr(topic_policies, "RECORDS_BYTES_MAX", 1 << 20)
+        await say(broker, name=named(3), maxProducerPerTopic=3)
+        assert records.fields(named(3), False) == {"maxProducerPerTopic": 3}
+
+    run(tmp_path, scenario)
+
+
+async def killed_before_policies_go(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, deletion: Callable[[], Awaitable[None]]
+) -> None:
+    """Deletes something; what it said is still there after a restart."""
+
+    async def killed(name: TopicName) -> None:
+        if not name.is_partitioned:
+            raise asyncio.CancelledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker.topics, "forget_policies", killed)
+        with pytest.raises(asyncio.CancelledError):
+            await deletion()
+    await reopened(broker)
+
+
+def test_a_topic_has_nothing_of_one_whose_deletion_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await say(broker, is_global=True, maxConsumerPerTopic=1)
+        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+        await broker.topic(TOPIC + "-other")
+        assert broker.topics.records.fields(NAME, False) == {"maxProducerPerTopic": 1}
+        again = await broker.topic()
+        assert (again.policies.producers_max, again.policies.consumers_max) == (0, 0)
+        # What is said of the new one is not lost when it is opened.
+        await say(broker, maxProducerPerTopic=2)
+        await reopened(broker)
+        assert (await broker.topic()).policies.producers_max == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_has_nothing_of_one_whose_deletion_was_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(NAME, 2, None)
+        await say(broker, maxProducerPerTopic=1)
+        await killed_before_policies_go(
+            broker, monkeypatch, lambda: broker.topics.partitioned.delete(NAME)
+        )
+        await broker.topics.partitioned.create(NAME, 2, None)
+        partition = await broker.topic(TOPIC + "-partition-0")
+        assert partition.policies.producers_max == 0
+        await say(broker, maxProducerPerTopic=2)
+        await reopened(broker)
+        assert (await broker.topic(TOPIC + "-partition-1")).policies.producers_max == 2
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_not_made_with_policies_of_a_former_one_that_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        await say(broker, maxProducerPerTopic=1)
+        await killed_before_policies_go(broker, monkeypatch, lambda: broker.topics.delete(topic))
+
+        async def fails(*_: object) -> None:
+            raise LedgerError("the disk says no")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(broker.topics.records, "forget", fails)
+            client = await broker.client()
+            refused = await client.produce()
+            assert refused.error == pb.PersistenceError
+            assert "the policies of a former one cannot be deleted" in refused.message
+        assert not await broker.topics.exists(NAME)
+        assert (await broker.topic()).policies.producers_max == 0
+
+    run(tmp_path, scenario)
+
+
+def test_a_partitioned_topic_that_nobody_uses_leaves_no_policies(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topics.partitioned.create(NAME, 1, None)
+        await say(broker, maxProducerPerTopic=1)
+        await broker.topics.get(NAME.partition(0), create=True)
+        await broker.topics.delete_inactive()
+        assert (await broker.topics.partitioned.read(NAME)).partitions == 0
+        assert broker.topics.records.fields(NAME, False) == {}
+        assert (await broker.topic()).policies.producers_max == 0
+
+    run(
+        tmp_path,
+        scenario,
+        brokerDeleteInactiveTopicsMaxInactiveDurationSeconds=0,
+        brokerDeleteInactivePartitionedTopicMetadataEnabled=True,
+    )

@@ -246,6 +246,13 @@ class ClusterInUse(NotAllowed):
     sentence = "A namespace of the tenant is in the cluster; delete it first."
 
 
+class PoliciesTooLarge(NotAllowed):
+    """A topic, or all topics of a namespace, would say more of themselves than is kept."""
+
+    http_status = 412
+    sentence = "The topics say more of themselves than is kept; remove policies first."
+
+
 class TenantExists(NotAllowed):
     """A tenant of this name is there already."""
 

@@ -13,10 +13,17 @@ import functools
 import io
 from typing import Any, NamedTuple
 
+from pyxbroker.base.errors import PoliciesTooLarge
 from pyxbroker.base.topic_name import TopicName
 
 GLOBAL_KEY = "__G__"
 """What the key of a record begins with that all clusters share."""
+
+EVENT_BYTES_MAX = 64 << 10
+"""Of one event: rates for a thousand subscriptions. To decode so many takes some 10 ms."""
+
+ELEMENTS_MAX = 2_000
+"""Of one list or map in a record."""
 
 _EVENTS = "org.apache.pulsar.common.events"
 _DATA = "org.apache.pulsar.common.policies.data"
@@ -271,7 +278,10 @@ def record_of_key(key: str) -> tuple[TopicName, bool]:
 
 
 def encode(record: TopicRecord, cluster: str) -> bytes:
-    """A message's value. What belongs to this cluster only says so, and is not replicated."""
+    """A message's value. What belongs to this cluster only says so, and is not replicated.
+
+    Raises PoliciesTooLarge.
+    """
     import fastavro
 
     topic = record.topic
@@ -292,14 +302,22 @@ def encode(record: TopicRecord, cluster: str) -> bytes:
     }
     out = io.BytesIO()
     fastavro.schemaless_writer(out, schema(), event)
-    return out.getvalue()
+    value = out.getvalue()
+    trouble = _bytes_trouble(value) or _elements_trouble(record.fields)
+    if trouble is not None:
+        raise PoliciesTooLarge(f"The policies of topic {topic} are too many: {trouble}.")
+    return value
 
 
 def decode(value: bytes) -> TopicRecord | None:
     """What a message's value says; None for an event that is not about a topic's policies, or that
-    removes them. Raises ValueError when it is not a PulsarEvent.
+    removes them. Raises ValueError when it is not a PulsarEvent, or larger than one may be.
     """
     import fastavro
+
+    trouble = _bytes_trouble(value)
+    if trouble is not None:
+        raise ValueError(trouble)
 
     try:
         event: Any = fastavro.schemaless_reader(io.BytesIO(value), schema(), None)
@@ -322,7 +340,29 @@ def decode(value: bytes) -> TopicRecord | None:
         for field, value in _without_null(policies).items()
         if field != "isGlobal" and value != _EMPTY.get(field)
     }
+    trouble = _elements_trouble(fields)
+    if trouble is not None:
+        raise ValueError(trouble)
     return TopicRecord(name, is_global, fields)
+
+
+def _bytes_trouble(value: bytes) -> str | None:
+    """Why an event is too large as a whole."""
+    if len(value) <= EVENT_BYTES_MAX:
+        return None
+    return f"an event of {len(value)} bytes is larger than {EVENT_BYTES_MAX}"
+
+
+def _elements_trouble(fields: dict[str, Any]) -> str | None:
+    """Why a record says too much in one field: elements may be of a byte each, and what is kept of
+    them is not.
+    """
+    for field, value in fields.items():
+        parts = value.values() if isinstance(value, dict) else ()
+        for each in (value, *parts):
+            if isinstance(each, (dict, list)) and len(each) > ELEMENTS_MAX:
+                return f"{field} has {len(each)} elements, more than {ELEMENTS_MAX}"
+    return None
 
 
 def _without_null(value: Any) -> Any:

@@ -154,13 +154,6 @@ class NamespacePolicies:
             namespace.changed.add(topic)
             self._go_on(namespace)
 
-    def forget_topics(self, name: str) -> None:
-        """The topics of a namespace say nothing any more."""
-        namespace = self._namespaces.get(name)
-        for topic in list(namespace.topics) if namespace is not None else ():
-            for is_global in (False, True):
-                self.set_record(topic, is_global, None)
-
     def changes(self, name: str) -> int:
         """How often what the topics of a namespace say has changed."""
         namespace = self._namespaces.get(name)

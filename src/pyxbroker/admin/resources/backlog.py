@@ -9,7 +9,12 @@ from collections.abc import Awaitable, Callable
 from pyxbroker.admin.endpoints import Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.names import (
+    check_namespace,
+    check_not_system,
+    read_json,
+    topic_of,
+)
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRIM_TOPIC, TRUNCATE, UNLOAD
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
@@ -47,6 +52,7 @@ async def trim(request: Request) -> Response:
     name = topic_of(request)
     if not name.is_persistent:
         raise HttpError(405, "Trim on a non-persistent topic is not allowed")
+    check_not_system(name, "Trim")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
@@ -64,6 +70,7 @@ async def truncate(request: Request) -> Response:
     name = topic_of(request)
     if not name.is_persistent:
         raise HttpError(412, "unsupport truncate")
+    check_not_system(name, "Truncate")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
@@ -80,6 +87,7 @@ async def truncate(request: Request) -> Response:
 async def skip(request: Request) -> Response:
     """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
     name, count = topic_of(request), request.parameters["numMessages"]
+    check_not_system(name, "Skip messages")
     await check_namespace(request, name.namespace)
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
@@ -97,6 +105,7 @@ async def skip(request: Request) -> Response:
 async def skip_all(request: Request) -> Response:
     """Acknowledges everything for a subscription, in every partition."""
     name = topic_of(request)
+    check_not_system(name, "Skip messages")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
@@ -112,6 +121,7 @@ async def skip_all(request: Request) -> Response:
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
     name = _persistent(request)
+    check_not_system(name, "Expire messages")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
@@ -124,6 +134,7 @@ async def expire(request: Request) -> Response:
 async def expire_all(request: Request) -> Response:
     """The same for all subscriptions."""
     name = _persistent(request)
+    check_not_system(name, "Expire messages")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
@@ -139,6 +150,7 @@ async def expire_to(request: Request) -> Response:
     """
     name = _persistent(request)
     position = _position(await read_json(request))
+    check_not_system(name, "Expire messages")
     await check_namespace(request, name.namespace)
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")

@@ -59,6 +59,12 @@ def topic_of(request: Request) -> TopicName:
     return name
 
 
+def check_not_system(name: TopicName, operation: str) -> None:
+    """Raises HttpError 405 for a topic of the broker itself, which needs all that is in it."""
+    if name.is_system:
+        raise HttpError(405, f"{operation} on a system topic is not allowed")
+
+
 def _check_length(request: Request, name: TopicName | NamespaceName | TenantName) -> None:
     """Raises HttpError 412 for a name that is too long, but where what has it is deleted."""
     if request.method == "DELETE":

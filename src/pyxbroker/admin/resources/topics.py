@@ -18,6 +18,7 @@ from pyxbroker.admin.resources.names import (
     STRING_MAP,
     STRINGS,
     check_namespace,
+    check_not_system,
     domain_of,
     namespace_name_of,
     namespace_of,
@@ -185,6 +186,7 @@ async def terminate(request: Request) -> Response:
     name = topic_of(request)
     if not name.is_persistent:
         raise HttpError(406, "Need to provide a persistent topic name")
+    check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
     if (await topics.partitioned.read(name)).partitions:
@@ -195,6 +197,7 @@ async def terminate(request: Request) -> Response:
 async def terminate_partitions(request: Request) -> Response:
     """Terminates every partition of a topic; the ids of their last messages by partition."""
     name = topic_of(request)
+    check_not_system(name, "Termination")
     await check_namespace(request, name.namespace)
     count = (await request.app.broker.topics.partitioned.read(name)).partitions
     if count == 0:

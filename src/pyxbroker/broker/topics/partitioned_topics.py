@@ -215,6 +215,7 @@ class PartitionedTopics:
         with self._changing(name):
             if await self._topics.comes_to_be(name):
                 raise TopicExists(f"Topic {name} exists already.")
+            await self._topics.forget_former(name)
             async with self._topics.room(name, policies, partial(self._missing, name, count)):
                 taken = await self._create(name, count, fields)
             if taken is not None:
@@ -381,7 +382,7 @@ class PartitionedTopics:
             for index in await self.existing(name, found.target):
                 await self._topics.delete_by_name(name.partition(index), force=True)
             await self._forget(name, marked.version)
-        await self._topics.forget_policies(name)
+            await self._topics.forget_policies(name)
 
     async def forget_unused(self, name: TopicName) -> None:
         """Deletes the number of partitions when there is none of them any more."""
@@ -392,6 +393,7 @@ class PartitionedTopics:
             if await self.existing(name, found.target):
                 return
             await self._forget(name, found.version)
+            await self._topics.forget_policies(name)
             log.info("its last partition was deleted", topic=name)
 
     async def _mark(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.base.errors import (
     NamespaceNotFound,
     NotAllowed,
+    PoliciesTooLarge,
     PulsarError,
     ServiceNotReady,
     TopicNotFound,
@@ -28,6 +29,7 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.policies.change_events import (
+    EVENT_BYTES_MAX,
     TopicRecord,
     decode,
     encode,
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.policies")
 
 SLICE_S = 0.002  # of taking records in, then it yields
+ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # with its metadata, which has the key
+RECORDS_MAX = 100_000  # of the topics of one namespace
+RECORDS_BYTES_MAX = 64 << 20  # of the entries that they stand in
 FIRST = Position(-1, -1)
 
 Change = Callable[[dict[str, Any]], dict[str, Any]]
@@ -60,8 +65,13 @@ class _Events:
 class _Namespace:
     """What is known of a namespace's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.events: dict[TopicName, _Events] = {}
+        # Records, and where they were read, with the size of the entry.
+        self.said: dict[tuple[TopicName, bool], tuple[_Events, int]] = {}
+        self.said_bytes = 0
+        self.is_full = False  # a record was left out already
         self.is_loaded = False
         self.changing = asyncio.Lock()
 
@@ -87,7 +97,7 @@ class TopicPolicies:
         Raises NamespaceNotFound for one that is being deleted, ServiceNotReady when it cannot be
         read now.
         """
-        namespace = self._namespaces.setdefault(str(name), _Namespace())
+        namespace = self._namespaces.setdefault(str(name), _Namespace(str(name)))
         async with namespace.changing:
             if namespace.is_loaded:
                 return namespace
@@ -114,6 +124,10 @@ class TopicPolicies:
         """What one of the two records of a topic says; the namespace is loaded."""
         return self._policies.fields(name, is_global)
 
+    def says(self, name: TopicName) -> bool:
+        """Whether a topic says anything, as far as is known."""
+        return any(self._policies.fields(name, is_global) for is_global in (False, True))
+
     async def update(self, name: TopicName, is_global: bool, change: Change) -> None:
         """Writes what a change makes of one of a topic's records, and waits until it is in force.
 
@@ -128,6 +142,13 @@ class TopicPolicies:
             if fields == before:
                 return
             value = encode(TopicRecord(name, is_global, fields), self._cluster)
+            # Of the entry's metadata the key has the most.
+            size = len(value) + ENTRY_BYTES_MAX - EVENT_BYTES_MAX
+            if fields and not self._has_room(namespace, (name, is_global), size):
+                raise PoliciesTooLarge(
+                    f"The topics of namespace {name.namespace} say as much of themselves as is"
+                    f" kept: {len(namespace.said)} records, {namespace.said_bytes} bytes."
+                )
             await self._write(namespace, name, is_global, value)
 
     async def forget(self, name: TopicName) -> None:
@@ -142,19 +163,30 @@ class TopicPolicies:
 
     def on_opened(self, topic: PersistentTopic) -> None:
         """A topic of change events is served, perhaps again: it is followed."""
-        namespace = self._namespaces.setdefault(topic.name.namespace, _Namespace())
+        namespace = self._namespaces.setdefault(
+            topic.name.namespace, _Namespace(topic.name.namespace)
+        )
         events = namespace.events.setdefault(topic.name, _Events(topic.name))
         events.topic = topic
         topic.set_confirm_listeners([_Listener(lambda: self._follow(events))])
         if namespace.is_loaded:
             self._follow(events)
 
-    def on_deleted(self, name: TopicName) -> None:
-        """A topic of change events is gone with all that it said."""
+    async def on_deleted(self, name: TopicName) -> None:
+        """A topic of change events is gone with all that it said; what other partitions said
+        holds.
+        """
         namespace = self._namespaces.get(name.namespace)
-        if namespace is not None:
-            namespace.events.pop(name, None)
-            self._policies.forget_topics(name.namespace)
+        events = None if namespace is None else namespace.events.pop(name, None)
+        if namespace is None or events is None:
+            return
+        events.topic = None  # Nothing more is taken in of it.
+        slices = Slices(SLICE_S)
+        for key in [key for key, (where, _) in namespace.said.items() if where is events]:
+            # One of its name may be there by now, and have said something new.
+            if key in namespace.said and namespace.said[key][0] is events:
+                self._set(namespace, events, key, None, 0)
+            await slices.pause()
 
     def forget_namespace(self, name: str) -> None:
         """A namespace goes, and no topic is left in it."""
@@ -232,12 +264,17 @@ class TopicPolicies:
                 return
             entries = topic.read_from(events.position, "policies of topics")
             async for position, entry in entries:
-                self._take(events.name, position, entry)
+                if events.topic is None:
+                    return
+                self._take(events, position, entry)
                 events.position = Position(position.ledger_id, position.entry_id + 1)
                 await slices.pause()
 
-    def _take(self, name: TopicName, position: Position, entry: bytes) -> None:
+    def _take(self, events: _Events, position: Position, entry: bytes) -> None:
+        name = events.name
         try:
+            if len(entry) > ENTRY_BYTES_MAX:
+                raise ValueError(f"an entry of {len(entry)} bytes is larger than {ENTRY_BYTES_MAX}")
             metadata, payload = read_message(entry)
             if metadata.HasField("marker_type"):
                 return
@@ -249,7 +286,45 @@ class TopicPolicies:
         if topic.namespace != name.namespace:
             log.error("an event is about another namespace", topic=name, position=position)
             return
-        self._policies.set_record(topic, is_global, None if record is None else record.fields)
+        namespace = self._namespaces[name.namespace]
+        fields = None if record is None else record.fields
+        self._set(namespace, events, (topic, is_global), fields, len(entry))
+
+    def _set(
+        self,
+        namespace: _Namespace,
+        events: _Events,
+        key: tuple[TopicName, bool],
+        fields: dict[str, Any] | None,
+        size: int,
+    ) -> None:
+        if fields and not self._has_room(namespace, key, size):
+            if not namespace.is_full:
+                namespace.is_full = True
+                log.error(
+                    "the topics of a namespace say more of themselves than is kept",
+                    namespace=namespace.name,
+                    topic=key[0],
+                    records=len(namespace.said),
+                    bytes=namespace.said_bytes,
+                )
+            return
+        _, before = namespace.said.pop(key, (events, 0))
+        namespace.said_bytes -= before
+        if fields:
+            namespace.said[key] = events, size
+            namespace.said_bytes += size
+        self._policies.set_record(*key, fields)
+
+    @staticmethod
+    def _has_room(namespace: _Namespace, key: tuple[TopicName, bool], size: int) -> bool:
+        """Whether a record of such a size may be kept in place of what its key stood for."""
+        said = namespace.said
+        _, before = said.get(key, (None, 0))
+        return (
+            len(said) + (key not in said) <= RECORDS_MAX
+            and namespace.said_bytes - before + size <= RECORDS_BYTES_MAX
+        )
 
 
 class _Listener:

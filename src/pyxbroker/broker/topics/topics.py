@@ -181,6 +181,11 @@ class Topics:
     async def _load(
         self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
     ) -> Topic:
+        # First, since it opens topics itself: those who wait for it must not hold all that may be
+        # opened at a time.
+        await self._policies_of(name)
+        if create:
+            await self.forget_former(name)
         async with self._loading:
             former = self._topics.get(name)
             if former is not None and not former.fenced:
@@ -190,7 +195,10 @@ class Topics:
                 await former.settle()
                 self._forget(former)
             # Of one that is being deleted, too: what is in it is opened for that.
-            policies = await self._policies_of(name)
+            policies = await self._policies.get(name)
+            if await self._lacks_records(name):
+                # The namespace was being deleted a moment ago, and stays after all.
+                raise ServiceNotReady(f"The policies of topic {name} are not read yet.")
             if not name.is_persistent:
                 return self._load_non_persistent(name, create, policies)
             limits = self._ledger_limits._replace(quorums=quorums_of(policies.persistence))
@@ -349,14 +357,18 @@ class Topics:
 
     async def _policies_of(self, name: TopicName) -> Policies:
         """The same, also while the namespace is being deleted."""
+        if await self._lacks_records(name):
+            await self.namespace_policies(name.namespace_name)
+        return await self._policies.get(name)
+
+    async def _lacks_records(self, name: TopicName) -> bool:
+        """Whether it must be read first what the topics of a namespace say."""
         # What system topics say is not asked for; one of them has what the others say.
-        if (
+        return (
             self._records is not None
             and not (name.is_system or self._records.is_loaded(name.namespace))
             and not await self._policies.is_deleted(name.namespace)
-        ):
-            await self.namespace_policies(name.namespace_name)
-        return await self._policies.get(name)
+        )
 
     async def namespace_fields(self, name: str) -> Fields:
         """What a namespace's record says. Raises NamespaceNotFound, MetadataStoreError."""
@@ -445,7 +457,7 @@ class Topics:
         self._forget(topic)
         if self._records is not None:
             if topic.name.is_change_events:
-                self._records.on_deleted(topic.name)
+                await self._records.on_deleted(topic.name)
             else:
                 await self.forget_policies(topic.name)
 
@@ -456,8 +468,31 @@ class Topics:
         try:
             await self._records.forget(name)
         except (PulsarError, ManagedLedgerError, LedgerError, MetadataError) as error:
-            # The topic is gone. One that is made with its name again has them, as in Pulsar.
+            # The topic is gone. Before one is made with its name again they go.
             log.warning("the policies of a topic were not deleted", topic=name, error=error)
+
+    async def forget_former(self, name: TopicName) -> None:
+        """A topic is about to be made: what one of its name said goes, if it was deleted by
+        somebody who was interrupted then. Policies are not set before a topic is there.
+
+        Of non-persistent topics nobody knows: they are not there either after a start. Raises
+        PulsarError, MetadataError.
+        """
+        if (
+            self._records is None
+            or name.is_partitioned
+            or not (name.is_persistent and self._records.says(name))
+            or await self.exists(name)
+            or (await self.partitioned.read(name)).target
+        ):
+            return
+        log.warning("policies of a topic that was deleted are deleted, too", topic=name)
+        try:
+            await self._records.forget(name)
+        except (ManagedLedgerError, LedgerError) as error:
+            raise PersistenceError(
+                f"Topic {name} is not made: the policies of a former one cannot be deleted: {error}"
+            ) from error
 
     async def delete_subscription(self, name: TopicName, subscription: str, force: bool) -> None:
         """Deletes a subscription of a topic, or of every partition of a partitioned one.
