@@ -281,6 +281,15 @@ class PersistentTopic(Topic):
             return self.managed_ledger.last_confirmed
         return Position(following.ledger_id, following.entry_id - 1)
 
+    def mark_up_to(self, position: tuple[int, int]) -> Position | None:
+        """The last entry that is kept at or before a position; None: there is none, or the position
+        is beyond all entries.
+        """
+        kept = self.managed_ledger.ordinal(position)
+        if position > self.managed_ledger.last_confirmed or not kept:
+            return None
+        return self.managed_ledger.position_of(kept - 1)
+
     def bytes_after(self, mark: Position) -> int:
         """Bytes of the entries after a mark, about."""
         return backlog.bytes_after(self.managed_ledger, mark)
