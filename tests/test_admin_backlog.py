@@ -12,6 +12,8 @@ import pytest
 from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.ledger.handle import JournalFailed
+from pyxbroker.metadata.store import Unavailable
 from test_admin_topics import DONE, NAME, NO_NAMESPACE, P, Rest, run
 from test_expiry import NOW_S, message, subscription_of
 
@@ -224,6 +226,48 @@ def test_a_topic_is_trimmed_as_far_as_nothing_is_retained(tmp_path: Path) -> Non
             405,
             "Trim on a non-persistent topic is not allowed",
         )
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "truncate"), ("POST", "trim")])
+def test_who_wants_space_back_is_told_when_nothing_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        managed_ledger, subscription = topic.managed_ledger, topic.subscriptions["s"]
+        limits = managed_ledger.limits
+        managed_ledger.limits = limits.keeping(-1, -1)
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        managed_ledger.unreadable.add("damaged")
+        status, reason = await rest.reason(method, f"{P}/t/{path}")
+        assert status == 500
+        assert "whose state cannot be read: damaged" in reason
+        assert subscription.backlog == 1, "then nothing is acknowledged for it either"
+        managed_ledger.unreadable.clear()
+
+        subscription.cursor.acknowledge_up_to(topic.last_confirmed)
+        await subscription.persist()
+        managed_ledger.limits = limits
+        with monkeypatch.context() as patch:
+
+            async def refused(*_: Any) -> Any:
+                raise Unavailable("the disk is full")
+
+            patch.setattr(managed_ledger.store, "put", refused)
+            status, reason = await rest.reason(method, f"{P}/t/{path}")
+            assert status == 503
+            assert "reference" in reason
+        assert len(managed_ledger.ledgers) == 2
+        assert await rest(method, f"{P}/t/{path}") == DONE
+        assert len(managed_ledger.ledgers) == 1
+
+        managed_ledger.refuse_writes(JournalFailed("the journal has failed"))
+        status, reason = await rest.reason(method, f"{P}/t/{path}")
+        assert status == 500
+        assert "the journal has failed" in reason
 
     run(tmp_path, scenario)
 

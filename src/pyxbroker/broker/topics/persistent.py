@@ -439,9 +439,11 @@ class PersistentTopic(Topic):
         self.managed_ledger.check_age()
 
     async def trim(self) -> None:
-        """The same; old ledgers are gone when it returns."""
+        """The same; old ledgers are gone when it returns. Raises ManagedLedgerError,
+        MetadataError.
+        """
         self.managed_ledger.check_age()
-        await self.managed_ledger.finish_tasks()
+        await self.managed_ledger.finish_trim()
 
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""
@@ -449,10 +451,11 @@ class PersistentTopic(Topic):
 
     async def truncate(self) -> None:
         """Acknowledges everything for all subscriptions, and deletes every ledger but the one that
-        is being written. Raises CursorError, MetadataError.
+        is being written. Raises CursorError, ManagedLedgerError, MetadataError.
 
         A kill in between leaves each subscription as it was or with nothing to come.
         """
+        self.managed_ledger.check_trimmable()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:

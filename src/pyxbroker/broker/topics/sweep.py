@@ -147,9 +147,9 @@ class Sweep:
             ("messages did not expire", upkeep.expire_messages),
             ("a subscription was not deleted", expiry.expire_subscriptions),
             ("a backlog quota was not looked at", quotas.check),
+            ("old ledgers were not deleted", PersistentTopic.trim),
         ):
             await upkeep.attempt(event, topic, look)
-        await topic.trim()
         await self._topics.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
             await self._topics.unload(name)
