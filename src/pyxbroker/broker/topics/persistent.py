@@ -34,7 +34,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.values import Persistence, Policies
+from pyxbroker.policies.values import Persistence, Policies, Retention
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
+
+KEEPS_ALL = Retention(-1.0, -1)
 
 
 class _Waiting:
@@ -96,8 +98,10 @@ class PersistentTopic(Topic):
     def _apply(self, policies: Policies) -> None:
         persistence = policies.persistence
         rate = persistence.mark_delete_per_s
+        # Nobody knows how much a policy that is refused would keep, so all is.
+        retention = KEEPS_ALL if "retention" in policies.refused else policies.retention
         self.managed_ledger.set_limits(
-            self.managed_ledger.limits.keeping(*policies.retention)._replace(
+            self.managed_ledger.limits.keeping(*retention)._replace(
                 quorums=quorums_of(persistence),
                 mark_delete_per_s=rate if rate >= 0 else self._broker_mark_delete_per_s,
             )

@@ -82,7 +82,8 @@ class Upkeep:
 async def expire_messages(topic: PersistentTopic) -> None:
     """Raises LedgerError."""
     ttl_s = topic.policies.message_ttl_s
-    if ttl_s > 0 and not topic.name.is_system:
+    is_refused = "message_ttl_s" in topic.policies.refused
+    if ttl_s > 0 and not topic.name.is_system and not is_refused:
         await expiry.expire(topic, ttl_s)
 
 
