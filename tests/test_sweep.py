@@ -28,6 +28,7 @@ from pyxbroker.policies.values import (
     Policies,
     Retention,
 )
+from pyxbroker.proto import PulsarApi as pb
 
 NAME = "public/default/persistent/t"
 KEEP = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
@@ -209,6 +210,43 @@ def test_who_uses_a_topic_keeps_it_open(tmp_path: Path, monkeypatch: pytest.Monk
         [topic] = broker.topics
         assert topic.subscriptions["s"].backlog == 0
         assert len(topic.producers) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_somebody_has_just_used_is_not_inactive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He came, and left again, after the sweep had seen that the topic was not open."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await broker.publish(b"one")
+        await broker.topics.unload(TopicName.get(TOPIC))
+        policy = {
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 300,
+            "deleteWhileInactive": True,
+        }
+        retention = {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
+        await set_policies(broker, inactive_topic_policies=policy, retention_policies=retention)
+        due, came = broker.topics.sweep._due_ms, []
+
+        async def while_somebody_comes(name: TopicName) -> float:
+            due_ms = await due(name)
+            if not came:
+                came.append(name)
+                await client.produce(1)
+                await broker.publish(b"two")
+                await client.request(pb.CommandCloseProducer(producer_id=1), "success")
+            return due_ms
+
+        monkeypatch.setattr(broker.topics.sweep, "_due_ms", while_somebody_comes)
+        now = broker.topics.sweep.wall_clock()
+        broker.topics.sweep.wall_clock = lambda: now + 301
+        await broker.topics.sweep.look()
+        assert came
+        assert (await broker.topic()).entries == 2
 
     run(tmp_path, scenario)
 

@@ -136,7 +136,8 @@ class Sweep:
     async def _look_after(self, name: TopicName) -> None:
         """Opens a topic and does what is due."""
         found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
-        if found is None:
+        if found is None or self._topics.is_open(name):
+            # Who has come meanwhile uses it, and what was read says nothing of that.
             return
         topic = await self._topics.get(name, create=False)
         if not isinstance(topic, PersistentTopic):
