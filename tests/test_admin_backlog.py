@@ -12,6 +12,8 @@ import pytest
 from one_bookie import append, until
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.ledger.handle import JournalFailed
+from pyxbroker.metadata.store import Unavailable
 from test_admin_topics import DONE, NAME, NO_NAMESPACE, P, Rest, run
 from test_expiry import NOW_S, message, subscription_of
 
@@ -104,7 +106,7 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await filled(rest, "t", 500, 400, 300, 200, 100)
         await subscription_of(topic, "o")
-        for nothing in (0, -1, 2**31 - 1, "9" * 19):
+        for nothing in (0, 2**31 - 1, "9" * 19):
             assert await rest("POST", f"{P}/t/subscription/s/expireMessages/{nothing}") == DONE
         assert backlog(topic) == 5, "as in Pulsar, 0 is no age"
         assert await rest("POST", f"{P}/t/subscription/s/expireMessages/350") == DONE
@@ -128,6 +130,55 @@ def test_messages_expire_by_age_and_by_position(tmp_path: Path) -> None:
         assert (await rest("POST", f"{P}/t/subscription/s/expireMessages", '{"ledgerId": 1}'))[
             0
         ] == 400
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_before_a_position_expires_whether_there_is_an_entry_at_it_or_not(
+    tmp_path: Path,
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", *[1] * 5)
+        subscription = topic.subscriptions["s"]
+        topic.managed_ledger.limits = topic.managed_ledger.limits.keeping(-1, -1)
+        topic.managed_ledger.roll_over()
+        await topic.managed_ledger.finish_tasks()
+        await append(topic.managed_ledger, *[message(1)] * 5)
+        one, two = topic.managed_ledger.ledger_ids
+
+        async def to(ledger_id: int, entry_id: int, **more: Any) -> Any:
+            body = {"ledgerId": ledger_id, "entryId": entry_id, **more}
+            return await rest("POST", f"{P}/t/subscription/s/expireMessages", json.dumps(body))
+
+        assert await to(one, 1) == DONE
+        assert backlog(topic) == 8
+        assert await to(one, 999) == DONE
+        assert backlog(topic) == 5
+        subscription.cursor.reset(topic.first_position())
+        assert await to(two, 0, excluded=True) == DONE
+        assert backlog(topic) == 5
+        nothing_left = [(two, 0, True), (one, 4, False), (one, 999, False), (one - 1, 0, False)]
+        for ledger_id, entry_id, excluded in (*nothing_left, (two, 5, False), (two + 9, 0, False)):
+            status, _ = await to(ledger_id, entry_id, excluded=excluded)
+            assert status == 409
+        assert backlog(topic) == 5
+
+    run(tmp_path, scenario)
+
+
+def test_less_than_no_messages_and_less_than_no_age_are_refused(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 500, 400)
+        for path, parameter in (
+            ("subscription/s/skip/-5", "numMessages"),
+            ("subscription/s/expireMessages/-1", "seconds"),
+            ("all_subscription/expireMessages/-1", "seconds"),
+        ):
+            assert await rest.reason("POST", f"{P}/t/{path}") == (
+                412,
+                f"{parameter} must not be negative.",
+            )
+        assert backlog(topic) == 2
 
     run(tmp_path, scenario)
 
@@ -175,6 +226,48 @@ def test_a_topic_is_trimmed_as_far_as_nothing_is_retained(tmp_path: Path) -> Non
             405,
             "Trim on a non-persistent topic is not allowed",
         )
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "truncate"), ("POST", "trim")])
+def test_who_wants_space_back_is_told_when_nothing_can_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await filled(rest, "t", 1)
+        managed_ledger, subscription = topic.managed_ledger, topic.subscriptions["s"]
+        limits = managed_ledger.limits
+        managed_ledger.limits = limits.keeping(-1, -1)
+        managed_ledger.roll_over()
+        await managed_ledger.finish_tasks()
+        managed_ledger.unreadable.add("damaged")
+        status, reason = await rest.reason(method, f"{P}/t/{path}")
+        assert status == 500
+        assert "whose state cannot be read: damaged" in reason
+        assert subscription.backlog == 1, "then nothing is acknowledged for it either"
+        managed_ledger.unreadable.clear()
+
+        subscription.cursor.acknowledge_up_to(topic.last_confirmed)
+        await subscription.persist()
+        managed_ledger.limits = limits
+        with monkeypatch.context() as patch:
+
+            async def refused(*_: Any) -> Any:
+                raise Unavailable("the disk is full")
+
+            patch.setattr(managed_ledger.store, "put", refused)
+            status, reason = await rest.reason(method, f"{P}/t/{path}")
+            assert status == 503
+            assert "reference" in reason
+        assert len(managed_ledger.ledgers) == 2
+        assert await rest(method, f"{P}/t/{path}") == DONE
+        assert len(managed_ledger.ledgers) == 1
+
+        managed_ledger.refuse_writes(JournalFailed("the journal has failed"))
+        status, reason = await rest.reason(method, f"{P}/t/{path}")
+        assert status == 500
+        assert "the journal has failed" in reason
 
     run(tmp_path, scenario)
 

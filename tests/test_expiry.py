@@ -11,10 +11,10 @@ import pytest
 
 from bad_disk import Disk, run_on
 from one_bookie import append, until
-from one_broker import Broker, Client, data_of, run
+from one_broker import TOPIC, Broker, Client, data_of, run
 from oracles import wire
 from pyxbroker.bookie.garbage_collection import GarbageCollector
-from pyxbroker.broker.topics import expiry
+from pyxbroker.broker.topics import expiry, upkeep
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
 from pyxbroker.entry import Position
@@ -293,6 +293,47 @@ def test_compaction_and_moves_are_left_alone(tmp_path: Path) -> None:
         await broker.topics.upkeep.expire_messages()
         assert (compaction.backlog, moving.backlog, other.backlog) == (2, 2, 0)
         moving.closing = False
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_cannot_be_read_does_not_keep_others_from_expiring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(upkeep, "TOPIC_S", 0.05)
+        topics = []
+        for n in range(3):
+            topic = await broker.topic(f"{TOPIC}-{n}")
+            assert isinstance(topic, PersistentTopic)
+            topic.wall_clock = lambda: NOW_S
+            await subscription_of(topic, "s")
+            await append(topic.managed_ledger, message(500))
+            topics.append(topic)
+        stuck, *others = topics
+        answer, asked = asyncio.Event(), []
+        time_after = stuck.time_after
+
+        async def when_the_disk_answers(mark: Position) -> int | None:
+            asked.append(mark)
+            await answer.wait()
+            return await time_after(mark)
+
+        monkeypatch.setattr(stuck, "time_after", when_the_disk_answers)
+        # By the change itself, and by the looks that come now and then.
+        await set_policies(broker, message_ttl_in_seconds=100)
+        await until(lambda: all(each.subscriptions["s"].backlog == 0 for each in others))
+        for other in others:
+            await append(other.managed_ledger, message(400))
+        await asyncio.wait_for(broker.topics.upkeep.expire_messages(), 5)
+        await asyncio.wait_for(broker.topics.upkeep.check_quotas(), 5)
+        assert [each.subscriptions["s"].backlog for each in topics] == [1, 0, 0]
+        assert len(asked) == 1, "nobody begins again with what is not done"
+        answer.set()
+        await until(lambda: stuck.subscriptions["s"].backlog == 0)
+        await append(stuck.managed_ledger, message(300))
+        await broker.topics.upkeep.expire_messages()
+        assert stuck.subscriptions["s"].backlog == 0
 
     run(tmp_path, scenario)
 

@@ -42,6 +42,7 @@ from pyxbroker.policies.values import (
 )
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
+from test_expiry import NOW_S, message, subscription_of
 
 PATH = paths.namespace_policies("public/default")
 NAME = TopicName.get(TOPIC)
@@ -1013,6 +1014,82 @@ def test_what_cannot_be_read_leaves_open_topics_as_they_are(
             await broker.topic(TOPIC + "-new")
         await change(broker, {"max_producers_per_topic": 2})
         await in_force(topic, "producers_max", 2)
+
+    run(tmp_path, scenario)
+
+
+EVICTION = {"backlogQuotaDefaultRetentionPolicy": "consumer_backlog_eviction"}
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "settings"),
+    [
+        ("retention", {"retention_policies": {"retentionTimeInMinutes": "x"}}, {}),
+        (
+            "message_ttl_s",
+            {"message_ttl_in_seconds": "x"},
+            {"ttlDurationDefaultInSeconds": 1},
+        ),
+        (
+            "backlog_size",
+            {"backlog_quota_map": {"destination_storage": {"limitSize": "x"}}},
+            EVICTION | {"backlogQuotaDefaultLimitBytes": 1},
+        ),
+        (
+            "backlog_age",
+            {"backlog_quota_map": {"message_age": {"limitTime": "x"}}},
+            EVICTION
+            | {"backlogQuotaDefaultLimitSecond": 1, "preciseTimeBasedBacklogQuotaCheck": True},
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_a_record_cannot_say_deletes_nothing_after_a_restart(
+    tmp_path: Path, name: str, record: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    """The broker's default would, and nobody knows what the field was to be."""
+
+    async def scenario(broker: Broker) -> None:
+        await change(broker, record)
+        topic = await broker.topic()
+        assert isinstance(topic, PersistentTopic)
+        assert topic.policies.refused == {name}
+        topic.wall_clock = lambda: NOW_S
+        subscription = await subscription_of(topic, "s")
+        await append(topic.managed_ledger, *[message(500)] * 3)
+        topic.managed_ledger.roll_over()
+
+        async def left() -> int:
+            """Entries, after all that deletes has looked at the topic."""
+            await broker.topics.upkeep.expire_messages()
+            await broker.topics.upkeep.check_quotas()
+            if name == "retention":
+                subscription.cursor.acknowledge_up_to(topic.last_confirmed)
+                await topic.trim()
+                return topic.entries
+            return int(subscription.backlog)
+
+        assert await left() == 3
+        await change(broker, {})
+        await until(lambda: not topic.policies.refused, SECONDS_MAX)
+        assert await left() == 0
+
+    run(tmp_path, scenario, **settings)
+
+
+def test_a_topic_with_policies_of_its_own_knows_that_its_namespace_cannot_be_read(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        policies = broker.topics._policies
+        topic = await broker.topic()
+        policies.set_record(NAME, False, {"maxProducerPerTopic": 7})
+        await in_force(topic, "producers_max", 7)
+        await broker.node.store.put(PATH, b"no JSON")
+        await in_force(topic, "refused", NAMES)
+        assert topic.policies.producers_max == 7
+        await change(broker, {})
+        await in_force(topic, "refused", frozenset())
 
     run(tmp_path, scenario)
 

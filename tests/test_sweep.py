@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from one_bookie import Node, append
+from one_bookie import Node, append, until
 from one_broker import TOPIC, Broker, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import sweep
@@ -28,6 +29,7 @@ from pyxbroker.policies.values import (
     Policies,
     Retention,
 )
+from pyxbroker.proto import PulsarApi as pb
 
 NAME = "public/default/persistent/t"
 KEEP = {"retention_policies": {"retentionTimeInMinutes": -1, "retentionSizeInMB": -1}}
@@ -213,6 +215,43 @@ def test_who_uses_a_topic_keeps_it_open(tmp_path: Path, monkeypatch: pytest.Monk
     run(tmp_path, scenario)
 
 
+def test_a_topic_that_somebody_has_just_used_is_not_inactive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He came, and left again, after the sweep had seen that the topic was not open."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await broker.publish(b"one")
+        await broker.topics.unload(TopicName.get(TOPIC))
+        policy = {
+            "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
+            "maxInactiveDurationSeconds": 300,
+            "deleteWhileInactive": True,
+        }
+        retention = {"retentionTimeInMinutes": 5, "retentionSizeInMB": -1}
+        await set_policies(broker, inactive_topic_policies=policy, retention_policies=retention)
+        due, came = broker.topics.sweep._due_ms, []
+
+        async def while_somebody_comes(name: TopicName) -> float:
+            due_ms = await due(name)
+            if not came:
+                came.append(name)
+                await client.produce(1)
+                await broker.publish(b"two")
+                await client.request(pb.CommandCloseProducer(producer_id=1), "success")
+            return due_ms
+
+        monkeypatch.setattr(broker.topics.sweep, "_due_ms", while_somebody_comes)
+        now = broker.topics.sweep.wall_clock()
+        broker.topics.sweep.wall_clock = lambda: now + 301
+        await broker.topics.sweep.look()
+        assert came
+        assert (await broker.topic()).entries == 2
+
+    run(tmp_path, scenario)
+
+
 def test_nothing_is_opened_and_nothing_is_read_before_something_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,6 +298,68 @@ async def _version(broker: Broker, n: int) -> int:
     node = await broker.node.store.get(paths.managed_ledger(f"{NAME}-{n}"))
     assert node is not None
     return node.version
+
+
+def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(sweep, "TOPIC_S", 0.05)
+        names = [TopicName.get(f"{TOPIC}-{n}") for n in range(3)]
+        for name in names:
+            topic = await broker.topic(str(name))
+            assert isinstance(topic, PersistentTopic)
+            await topic.subscription_for("s", topic.first_position(), {}, True)
+            await append(topic.managed_ledger, b"x")
+            await broker.topics.unload(topic.name)
+        await set_policies(broker, message_ttl_in_seconds=60)
+        expire, answer = sweep.upkeep.expire_messages, asyncio.Event()
+        begun: list[TopicName] = []
+
+        async def while_a_disk_does_not_answer(topic: PersistentTopic) -> None:
+            begun.append(topic.name)
+            if topic.name == begun[0]:
+                await answer.wait()
+            await expire(topic)
+
+        monkeypatch.setattr(sweep.upkeep, "expire_messages", while_a_disk_does_not_answer)
+        now = broker.topics.sweep.wall_clock()
+        broker.topics.sweep.wall_clock = lambda: now + 100
+        await asyncio.wait_for(broker.topics.sweep.look(), 5)
+        assert len(begun) == 3
+        assert set(begun) == set(names)
+        assert broker.topics.open_names("public/default", "persistent") == [begun[0]]
+        # Nor is it begun twice.
+        broker.topics.sweep.wall_clock = lambda: now + 1000
+        await asyncio.wait_for(broker.topics.sweep.look(), 5)
+        assert begun.count(begun[0]) == 1
+        answer.set()
+        await until(lambda: len(broker.topics) == 0)
+        for name in names:
+            topic = await broker.topic(str(name))
+            assert topic.subscriptions["s"].backlog == 0
+
+    run(tmp_path, scenario)
+
+
+def test_the_sweep_rests_for_what_it_did_and_not_for_what_it_waited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(sweep, "REST_SHARE", 30)
+
+        async def noting(seconds: float) -> None:
+            slept.append(seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(sweep.asyncio, "sleep", noting)
+            broker.topics.sweep._work_since = time.monotonic() - 60
+            await broker.topics.sweep._rest()
+        assert slept == [sweep.REST_MAX_S]
+
+    run(tmp_path, scenario)
 
 
 def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

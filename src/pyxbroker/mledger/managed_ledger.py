@@ -72,6 +72,7 @@ class ManagedLedger:
     was_closed = False  # by who had it before; else it was killed, or could not
     write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
     _failure: ManagedLedgerError | None = None
+    _trim_failure: Exception | None = None  # why the last trim deleted nothing
 
     def __init__(
         self,
@@ -517,24 +518,51 @@ class ManagedLedger:
 
     def trim(self) -> None:
         """Deletes ledgers that every cursor has passed and retention does not keep."""
-        is_steady = self.state in (State.OPEN, State.TOO_FEW_BOOKIES) or self.is_terminated
-        can_trim = is_steady and not self.unreadable
-        if not self._trimming and can_trim and len(self._ids) > 1:
+        if not self._trimming and self._can_trim and len(self._ids) > 1:
             victims = trimming.victims(self, self._ids[:-1])
             if victims:
                 self._trimming = True
+                self._trim_failure = None
                 self.spawn(self._trim(victims))
 
-    async def truncate(self) -> None:
-        """Deletes the closed ledgers that every cursor has passed, whatever is to be retained."""
+    @property
+    def _can_trim(self) -> bool:
+        is_steady = self.state in (State.OPEN, State.TOO_FEW_BOOKIES) or self.is_terminated
+        return is_steady and not self.unreadable
+
+    async def finish_trim(self, retains: bool = True) -> None:
+        """Trims; what can go is gone when it returns. Raises ManagedLedgerError, MetadataError."""
         await self.finish_tasks()
+        self.check_trimmable()
+        self._trim_failure = None
         limits = self.limits
-        self.limits = limits.keeping(0, 0)
+        if not retains:
+            self.limits = limits.keeping(0, 0)
         try:
             self.trim()
         finally:
             self.limits = limits
         await self.finish_tasks()
+        if self._trim_failure is not None:
+            raise self._trim_failure
+
+    def check_trimmable(self) -> None:
+        """Raises ManagedLedgerError while no ledger can be deleted, whatever the cursors passed."""
+        if self.unreadable:
+            names = ", ".join(sorted(self.unreadable))
+            raise ManagedLedgerError(
+                f"nothing of {self.name} is deleted, since nobody knows what these subscriptions"
+                f" need, whose state cannot be read: {names}"
+            )
+        if not self._can_trim:
+            raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+
+    async def truncate(self) -> None:
+        """Deletes the closed ledgers that every cursor has passed, whatever is to be retained.
+
+        Raises ManagedLedgerError, MetadataError.
+        """
+        await self.finish_trim(retains=False)
 
     async def _trim(self, victims: list[int]) -> None:
         removed = {ledger_id: self.ledgers.pop(ledger_id) for ledger_id in victims}
@@ -546,6 +574,7 @@ class ManagedLedger:
             self.ledgers = {**removed, **self.ledgers}
             self.index_ledgers()
             self._trimming = False
+            self._trim_failure = error
             log.warning("old ledgers were not deleted", managed_ledger=self.name, error=error)
             return
         self._trimming = False

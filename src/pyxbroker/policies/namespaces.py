@@ -182,6 +182,9 @@ class NamespacePolicies:
                 records.append(namespace.record)
             last = says.last or of_namespace
             policies, refusals = resolve(records, self.broker, last, self._cluster)
+            if of_namespace.refused == NAMES:
+                # The record of its namespace cannot be read: the last good one is only a guess.
+                policies = policies._replace(refused=NAMES)
             says.policies = says.last = policies
             self._log_refusals(refusals, says.refusals)
             says.refusals = refusals

@@ -22,8 +22,11 @@ negative number where 0 is no limit, and a rate that limits nothing.
 
 A change, by whichever process, is in force on open topics within a second. A field with a value
 that it cannot have is refused by itself: its policy stays as it was, and the log names the
-namespace or topic and the field. While a record cannot be read at all, or is gone, open topics stay
-as they are, and no topic is deleted as inactive.
+namespace or topic and the field. Nothing is deleted by a policy that is refused, also after a
+restart: retention keeps everything, nothing expires or is evicted for it, and no topic and no
+subscription is deleted since nobody uses it. While a record cannot be read at all, that holds for
+all its policies. While it is gone, open topics stay as they are, and no topic is deleted as
+inactive.
 
 ## Policies of topics and namespaces
 

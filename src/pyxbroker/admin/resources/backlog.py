@@ -86,7 +86,7 @@ async def truncate(request: Request) -> Response:
 
 async def skip(request: Request) -> Response:
     """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
-    name, count = topic_of(request), request.parameters["numMessages"]
+    name, count = topic_of(request), _not_negative(request, "numMessages")
     check_not_system(name, "Skip messages")
     await check_namespace(request, name.namespace)
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
@@ -120,12 +120,12 @@ async def skip_all(request: Request) -> Response:
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    name = _persistent(request)
+    name, seconds = _persistent(request), _not_negative(request, "seconds")
     check_not_system(name, "Expire messages")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
-        await _expire(request, topic, [_subscription(request, topic)])
+        await _expire(seconds, topic, [_subscription(request, topic)])
 
     await _with_each(request, name, work)
     return Response.empty()
@@ -133,12 +133,12 @@ async def expire(request: Request) -> Response:
 
 async def expire_all(request: Request) -> Response:
     """The same for all subscriptions."""
-    name = _persistent(request)
+    name, seconds = _persistent(request), _not_negative(request, "seconds")
     check_not_system(name, "Expire messages")
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
-        await _expire(request, topic, list(topic.subscriptions.values()))
+        await _expire(seconds, topic, list(topic.subscriptions.values()))
 
     await _with_each(request, name, work)
     return Response.empty()
@@ -166,9 +166,8 @@ async def expire_to(request: Request) -> Response:
     return Response.empty()
 
 
-async def _expire(request: Request, topic: Topic, subscriptions: list[Subscription]) -> None:
+async def _expire(seconds: int, topic: Topic, subscriptions: list[Subscription]) -> None:
     assert isinstance(topic, PersistentTopic)
-    seconds = request.parameters["seconds"]
     if seconds > 0:
         await expiry.expire(topic, seconds, subscriptions)
     for each in subscriptions:
@@ -183,6 +182,13 @@ def _persistent(request: Request) -> TopicName:
     if not name.is_persistent:
         raise HttpError(405, "Expire messages on a non-persistent topic is not allowed")
     return name
+
+
+def _not_negative(request: Request, parameter: str) -> int:
+    number: int = request.parameters[parameter]
+    if number < 0:
+        raise HttpError(412, f"{parameter} must not be negative.")
+    return number
 
 
 def _position(body: object) -> tuple[int, int]:

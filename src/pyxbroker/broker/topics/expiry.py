@@ -60,13 +60,17 @@ async def expire(
 async def expire_to(
     topic: PersistentTopic, subscription: Subscription, position: tuple[int, int]
 ) -> bool:
-    """Acknowledges everything up to a position for one subscription; False when that is behind
-    its mark, or beyond the last entry.
+    """Acknowledges everything up to a position for one subscription, and up to the last entry
+    before it when there is none at it any more, or never was.
+
+    False when there is nothing to acknowledge up to there, when it is beyond the last entry, and
+    while the subscription is moved or deleted.
     """
-    if not subscription.acks.mark_delete < position <= topic.last_confirmed:
+    mark = topic.mark_up_to(position)
+    if mark is None or mark <= subscription.acks.mark_delete:
         return False
-    await subscription.skip_to(Position(*position))
-    return True
+    await subscription.skip_to(mark)
+    return subscription.acks.mark_delete >= mark
 
 
 async def skip_to(subscriptions: Sequence[Subscription], mark: Position) -> int:

@@ -35,7 +35,7 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.state import State
 from pyxbroker.mledger.termination import terminate
-from pyxbroker.policies.values import Persistence, Policies
+from pyxbroker.policies.values import Persistence, Policies, Retention
 from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
+
+KEEPS_ALL = Retention(-1.0, -1)
 
 
 class _Waiting:
@@ -98,8 +100,10 @@ class PersistentTopic(Topic):
     def _apply(self, policies: Policies) -> None:
         persistence = policies.persistence
         rate = persistence.mark_delete_per_s
+        # Nobody knows how much a policy that is refused would keep, so all is.
+        retention = KEEPS_ALL if "retention" in policies.refused else policies.retention
         self.managed_ledger.set_limits(
-            self.managed_ledger.limits.keeping(*policies.retention)._replace(
+            self.managed_ledger.limits.keeping(*retention)._replace(
                 quorums=quorums_of(persistence),
                 mark_delete_per_s=rate if rate >= 0 else self._broker_mark_delete_per_s,
             )
@@ -289,6 +293,15 @@ class PersistentTopic(Topic):
             return self.managed_ledger.last_confirmed
         return Position(following.ledger_id, following.entry_id - 1)
 
+    def mark_up_to(self, position: tuple[int, int]) -> Position | None:
+        """The last entry that is kept at or before a position; None: there is none, or the position
+        is beyond all entries.
+        """
+        kept = self.managed_ledger.ordinal(position)
+        if position > self.managed_ledger.last_confirmed or not kept:
+            return None
+        return self.managed_ledger.position_of(kept - 1)
+
     def bytes_after(self, mark: Position) -> int:
         """Bytes of the entries after a mark, about."""
         return backlog.bytes_after(self.managed_ledger, mark)
@@ -438,9 +451,11 @@ class PersistentTopic(Topic):
         self.managed_ledger.check_age()
 
     async def trim(self) -> None:
-        """The same; old ledgers are gone when it returns."""
+        """The same; old ledgers are gone when it returns. Raises ManagedLedgerError,
+        MetadataError.
+        """
         self.managed_ledger.check_age()
-        await self.managed_ledger.finish_tasks()
+        await self.managed_ledger.finish_trim()
 
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""
@@ -448,10 +463,11 @@ class PersistentTopic(Topic):
 
     async def truncate(self) -> None:
         """Acknowledges everything for all subscriptions, and deletes every ledger but the one that
-        is being written. Raises CursorError, MetadataError.
+        is being written. Raises CursorError, ManagedLedgerError, MetadataError.
 
         A kill in between leaves each subscription as it was or with nothing to come.
         """
+        self.managed_ledger.check_trimmable()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:

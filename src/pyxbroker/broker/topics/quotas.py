@@ -44,17 +44,23 @@ async def check_producer(topic: PersistentTopic) -> None:
 
 
 async def check(topic: PersistentTopic) -> None:
-    """Does what the policy of a quota that is exceeded says. Raises LedgerError."""
+    """Does what the policy of a quota that is exceeded says. Raises LedgerError.
+
+    Nothing is evicted for a policy that is refused: nobody knows what it would be.
+    """
+    refused = topic.policies.refused
     if is_size_exceeded(topic):
         policy = topic.policies.backlog_size.policy
         if policy == CONSUMER_BACKLOG_EVICTION:
-            await _evict_by_size(topic)
+            if "backlog_size" not in refused:
+                await _evict_by_size(topic)
         else:
             _send_producers_away(topic, policy)
     elif await is_age_exceeded(topic):
         policy = topic.policies.backlog_age.policy
         if policy == CONSUMER_BACKLOG_EVICTION:
-            await _evict_by_age(topic)
+            if "backlog_age" not in refused:
+                await _evict_by_age(topic)
         else:
             _send_producers_away(topic, policy)
 

@@ -40,7 +40,11 @@ log = get_logger("pyxbroker.topics")
 
 WORK_S = 0.01  # then it rests
 REST_SHARE = 30  # as long as this times the work before
+REST_MAX_S = 3.0  # work that takes longer than a hundredth of it mostly waits
+TOPIC_S = 5.0  # then the others are looked after meanwhile
+LEFT_MAX = 16  # topics that go on by themselves at a time
 LOOK_AGAIN_S = 300.0  # until a topic is looked into again of which nothing could be done
+NOT_LOOKED_AFTER = "a closed topic was not looked after"
 
 
 class _Namespace(NamedTuple):
@@ -57,7 +61,7 @@ class Sweep:
         self._store = store
         self._started_ms = started_ms
         self._namespaces: dict[str, _Namespace] = {}
-        self._at: TopicName | None = None  # that it has opened
+        self._at: dict[TopicName, asyncio.Task[None]] = {}  # that it looks after
         self._closed: set[str] = set()  # namespaces of topics that others have closed meanwhile
         self._work_since = 0.0
         self.wall_clock = time.time
@@ -89,13 +93,18 @@ class Sweep:
 
     def on_closed(self, name: TopicName) -> None:
         """A topic is not open any more."""
-        if name != self._at:
+        if name not in self._at:
             self._closed.add(name.namespace)
 
     def forget(self, namespace: str) -> None:
         """A namespace goes."""
         self._namespaces.pop(namespace, None)
         self._closed.discard(namespace)
+
+    def close(self) -> None:
+        """Topics that still go on by themselves are left as they are."""
+        for task in self._at.values():
+            task.cancel()
 
     async def _names(self) -> AsyncIterator[str]:
         for tenant in await self._store.children(paths.MANAGED_LEDGERS):
@@ -107,7 +116,7 @@ class Sweep:
         next_ms = inf
         for encoded in await self._store.children(paths.managed_ledgers(namespace)):
             name = topic_of_node(PERSISTENT, namespace, encoded)
-            if name is not None and not self._topics.is_open(name):
+            if name is not None and (name in self._at or not self._topics.is_open(name)):
                 next_ms = min(next_ms, await self._look_at(name))
             await self._rest()
         return next_ms
@@ -116,24 +125,47 @@ class Sweep:
         """The same of one topic."""
         now_ms = self.wall_clock() * 1000
         again_ms = now_ms + LOOK_AGAIN_S * 1000
+        if name in self._at:
+            return again_ms
         try:
             due_ms = await self._due_ms(name)
             if due_ms > now_ms:
                 return due_ms
-            self._at = name
-            await self._look_after(name)
+            await self._begin(name)
             # What cannot be done now, or takes longer than it looks, is not tried all the time.
             return max(await self._due_ms(name), again_ms)
         except MalformedRecord:
             # Who opens it is told; until it is repaired nobody knows what it needs.
             return inf
         except (PulsarError, MetadataError) as error:
-            log.warning("a closed topic was not looked after", topic=name, error=error)
+            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
         except Exception as error:
-            log.failure("a closed topic was not looked after", error, topic=name)
-        finally:
-            self._at = None
+            log.failure(NOT_LOOKED_AFTER, error, topic=name)
         return again_ms
+
+    async def _begin(self, name: TopicName) -> None:
+        """Looks after a topic. What takes too long goes on by itself: cancelled it would leave
+        things half done.
+        """
+        task = self._at[name] = asyncio.ensure_future(self._attempt(name))
+        task.add_done_callback(lambda _: self._at.pop(name, None))
+        try:
+            done, _ = await asyncio.wait(
+                [task], timeout=TOPIC_S if len(self._at) <= LEFT_MAX else None
+            )
+        except asyncio.CancelledError:
+            task.cancel()
+            raise
+        if not done:
+            log.warning("a closed topic takes long to be looked after", topic=name)
+
+    async def _attempt(self, name: TopicName) -> None:
+        try:
+            await self._look_after(name)
+        except (PulsarError, MetadataError, MalformedRecord) as error:
+            log.warning(NOT_LOOKED_AFTER, topic=name, error=error)
+        except Exception as error:
+            log.failure(NOT_LOOKED_AFTER, error, topic=name)
 
     async def _due_ms(self, name: TopicName) -> float:
         policies = await self._topics.policies(name)
@@ -145,7 +177,8 @@ class Sweep:
     async def _look_after(self, name: TopicName) -> None:
         """Opens a topic and does what is due."""
         found = await self._store.get(paths.managed_ledger(name.managed_ledger_name))
-        if found is None:
+        if found is None or self._topics.is_open(name):
+            # Who has come meanwhile uses it, and what was read says nothing of that.
             return
         topic = await self._topics.get(name, create=False)
         if not isinstance(topic, PersistentTopic):
@@ -156,9 +189,9 @@ class Sweep:
             ("messages did not expire", upkeep.expire_messages),
             ("a subscription was not deleted", expiry.expire_subscriptions),
             ("a backlog quota was not looked at", quotas.check),
+            ("old ledgers were not deleted", PersistentTopic.trim),
         ):
             await upkeep.attempt(event, topic, look)
-        await topic.trim()
         await self._topics.delete_if_inactive(topic)
         if not (topic.fenced or topic.is_in_use):
             await self._topics.unload(name)
@@ -167,7 +200,7 @@ class Sweep:
         """Yields, and long enough that the sweep is a small part of what the broker does."""
         worked_s = time.monotonic() - self._work_since
         if worked_s >= WORK_S:
-            await asyncio.sleep(worked_s * REST_SHARE)
+            await asyncio.sleep(min(worked_s * REST_SHARE, REST_MAX_S))
             self._work_since = time.monotonic()
 
 

@@ -616,6 +616,7 @@ class Topics:
         """Closes every topic; those that fail are logged, and recovered at the next start."""
         self._closing = True
         self.upkeep.close()
+        self.sweep.close()
         while self._opening:
             await asyncio.wait([opening for opening, _ in self._opening.values()])
         topics = list(self._topics.values())

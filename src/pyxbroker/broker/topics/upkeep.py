@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 TOPICS_PER_LOOK = 256  # then the look yields
+TOPIC_S = 5.0  # then the others are looked at meanwhile
+LEFT_MAX = 64  # topics that go on by themselves at a time
+
+Look = Callable[["PersistentTopic"], Awaitable[None]]
 
 
 async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
@@ -31,6 +35,17 @@ async def in_slices(topics: Iterator[Topic]) -> AsyncIterator[PersistentTopic]:
             yield topic
 
 
+class _Walk:
+    """One look at topics, one after the other."""
+
+    def __init__(self, event: str, topics: AsyncIterator[PersistentTopic], look: Look) -> None:
+        self.event = event  # what the log says of trouble
+        self.topics = topics
+        self.look = look
+        self.at: PersistentTopic | None = None
+        self.count = 0
+
+
 class Upkeep:
     """Looks after the topics that are open. `topics` gives them."""
 
@@ -38,43 +53,85 @@ class Upkeep:
         self._topics = topics
         self._due: dict[PersistentTopic, None] = {}  # whose TTL has changed
         self._task: asyncio.Task[None] | None = None
+        # Whoever is held up by a topic ends with it; cancelled it would leave things half done.
+        self._left: dict[asyncio.Task[None], PersistentTopic] = {}
 
     async def expire_messages(self) -> None:
         """Called now and then: what is older than the TTL counts as acknowledged."""
-        async for topic in in_slices(self._topics()):
-            await attempt("messages did not expire", topic, expire_messages)
+        await self._look_at_open("messages did not expire", expire_messages)
+
+    async def expire_subscriptions(self) -> None:
+        """Called now and then: subscriptions that nobody has used for long enough are deleted."""
+        await self._look_at_open("a subscription was not deleted", expiry.expire_subscriptions)
+
+    async def check_quotas(self) -> None:
+        """Called now and then: topics whose backlog exceeds a quota."""
+        await self._look_at_open("a backlog quota was not looked at", quotas.check)
 
     def expire_soon(self, topic: PersistentTopic) -> None:
         """The TTL of a topic has changed. One is looked at after the other, however many have."""
         self._due[topic] = None
         if self._task is None:
-            self._task = asyncio.ensure_future(self._expire_due())
-            self._task.add_done_callback(self._on_done)
+            self._expire_due()
 
-    async def _expire_due(self) -> None:
+    def _expire_due(self) -> None:
+        walk = _Walk("messages did not expire", self._take_due(), expire_messages)
+        self._task = asyncio.ensure_future(self._go(walk))
+        self._task.add_done_callback(self._on_done)
+
+    async def _take_due(self) -> AsyncIterator[PersistentTopic]:
         while self._due:
             topic = next(iter(self._due))
             del self._due[topic]
             if not topic.fenced:
-                await attempt("messages did not expire", topic, expire_messages)
+                yield topic
             await asyncio.sleep(0)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        if self._due:
+            # It came when the last one had been looked at.
+            self._expire_due()
 
-    async def expire_subscriptions(self) -> None:
-        """Called now and then: subscriptions that nobody has used for long enough are deleted."""
-        async for topic in in_slices(self._topics()):
-            await attempt("a subscription was not deleted", topic, expiry.expire_subscriptions)
+    async def _look_at_open(self, event: str, look: Look) -> None:
+        await self._go(_Walk(event, in_slices(self._topics()), look))
 
-    async def check_quotas(self) -> None:
-        """Called now and then: topics whose backlog exceeds a quota."""
-        async for topic in in_slices(self._topics()):
-            await attempt("a backlog quota was not looked at", topic, quotas.check)
+    async def _go(self, walk: _Walk) -> None:
+        """Looks at all topics. The trouble of one, and how long it takes, is not that of others."""
+        walker = asyncio.ensure_future(self._walk(walk))
+        try:
+            while True:
+                count = walk.count
+                done, _ = await asyncio.wait([walker], timeout=TOPIC_S)
+                if done:
+                    walker.result()
+                    return
+                if walk.at is not None and walk.count == count and len(self._left) < LEFT_MAX:
+                    log.warning("a topic holds its upkeep up", topic=walk.at.name)
+                    self._left[walker] = walk.at
+                    walker.add_done_callback(lambda task: self._left.pop(task, None))
+                    walker = asyncio.ensure_future(self._walk(walk))
+        except asyncio.CancelledError:
+            walker.cancel()
+            raise
+
+    async def _walk(self, walk: _Walk) -> None:
+        this = asyncio.current_task()
+        async for topic in walk.topics:
+            if self._left and topic in self._left.values():
+                continue
+            walk.at = topic
+            walk.count += 1
+            await attempt(walk.event, topic, walk.look)
+            if this in self._left:
+                return
+            walk.at = None
 
     def close(self) -> None:
         """Nothing more is begun."""
         self._due.clear()
+        for task in self._left:
+            task.cancel()
         if self._task is not None:
             self._task.cancel()
 
@@ -82,13 +139,12 @@ class Upkeep:
 async def expire_messages(topic: PersistentTopic) -> None:
     """Raises LedgerError."""
     ttl_s = topic.policies.message_ttl_s
-    if ttl_s > 0 and not topic.name.is_system:
+    is_refused = "message_ttl_s" in topic.policies.refused
+    if ttl_s > 0 and not topic.name.is_system and not is_refused:
         await expiry.expire(topic, ttl_s)
 
 
-async def attempt(
-    event: str, topic: PersistentTopic, look: Callable[[PersistentTopic], Awaitable[None]]
-) -> bool:
+async def attempt(event: str, topic: PersistentTopic, look: Look) -> bool:
     """Looks at one topic; whether that went well. Its trouble is not one of the others."""
     try:
         await look(topic)
