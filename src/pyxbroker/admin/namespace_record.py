@@ -10,11 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_table import check_fields
 from pyxbroker.cluster.initialize import bundles_data, namespace_policies
 from pyxbroker.policies.records import Fields
-from pyxbroker.policies.resolver import Record, resolve
 from pyxbroker.policies.shapes import Level
-from pyxbroker.policies.values import Policies
 
 BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
 FIRST_BOUNDARY = 0
@@ -110,7 +109,7 @@ def new(body: object, cluster: str, bundles: int) -> Fields:
     given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
     _check_persistence(given.get("persistence"))
     _check_retention(given.get("retention_policies"))
-    _check_values(given, cluster)
+    check_fields(given, Level.NAMESPACE, cluster)
     whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
     return {name: whole[name] for name in FIELDS if name in whole}
 
@@ -120,14 +119,6 @@ def _check_kind(name: str, value: object) -> None:
     # To Python true is a number, to JSON it is not.
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise HttpError(400, f"{name} must be {KINDS[kind]}, not {value!r:.100}.")
-
-
-def _check_values(fields: Fields, cluster: str) -> None:
-    """Raises HttpError 400 for what a policy of ours cannot be."""
-    record = Record(Level.NAMESPACE, "", fields)
-    _, refusals = resolve([record], Policies(), Policies(), cluster)
-    for each in refusals:
-        raise HttpError(400, f"{each.field}: {each.reason}")
 
 
 def _check_ttl(fields: Fields) -> None:

@@ -8,12 +8,14 @@ a record, the other table says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Path
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Level, Path
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
@@ -58,7 +60,12 @@ class Field(NamedTuple):
             or (self.kind == "integer" and not -self.maximum - 1 <= int(str(value)) <= self.maximum)
         ):
             raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        return float(str(value)) if self.kind == "number" else value
+        if self.kind != "number":
+            return value
+        number = float(str(value))
+        if math.isinf(number):
+            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
+        return number
 
     def _expected(self) -> str:
         if self.choices:
@@ -248,6 +255,16 @@ def _message_size(value: int, asked: Asked) -> None:
             "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than"
             " that in the broker-level",
         )
+
+
+def check_fields(fields: dict[str, Any], level: Level, cluster: str) -> None:
+    """Whether each policy can be what the fields of a record say. Raises HttpError 400.
+
+    It comes last: for what Pulsar refuses too, its own words are in the checks above.
+    """
+    _, refusals = resolve([Record(level, "", fields)], Policies(), Policies(), cluster)
+    for each in refusals:
+        raise HttpError(400, f"{each.field}: {each.reason}")
 
 
 # --- what holds -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pyxbroker.admin.policy_table import (
     Face,
     Row,
     applied_to_subscription,
+    check_fields,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
@@ -24,6 +25,7 @@ from pyxbroker.admin.resources.policies import (
     TOPIC,
     Fields,
     asked_for,
+    check_at,
     endpoints,
     get_at,
     quota_type_of,
@@ -34,6 +36,7 @@ from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.policies.shapes import Level
 
 
 async def _topic(request: Request) -> TopicName:
@@ -83,6 +86,7 @@ def _of_topic(row: Row, face: Face) -> list[Endpoint]:
 
         def change(fields: Fields) -> None:
             row.check(value, Asked(request.app.broker.config, fields, is_topic=True))
+            check_at(request, Level.TOPIC, face.path, value)
             set_at(fields, face.path, value or None if value == [] else value)
 
         return await _change_topic(request, change)
@@ -105,11 +109,13 @@ async def _set_topic_quota(request: Request) -> Response:
     quota_type = quota_type_of(request.argument("backlogQuotaType"))
     assert BACKLOG_QUOTA.body is not None
     value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
+    path = ("backLogQuotaMap", quota_type)
 
     def change(fields: Fields) -> None:
         config = request.app.broker.config
         BACKLOG_QUOTA.check(value, Asked(config, fields, True, quota_type))
-        set_at(fields, ("backLogQuotaMap", quota_type), value)
+        check_at(request, Level.TOPIC, path, value)
+        set_at(fields, path, value)
 
     return await _change_topic(request, change)
 
@@ -140,6 +146,7 @@ async def _set_subscription_rate(request: Request) -> Response:
     trouble = limits.too_long("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
     if trouble is not None:
         raise HttpError(412, trouble)
+    check_at(request, Level.TOPIC, path, value)
     return await _change_topic(request, lambda fields: set_at(fields, path, value))
 
 
@@ -172,9 +179,11 @@ async def _get_topic_delay(request: Request) -> Response:
 async def _set_topic_delay(request: Request) -> Response:
     assert DELAYED_DELIVERY.body is not None
     value = DELAYED_DELIVERY.body.read(await read_json(request))
+    found = {field: value[part] for part, field in DELAYED_DELIVERY_FIELDS.items()}
+    check_fields(found, Level.TOPIC, request.app.broker.config.clusterName)
 
     def change(fields: Fields) -> None:
-        fields.update({field: value[part] for part, field in DELAYED_DELIVERY_FIELDS.items()})
+        fields.update(found)
 
     return await _change_topic(request, change)
 
