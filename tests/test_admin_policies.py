@@ -444,6 +444,15 @@ def retention(minutes: int, megabytes: int) -> dict[str, int]:
         ),
         *(
             (
+                f"{base}/subscribeRate",
+                {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 86_401},
+                412,
+                "ratePeriodInSecond must be <= 86400.",
+            )
+            for base in (NS, TOPIC)
+        ),
+        *(
+            (
                 f"{base}/persistence",
                 persistence(1, 1, 1) | {"managedLedgerMaxMarkDeleteRate": 3e9},
                 400,

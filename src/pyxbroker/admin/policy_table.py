@@ -19,6 +19,7 @@ from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Level, Path
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
+    SUBSCRIBE_PERIOD_MAX_S,
     SUBSCRIPTION_TYPES,
     BacklogQuota,
     DispatchRate,
@@ -246,6 +247,11 @@ def _auto_topic_creation(value: dict[str, Any], asked: Asked) -> None:
     limit = asked.config.maxNumPartitionsPerPartitionedTopic
     if limit and count > limit:
         raise HttpError(406, f"Number of partitions should be less than or equal to {limit}")
+
+
+def _subscribe_period(value: dict[str, int], asked: Asked) -> None:
+    if value["ratePeriodInSecond"] > SUBSCRIBE_PERIOD_MAX_S:
+        raise HttpError(412, f"ratePeriodInSecond must be <= {SUBSCRIBE_PERIOD_MAX_S}.")
 
 
 def _message_size(value: int, asked: Asked) -> None:
@@ -531,6 +537,7 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("subscribeRate", ("clusterSubscribeRate", CLUSTER)),
         Face("subscribeRate", ("subscribeRate",)),
+        _subscribe_period,
         applied=_applied_subscribe_rate,
     ),
     _limit(
