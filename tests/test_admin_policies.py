@@ -555,6 +555,9 @@ async def fields_at(rest: Rest, level: str) -> dict[str, Any]:
 def test_a_record_that_is_refused_already_can_still_be_changed(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         path = paths.namespace_policies("public/default")
+        quotas = b'{"backlog_quota_map":{"message_age":{"limitTime":"x"},"destination_storage":1}}'
+        await rest.broker.node.store.put(path, quotas)
+        assert await rest("POST", f"{NS}/retention", json.dumps(retention(10, 2))) == DONE
         await rest.broker.node.store.put(path, b'{"persistence":7,"message_ttl_in_seconds":"x"}')
         assert await rest("POST", f"{NS}/messageTTL", "5") == DONE
         assert await rest("DELETE", f"{NS}/persistence") == DONE

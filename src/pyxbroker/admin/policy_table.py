@@ -167,8 +167,10 @@ def _retention(value: dict[str, int], asked: Asked) -> None:
             " has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit."
             " To disable retention both limits must be set to 0.",
         )
-    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map") or {}
-    if any(_is_over(quotas.get(each) or {}, each, value) for each in QUOTA_TYPES):
+    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map")
+    if isinstance(quotas, dict) and any(
+        _is_over(quotas.get(each), each, value) for each in QUOTA_TYPES
+    ):
         raise HttpError(
             412,
             "Retention Quota must exceed configured backlog quota for topic. Please increase"
@@ -190,16 +192,21 @@ def _quota(value: dict[str, Any], asked: Asked) -> None:
         )
 
 
-def _is_over(quota: dict[str, Any], quota_type: str, retention: dict[str, int]) -> bool:
+def _is_over(quota: object, quota_type: str, retention: object) -> bool:
     """Whether a quota lets more pile up than retention keeps, where both are limits."""
     if quota_type == "destination_storage":
-        limit = quota.get("limitSize")
-        limit = quota.get("limit", -1) if limit is None else limit
-        kept = retention.get("retentionSizeInMB", 0) << 20
+        limit = _whole(quota, "limitSize", _whole(quota, "limit", -1))
+        kept = _whole(retention, "retentionSizeInMB", 0) << 20
     else:
-        limit = quota.get("limitTime", -1)
-        kept = retention.get("retentionTimeInMinutes", 0) * 60
+        limit = _whole(quota, "limitTime", -1)
+        kept = _whole(retention, "retentionTimeInMinutes", 0) * 60
     return 0 < kept <= limit
+
+
+def _whole(fields: object, name: str, default: int) -> int:
+    """A number of an object. What a record has there that cannot be in force decides nothing."""
+    value = fields.get(name) if isinstance(fields, dict) else None
+    return value if type(value) is int else default
 
 
 def _persistence(value: dict[str, Any], asked: Asked) -> None:

@@ -368,8 +368,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "subscribe_rate",
-        "How often a consumer, by its address, name and id, may subscribe in each period, which is at"
-        " most a day.",
+        "How often a consumer, by its address, name and id, may subscribe in each period of up to"
+        " a day.",
         lambda config: SubscribeRate(
             config.subscribeThrottlingRatePerConsumer,
             config.subscribeRatePeriodPerConsumerInSecond,

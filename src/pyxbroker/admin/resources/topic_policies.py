@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
@@ -37,6 +38,7 @@ from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.values import Policies
 
 
 async def _topic(request: Request) -> TopicName:
@@ -61,6 +63,22 @@ async def _topic_fields(request: Request, name: TopicName) -> Fields:
     return topics.records.fields(name, request.argument("isGlobal"))
 
 
+async def _told(
+    request: Request,
+    applied: Callable[[Policies], Any] | None,
+    own: Callable[[Fields], Any],
+) -> Response:
+    """What holds for a topic, where that is asked for and there is an answer, or what it says of
+    itself; None: it says nothing, and is not told a default either.
+    """
+    name = await _topic(request)
+    if applied is not None and request.argument("applied"):
+        value = applied(await request.app.broker.topics.policies(name))
+    else:
+        value = own(await _topic_fields(request, name))
+    return Response.empty() if value is None else Response.json(value)
+
+
 async def _change_topic(request: Request, change: Callable[[Fields], None]) -> Response:
     name = await _topic(request)
 
@@ -74,12 +92,7 @@ async def _change_topic(request: Request, change: Callable[[Fields], None]) -> R
 
 def _of_topic(row: Row, face: Face) -> list[Endpoint]:
     async def get(request: Request) -> Response:
-        name = await _topic(request)
-        if row.applied is not None and request.argument("applied"):
-            return Response.json(row.applied(await request.app.broker.topics.policies(name)))
-        value = get_at(await _topic_fields(request, name), face.path)
-        # What a topic has not set is not told as a default either.
-        return Response.empty() if value is None else Response.json(value)
+        return await _told(request, row.applied, lambda fields: get_at(fields, face.path))
 
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
@@ -98,11 +111,9 @@ def _of_topic(row: Row, face: Face) -> list[Endpoint]:
 
 
 async def _get_topic_quotas(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        assert BACKLOG_QUOTA.applied is not None
-        return Response.json(BACKLOG_QUOTA.applied(await request.app.broker.topics.policies(name)))
-    return Response.json((await _topic_fields(request, name)).get("backLogQuotaMap", {}))
+    return await _told(
+        request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
+    )
 
 
 async def _set_topic_quota(request: Request) -> Response:
@@ -131,12 +142,12 @@ def _of_subscription(request: Request) -> tuple[str, ...]:
 
 
 async def _get_subscription_rate(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        policies = await request.app.broker.topics.policies(name)
-        return Response.json(applied_to_subscription(policies, request.parameters["subName"]))
-    value = get_at(await _topic_fields(request, name), _of_subscription(request))
-    return Response.empty() if value is None else Response.json(value)
+    path = _of_subscription(request)
+    return await _told(
+        request,
+        lambda policies: applied_to_subscription(policies, path[1]),
+        lambda fields: get_at(fields, path),
+    )
 
 
 async def _set_subscription_rate(request: Request) -> Response:
@@ -162,18 +173,15 @@ async def _remove_subscription_rate(request: Request) -> Response:
 
 
 async def _get_topic_delay(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        assert DELAYED_DELIVERY.applied is not None
-        return Response.json(
-            DELAYED_DELIVERY.applied(await request.app.broker.topics.policies(name))
-        )
-    fields = await _topic_fields(request, name)
+    return await _told(request, DELAYED_DELIVERY.applied, _own_delay)
+
+
+def _own_delay(fields: Fields) -> Fields | None:
     found = {part: fields.get(field) for part, field in DELAYED_DELIVERY_FIELDS.items()}
     if found["active"] is None or found["tickTime"] is None:
-        return Response.empty()
+        return None
     found["maxDeliveryDelayInMillis"] = found["maxDeliveryDelayInMillis"] or 0
-    return Response.json(found)
+    return found
 
 
 async def _set_topic_delay(request: Request) -> Response:
