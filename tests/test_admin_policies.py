@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyxbroker.admin.policy_table import (
     Field,
     Row,
 )
+from pyxbroker.admin.resources import namespace_policies, topic_policies
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.policies.resolver import Record, resolve
@@ -637,6 +639,17 @@ def test_each_place_of_a_policy_is_set_by_a_row() -> None:
             assert policy.name in delays or any(
                 (level, place) in faces or (level, place[:1]) in faces for place in places
             ), policy.name
+
+
+def test_each_endpoint_of_a_policy_says_what_it_does() -> None:
+    verbs = {"GET": "Tells ", "POST": "Sets ", "PUT": "Sets ", "DELETE": "Removes "}
+    endpoints = (*namespace_policies.ENDPOINTS, *topic_policies.ENDPOINTS)
+    assert {each.method for each in endpoints} == {"GET", "POST", "DELETE"}
+    for each in endpoints:
+        assert each.summary.startswith(verbs[each.method]), each.path
+        about = each.summary.removeprefix(verbs[each.method])
+        about = re.sub("^a (topic|namespace)'s policy that says ", "", about)
+        assert about.startswith(("how ", "what ", "whether ", "when ", "which ", "after ")), about
 
 
 def test_numbers_are_read_as_json_has_them() -> None:

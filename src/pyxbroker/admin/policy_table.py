@@ -447,7 +447,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "TTL",
-        "seconds after which messages count as acknowledged",
+        "after how many seconds messages count as acknowledged",
         INTEGER,
         Face("messageTTL", ("message_ttl_in_seconds",)),
         Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL"),
@@ -458,7 +458,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "SUBSCRIPTION_EXPIRATION_TIME",
-        "minutes after which subscriptions without consumers are deleted",
+        "after how many minutes subscriptions without consumers are deleted",
         INTEGER,
         Face("subscriptionExpirationTime", ("subscription_expiration_time_minutes",)),
         Face(
@@ -530,7 +530,7 @@ ROWS: tuple[Row, ...] = (
         "replicatorDispatchRate",
         "replicatorDispatchRate",
         "replicatorDispatchRate",
-        "what replicators may send in each period; it is kept for them",
+        "what replicators, which are not here yet, may send in each period",
         "",
     ),
     Row(
@@ -549,7 +549,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_PRODUCERS",
-        "producers of a topic",
+        "how many producers a topic may have",
         ("maxProducersPerTopic", "max_producers_per_topic"),
         ("maxProducers", "maxProducerPerTopic"),
         ("maxProducersPerTopic must be 0 or more", "maxProducers must be 0 or more"),
@@ -557,7 +557,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_CONSUMERS",
-        "consumers of a topic",
+        "how many consumers a topic may have",
         ("maxConsumersPerTopic", "max_consumers_per_topic"),
         ("maxConsumers", "maxConsumerPerTopic"),
         ("maxConsumersPerTopic must be 0 or more", "maxConsumers must be 0 or more"),
@@ -565,7 +565,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_CONSUMERS",
-        "consumers of a subscription",
+        "how many consumers a subscription may have",
         ("maxConsumersPerSubscription", "max_consumers_per_subscription"),
         ("maxConsumersPerSubscription", "maxConsumersPerSubscription"),
         (
@@ -575,14 +575,14 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_SUBSCRIPTIONS",
-        "subscriptions of a topic",
+        "how many subscriptions a topic may have",
         ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
         ("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic"),
         ("maxSubscriptionsPerTopic must be 0 or more", ""),
     ),
     _limit(
         "MAX_UNACKED",
-        "messages that a consumer may hold unacknowledged",
+        "how many messages a consumer may hold unacknowledged",
         ("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
         ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         ("maxUnackedMessagesPerConsumer must be 0 or more", "maxUnackedNum must be 0 or more"),
@@ -590,7 +590,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_UNACKED",
-        "messages that the consumers of a subscription may hold unacknowledged",
+        "how many messages the consumers of a subscription may hold unacknowledged",
         ("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
         ("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         ("maxUnackedMessagesPerSubscription must be 0 or more", "maxUnackedNum must be 0 or more"),
@@ -598,22 +598,24 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_TOPICS",
-        "topics of a namespace",
+        "how many topics a namespace may have",
         ("maxTopicsPerNamespace", "max_topics_per_namespace"),
         ("", ""),
         ("maxTopicsPerNamespace must be 0 or more", ""),
     ),
     Row(
+        # Pulsar has no PolicyName for it: it asks for the administrator of the tenant.
         "TENANT_ADMIN",
-        "bytes of a message",
+        "how many bytes a message may have",
         INTEGER,
         None,
         Face("maxMessageSize", ("maxMessageSize",)),
         _message_size,
     ),
     Row(
+        # Pulsar has no PolicyName of their own for types, and takes this one.
         "SUBSCRIPTION_AUTH_MODE",
-        "the types of subscriptions that consumers may ask for",
+        "which types of subscriptions consumers may ask for",
         Body(names=SUBSCRIPTION_TYPES),
         Face("subscriptionTypesEnabled", ("subscription_types_enabled",)),
         Face("subscriptionTypesEnabled", ("subscriptionTypesEnabled",)),

@@ -123,6 +123,7 @@ def endpoints(
         Right(scope, f"{verb} {row.right}", (TENANT_ADMIN,)) for verb in ("READ", "WRITE")
     )
     what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
+    whose = "a topic's" if is_topic else "a namespace's"
     schema = {"type": "boolean"} if row.body is None else row.body.schema
     of_records = (IS_GLOBAL,) if is_topic else ()
     reads = (
@@ -164,7 +165,7 @@ def endpoints(
                 prefix + face.segment,
                 remove,
                 write,
-                f"Does not say any more {what}.",
+                f"Removes {whose} policy that says {row.about}.",
                 resource=resource,
                 query=(*query, *of_records),
             )
