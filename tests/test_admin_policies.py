@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pyxbroker.admin.policy_table import (
     Field,
     Row,
 )
+from pyxbroker.admin.resources import namespace_policies, topic_policies
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.policies.resolver import Record, resolve
@@ -305,6 +307,10 @@ RETENTION_0 = (
     " limits has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit. To"
     " disable retention both limits must be set to 0."
 )
+NO_MODE = (
+    "inactiveTopicDeleteMode missing: expected one of delete_when_no_subscriptions,"
+    " delete_when_subscriptions_caught_up"
+)
 AUTO = "Invalid configuration for autoTopicCreationOverride. the detail is "
 
 
@@ -412,6 +418,51 @@ def retention(minutes: int, megabytes: int) -> dict[str, int]:
         ),
         (f"{TOPIC}/messageTTL", None, 400, "messageTTL must be a whole number, not ''."),
         (f"{TOPIC}/backlogQuota", {}, 400, "The policy of a backlog quota cannot be null."),
+        *(
+            (f"{base}/inactiveTopicPolicies", body, 400, f"{field}: {NO_MODE}")
+            for base, field in (
+                (NS, "inactive_topic_policies"),
+                (TOPIC, "inactiveTopicPolicies"),
+            )
+            for body in ({}, {"maxInactiveDurationSeconds": 5, "deleteWhileInactive": True})
+        ),
+        (
+            f"{NS}/delayedDelivery",
+            {"tickTime": -1, "active": True},
+            400,
+            "delayed_delivery_policies.tickTime: -1: expected a whole number from 0",
+        ),
+        (
+            f"{TOPIC}/delayedDelivery",
+            {"tickTime": -1, "active": True},
+            400,
+            "delayedDeliveryTickTimeMillis: -1: expected a whole number from 0",
+        ),
+        (
+            f"{NS}/autoTopicCreation",
+            {"allowAutoTopicCreation": False, "defaultNumPartitions": -3},
+            400,
+            "autoTopicCreationOverride: defaultNumPartitions -3: expected a whole number from 0",
+        ),
+        *(
+            (
+                f"{base}/subscribeRate",
+                {"subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 86_401},
+                412,
+                "ratePeriodInSecond must be <= 86400.",
+            )
+            for base in (NS, TOPIC)
+        ),
+        *(
+            (
+                f"{base}/persistence",
+                persistence(1, 1, 1) | {"managedLedgerMaxMarkDeleteRate": 3e9},
+                400,
+                "persistence: managedLedgerMaxMarkDeleteRate 3000000000.0: expected a number up to"
+                " 2147483647",
+            )
+            for base in (NS, TOPIC)
+        ),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
@@ -427,6 +478,107 @@ def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
         assert await rest("POST", target, sent) == (status, {"reason": text})
         assert await rest.broker.node.store.get(path) == before
         assert rest.broker.topics.records.fields(NAME, False) == {}
+
+    run(tmp_path, scenario)
+
+
+# As JSON has them, at the ends of what a row lets through.
+NUMBERS = ["-9223372036854775809", "-3000000000", "-2", "-1", "0", "1", "2147483647", "9" * 18]
+NUMBERS += ["1e300", "1e999", "NaN", "-Infinity", "9" * 400]
+
+
+def bodies_of(row: Row) -> list[str]:
+    """What a client might send: nothing, one field after another with each number, half of it."""
+    assert row.body is not None
+    if row.body.value is not None:
+        return [*NUMBERS, "true", '"x"']
+    if row.body.names:
+        return ['[""]', "[null]", '["Shared"]', "{}"]
+    values: dict[str, list[str]] = {
+        "boolean": ["true", "false"],
+        "integer": NUMBERS,
+        "number": NUMBERS,
+    }
+    bodies = ["{}"]
+    for name, field in row.body.fields.items():
+        texts = [f'"{each}"' for each in field.choices] or values.get(field.kind, ['"partitioned"'])
+        bodies += [f'{{"{name}":{text}}}' for text in texts]
+        whole = {other: json.dumps(7) for other in row.body.fields}
+        for other, each in row.body.fields.items():
+            if each.kind == "boolean":
+                whole[other] = "false"
+            elif each.kind == "string":
+                whole[other] = f'"{each.choices[0]}"' if each.choices else '"partitioned"'
+            elif other.startswith("bookkeeper"):
+                whole[other] = "1"
+        for text in texts:
+            fields = ",".join(f'"{k}":{v}' for k, v in (whole | {name: text}).items())
+            bodies.append(f"{{{fields}}}")
+    return bodies
+
+
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+def test_what_is_taken_is_no_value_that_its_policy_refuses(level: str, tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        taken = refused = 0
+        for row in (*ROWS, DELAYED_DELIVERY, BACKLOG_QUOTA, OF_SUBSCRIPTION):
+            face = row.namespace if level == "namespace" else row.topic
+            if face is None or row.body is None or face.query:
+                continue
+            path = f"{NS if level == 'namespace' else TOPIC}/{face.segment}"
+            path = path.replace("{subName}", "s")
+            for body in bodies_of(row):
+                before = await fields_at(rest, level)
+                status, answer = await rest(face.method, path, body)
+                after = await fields_at(rest, level)
+                if status == 204:
+                    taken += 1
+                    record = Record(Level(level), "it", after)
+                    found = resolve([record], of_broker(Config()), Policies(), "standalone")
+                    assert found[1] == [], (path, body)
+                    json.dumps(after, allow_nan=False)
+                else:
+                    refused += 1
+                    assert status in (400, 412) and answer["reason"], (path, body, answer)
+                    assert after == before
+                await rest("DELETE", path)
+        assert taken > 100 and refused > 100
+
+    run(tmp_path, scenario)
+
+
+async def fields_at(rest: Rest, level: str) -> dict[str, Any]:
+    if level == "namespace":
+        return await rest.broker.topics.namespace_fields("public/default")
+    return rest.broker.topics.records.fields(NAME, False)
+
+
+def test_a_record_that_is_refused_already_can_still_be_changed(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        path = paths.namespace_policies("public/default")
+        quotas = b'{"backlog_quota_map":{"message_age":{"limitTime":"x"},"destination_storage":1}}'
+        await rest.broker.node.store.put(path, quotas)
+        assert await rest("POST", f"{NS}/retention", json.dumps(retention(10, 2))) == DONE
+        await rest.broker.node.store.put(path, b'{"persistence":7,"message_ttl_in_seconds":"x"}')
+        assert await rest("POST", f"{NS}/messageTTL", "5") == DONE
+        assert await rest("DELETE", f"{NS}/persistence") == DONE
+        assert await rest.broker.topics.namespace_fields("public/default") == {
+            "message_ttl_in_seconds": 5
+        }
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_is_refused(number: str, tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        body = json.dumps(persistence(1, 1, 1)).replace("1.0", number)
+        assert (await rest("POST", f"{NS}/persistence", body))[0] == 400
+        known = f'{{"offload_policies":{{"x":{number}}}}}'
+        status, answer = await rest("PUT", "/admin/v2/namespaces/public/new", known)
+        assert status == 400 and answer["reason"]
+        assert (await rest("GET", "/admin/v2/namespaces/public/new"))[0] == 404
 
     run(tmp_path, scenario)
 
@@ -487,6 +639,17 @@ def test_each_place_of_a_policy_is_set_by_a_row() -> None:
             assert policy.name in delays or any(
                 (level, place) in faces or (level, place[:1]) in faces for place in places
             ), policy.name
+
+
+def test_each_endpoint_of_a_policy_says_what_it_does() -> None:
+    verbs = {"GET": "Tells ", "POST": "Sets ", "PUT": "Sets ", "DELETE": "Removes "}
+    endpoints = (*namespace_policies.ENDPOINTS, *topic_policies.ENDPOINTS)
+    assert {each.method for each in endpoints} == {"GET", "POST", "DELETE"}
+    for each in endpoints:
+        assert each.summary.startswith(verbs[each.method]), each.path
+        about = each.summary.removeprefix(verbs[each.method])
+        about = re.sub("^a (topic|namespace)'s policy that says ", "", about)
+        assert about.startswith(("how ", "what ", "whether ", "when ", "which ", "after ")), about
 
 
 def test_numbers_are_read_as_json_has_them() -> None:

@@ -155,10 +155,27 @@ def test_bundles_of_a_new_namespace(tmp_path: Path, body: str, boundaries: list[
          "Setting a single time or size limit to 0 is invalid"),
         ({"persistence": {"bookkeeperEnsemble": 0, "bookkeeperWriteQuorum": 1,
                           "bookkeeperAckQuorum": 1, "managedLedgerMaxMarkDeleteRate": 0}}, 400,
-         "Bookkeeper-Ensemble must be <= 5 and > 0."),
+         "Bookkeeper-Ensemble must be <= 2 and > 0."),
         ({"persistence": {"bookkeeperEnsemble": 1, "bookkeeperWriteQuorum": 2,
                           "bookkeeperAckQuorum": 1, "managedLedgerMaxMarkDeleteRate": 0}}, 400,
          "Bookkeeper Ensemble (1) >= WriteQuorum (2) >= AckQuorum (1)"),
+        ({"persistence": {"bookkeeperEnsemble": 3, "bookkeeperWriteQuorum": 1,
+                          "bookkeeperAckQuorum": 1, "managedLedgerMaxMarkDeleteRate": 0}}, 400,
+         "Bookkeeper-Ensemble must be <= 2 and > 0."),
+        ({"retention_policies": {"retentionTimeInMinutes": 10, "retentionSizeInMB": 1},
+          "backlog_quota_map": {"destination_storage": {
+              "limitSize": 2 << 20, "policy": "producer_exception"}}}, 412,
+         "Retention Quota must exceed configured backlog quota for namespace."),
+        ({"retention_policies": {"retentionTimeInMinutes": 10, "retentionSizeInMB": -1},
+          "backlog_quota_map": {"message_age": {
+              "limitTime": 600, "policy": "producer_exception"}}}, 412,
+         "Retention Quota must exceed configured backlog quota for namespace."),
+        ({"autoTopicCreationOverride": {"allowAutoTopicCreation": True,
+                                        "topicType": "partitioned"}}, 412,
+         "[defaultNumPartitions] cannot be null when the type is partitioned."),
+        ({"clusterSubscribeRate": {"standalone": {
+            "subscribeThrottlingRatePerConsumer": 1, "ratePeriodInSecond": 90_000}}}, 412,
+         "ratePeriodInSecond must be <= 86400."),
         ({"replication_clusters": ["other"]}, 403,
          "Cluster [other] is not in the list of allowed clusters list for tenant [a]"),
         ({"replication_clusters": ["standalone"], "allowed_clusters": ["other"]}, 400,
@@ -178,7 +195,7 @@ def test_no_namespace(tmp_path: Path, body: Any, status: int, reason: str) -> No
         assert found[0] == status and reason in found[1]
         assert await rest("GET", f"{N}/a") == (200, ["a/x"])
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, managedLedgerMaxEnsembleSize=2)
 
 
 def test_a_new_namespace_has_the_policies_that_its_body_says(tmp_path: Path) -> None:

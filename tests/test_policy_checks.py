@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from one_broker import TOPIC, Broker, Client, run, section
-from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter
+from pyxbroker.base.errors import NotAllowed
+from pyxbroker.broker.topics.subscribe_rate import (
+    FORGOTTEN_AT_ONCE,
+    KNOWN_MAX,
+    SubscribeLimiter,
+)
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import EntryRun
 from pyxbroker.metadata import paths
@@ -176,7 +181,7 @@ def test_types_and_rates_of_subscribing_hold_for_every_topic(tmp_path: Path, nam
 
 
 def test_a_consumer_may_subscribe_so_often_in_each_period() -> None:
-    limiter = SubscribeLimiter(SubscribeRate(2, 10), 0.0)
+    limiter = SubscribeLimiter(SubscribeRate(2, 10))
 
     def comes(now: float, name: str = "a") -> bool:
         try:
@@ -192,9 +197,27 @@ def test_a_consumer_may_subscribe_so_often_in_each_period() -> None:
 
 
 def test_who_has_not_come_for_a_period_is_forgotten() -> None:
-    limiter = SubscribeLimiter(SubscribeRate(1, 10), 0.0)
+    limiter = SubscribeLimiter(SubscribeRate(1, 10))
     for number in range(1000):
         limiter.check(("here", "c", number), number / 100)
     assert len(limiter._left) == 1000
-    limiter.check(("here", "c", 1000), 15.0)
-    assert len(limiter._left) == 500
+    for number in range(1000, 1500):
+        before = len(limiter._left)
+        limiter.check(("here", "c", number), 15.0)
+        assert before - len(limiter._left) <= FORGOTTEN_AT_ONCE, "a bit of the work each time"
+    assert len(limiter._left) == 999
+    assert ("here", "c", 500) not in limiter._left and ("here", "c", 501) in limiter._left
+    for number in range(1500, 3000):
+        limiter.check(("here", "c", number), 100.0)
+    assert len(limiter._left) == 1500, "only those of this period"
+
+
+def test_of_who_subscribes_so_many_are_known_and_no_more() -> None:
+    limiter = SubscribeLimiter(SubscribeRate(1, 60))
+    for number in range(3 * KNOWN_MAX):
+        limiter.check(("here", f"c{number}", 1), number / 1000)
+        assert len(limiter._left) <= KNOWN_MAX
+    last = 3 * KNOWN_MAX - 1
+    with pytest.raises(NotAllowed):
+        limiter.check(("here", f"c{last}", 1), last / 1000)
+    limiter.check(("here", "c0", 1), last / 1000)

@@ -395,6 +395,7 @@ TYPES = {
     "failover": pb.CommandSubscribe.Failover,
     "key_shared": pb.CommandSubscribe.Key_Shared,
 }
+CLOSE = pb.CommandCloseConsumer(consumer_id=1, request_id=0)
 every_type = pytest.mark.parametrize("kind", TYPES.values(), ids=TYPES)
 
 
@@ -458,6 +459,46 @@ def test_a_rate_of_a_subscription_is_no_other_ones(tmp_path: Path, kind: int) ->
             assert 1_000 <= count * size <= 20_000 * (seconds + 0.05) + 1_000
 
     run(tmp_path, scenario, activeConsumerFailoverDelayTimeMillis=0)
+
+
+@every_type
+def test_who_reconnects_gets_no_more_than_the_rate_of_its_subscription(
+    tmp_path: Path, kind: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.publish(*data_of(300))
+        topic = await broker.topic()
+        limited(topic, subscription_dispatch_rate=DispatchRate(20, 0))
+        begun = asyncio.get_running_loop().time()
+        count = 0
+        client = await broker.client()
+        for _ in range(20):
+            await client.subscribe(subType=kind, permits=1000)
+            count += len(await received(client, 0.02))
+            await client.request(CLOSE, "success")
+        seconds = asyncio.get_running_loop().time() - begun
+        # A slow rate has a message at once, and the last one may be more than is left.
+        assert 1 <= count <= 20 * seconds + 3
+
+    run(tmp_path, scenario, activeConsumerFailoverDelayTimeMillis=0)
+
+
+def test_a_subscription_has_one_rate_whatever_its_consumers_are(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        limited(topic, subscription_dispatch_rate=DispatchRate(20, 0))
+        limiters = []
+        client = await broker.client()
+        for kind in (*TYPES.values(), TYPES["shared"]):
+            await client.subscribe(subType=kind)
+            [subscription] = topic.subscriptions.values()
+            limiters.append(subscription.dispatch_limiter)
+            await client.request(CLOSE, "success")
+        assert limiters[0] is not None and all(each is limiters[0] for each in limiters)
+        limited(topic, subscription_dispatch_rate=DispatchRate())
+        assert subscription.dispatch_limiter is None
+
+    run(tmp_path, scenario)
 
 
 def test_subscriptions_share_the_rate_of_their_topic_and_topics_that_of_the_broker(

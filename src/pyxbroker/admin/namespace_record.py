@@ -7,19 +7,17 @@ begins with what the broker would not do. What is shown has every field that Pul
 
 from __future__ import annotations
 
-from typing import Any
-
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_table import ROWS, Asked, check_fields
 from pyxbroker.cluster.initialize import bundles_data, namespace_policies
-from pyxbroker.policies.records import Fields
-from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.records import DELETED, Fields
+from pyxbroker.policies.resolver import Record
 from pyxbroker.policies.shapes import Level
-from pyxbroker.policies.values import Policies
+from pyxbroker.settings.config import Config
 
 BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
 FIRST_BOUNDARY = 0
 LAST_BOUNDARY = 0xFFFFFFFF
-BOOKIES_MAX = 5  # of a ledger, as Pulsar's REST takes it
 
 # Pulsar's fields, in the order in which it writes them, and what JSON each is.
 FIELDS: dict[str, type] = {
@@ -42,7 +40,7 @@ FIELDS: dict[str, type] = {
     "message_ttl_in_seconds": int,
     "subscription_expiration_time_minutes": int,
     "retention_policies": dict,
-    "deleted": bool,
+    DELETED: bool,
     "encryption_required": bool,
     "delayed_delivery_policies": dict,
     "inactive_topic_policies": dict,
@@ -93,8 +91,9 @@ def bundles_of(fields: Fields, local: Fields, count: int) -> Fields:
     return local.get("bundles") or fields.get("bundles") or bundles_data(count)
 
 
-def new(body: object, cluster: str, bundles: int) -> Fields:
+def new(body: object, config: Config) -> Fields:
     """The record of a new namespace. Raises HttpError; clusters are not looked at."""
+    cluster, bundles = config.clusterName, config.defaultNumberOfNamespaceBundles
     if body is None:
         body = {}
     if not isinstance(body, dict):
@@ -103,14 +102,12 @@ def new(body: object, cluster: str, bundles: int) -> Fields:
     for name, value in given.items():
         _check_kind(name, value)
     # A namespace does not begin with its end.
-    given.pop("deleted", None)
+    given.pop(DELETED, None)
     if not given.get("replication_clusters"):
         given["replication_clusters"] = [cluster]
     _check_ttl(given)
     given["bundles"] = _bundles(given.get("bundles") or {}, bundles)
-    _check_persistence(given.get("persistence"))
-    _check_retention(given.get("retention_policies"))
-    _check_values(given, cluster)
+    _check_policies(given, config)
     whole = namespace_policies(cluster, bundles) | {"is_allow_auto_update_schema": True} | given
     return {name: whole[name] for name in FIELDS if name in whole}
 
@@ -122,12 +119,19 @@ def _check_kind(name: str, value: object) -> None:
         raise HttpError(400, f"{name} must be {KINDS[kind]}, not {value!r:.100}.")
 
 
-def _check_values(fields: Fields, cluster: str) -> None:
-    """Raises HttpError 400 for what a policy of ours cannot be."""
+def _check_policies(fields: Fields, config: Config) -> None:
+    """As when each of them is set by itself; but a number below 0 may say nothing here."""
     record = Record(Level.NAMESPACE, "", fields)
-    _, refusals = resolve([record], Policies(), Policies(), cluster)
-    for each in refusals:
-        raise HttpError(400, f"{each.field}: {each.reason}")
+    for row in ROWS:
+        if row.namespace is None or row.body is None or not row.body.fields:
+            continue
+        try:
+            value = record.at(row.namespace.path, config.clusterName)
+        except ValueError as error:
+            raise HttpError(400, f"{row.namespace.path[0]}: {error}") from None
+        if value is not None:
+            row.check(row.body.read(value), Asked(config, fields, is_topic=False))
+    check_fields(fields, Level.NAMESPACE, config.clusterName)
 
 
 def _check_ttl(fields: Fields) -> None:
@@ -160,37 +164,3 @@ def _bundles(body: Fields, default: int) -> Fields:
             f"Input bundles do not cover the whole hash range. first:{texts[0]}, last:{texts[-1]}",
         )
     return {"boundaries": texts, "numBundles": len(texts) - 1}
-
-
-def _check_persistence(persistence: Any) -> None:
-    if persistence is None:
-        return
-    numbers = []
-    for part in ("Ensemble", "WriteQuorum", "AckQuorum"):
-        number = persistence.get(f"bookkeeper{part}", 0)
-        if not isinstance(number, int) or not 0 < number <= BOOKIES_MAX:
-            raise HttpError(400, f"Bookkeeper-{part} must be <= {BOOKIES_MAX} and > 0.")
-        numbers.append(number)
-    ensemble, write, ack = numbers
-    if not ensemble >= write >= ack:
-        raise HttpError(
-            400,
-            f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})",
-        )
-
-
-def _check_retention(retention: Any) -> None:
-    if retention is None:
-        return
-    time = retention.get("retentionTimeInMinutes", 0)
-    size = retention.get("retentionSizeInMB", 0)
-    for what, number in (("size", size), ("time", time)):
-        if not isinstance(number, int) or number < -1:
-            raise HttpError(400, f"Invalid retention policy: {what} limit must be >= -1")
-    if (time == 0) != (size == 0):
-        raise HttpError(
-            400,
-            "Invalid retention policy: Setting a single time or size limit to 0 is invalid when one"
-            " of the limits has a non-zero value. Use the value of -1 instead of 0 to ignore a"
-            " specific limit. To disable retention both limits must be set to 0.",
-        )

@@ -8,15 +8,18 @@ a record, the other table says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Path
+from pyxbroker.policies.resolver import Record, resolve
+from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Level, Path
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
+    SUBSCRIBE_PERIOD_MAX_S,
     SUBSCRIPTION_TYPES,
     BacklogQuota,
     DispatchRate,
@@ -58,7 +61,12 @@ class Field(NamedTuple):
             or (self.kind == "integer" and not -self.maximum - 1 <= int(str(value)) <= self.maximum)
         ):
             raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        return float(str(value)) if self.kind == "number" else value
+        if self.kind != "number":
+            return value
+        number = float(str(value))
+        if math.isinf(number):
+            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
+        return number
 
     def _expected(self) -> str:
         if self.choices:
@@ -159,8 +167,10 @@ def _retention(value: dict[str, int], asked: Asked) -> None:
             " has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit."
             " To disable retention both limits must be set to 0.",
         )
-    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map") or {}
-    if any(_is_over(quotas.get(each) or {}, each, value) for each in QUOTA_TYPES):
+    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map")
+    if isinstance(quotas, dict) and any(
+        _is_over(quotas.get(each), each, value) for each in QUOTA_TYPES
+    ):
         raise HttpError(
             412,
             "Retention Quota must exceed configured backlog quota for topic. Please increase"
@@ -182,16 +192,21 @@ def _quota(value: dict[str, Any], asked: Asked) -> None:
         )
 
 
-def _is_over(quota: dict[str, Any], quota_type: str, retention: dict[str, int]) -> bool:
+def _is_over(quota: object, quota_type: str, retention: object) -> bool:
     """Whether a quota lets more pile up than retention keeps, where both are limits."""
     if quota_type == "destination_storage":
-        limit = quota.get("limitSize")
-        limit = quota.get("limit", -1) if limit is None else limit
-        kept = retention.get("retentionSizeInMB", 0) << 20
+        limit = _whole(quota, "limitSize", _whole(quota, "limit", -1))
+        kept = _whole(retention, "retentionSizeInMB", 0) << 20
     else:
-        limit = quota.get("limitTime", -1)
-        kept = retention.get("retentionTimeInMinutes", 0) * 60
+        limit = _whole(quota, "limitTime", -1)
+        kept = _whole(retention, "retentionTimeInMinutes", 0) * 60
     return 0 < kept <= limit
+
+
+def _whole(fields: object, name: str, default: int) -> int:
+    """A number of an object. What a record has there that cannot be in force decides nothing."""
+    value = fields.get(name) if isinstance(fields, dict) else None
+    return value if type(value) is int else default
 
 
 def _persistence(value: dict[str, Any], asked: Asked) -> None:
@@ -241,6 +256,11 @@ def _auto_topic_creation(value: dict[str, Any], asked: Asked) -> None:
         raise HttpError(406, f"Number of partitions should be less than or equal to {limit}")
 
 
+def _subscribe_period(value: dict[str, int], asked: Asked) -> None:
+    if value["ratePeriodInSecond"] > SUBSCRIBE_PERIOD_MAX_S:
+        raise HttpError(412, f"ratePeriodInSecond must be <= {SUBSCRIBE_PERIOD_MAX_S}.")
+
+
 def _message_size(value: int, asked: Asked) -> None:
     if not 0 <= value <= asked.config.maxMessageSize:
         raise HttpError(
@@ -248,6 +268,16 @@ def _message_size(value: int, asked: Asked) -> None:
             "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than"
             " that in the broker-level",
         )
+
+
+def check_fields(fields: dict[str, Any], level: Level, cluster: str) -> None:
+    """Whether each policy can be what the fields of a record say. Raises HttpError 400.
+
+    It comes last: for what Pulsar refuses too, its own words are in the checks above.
+    """
+    _, refusals = resolve([Record(level, "", fields)], Policies(), Policies(), cluster)
+    for each in refusals:
+        raise HttpError(400, f"{each.field}: {each.reason}")
 
 
 # --- what holds -----------------------------------------------------------------------------------
@@ -417,7 +447,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "TTL",
-        "seconds after which messages count as acknowledged",
+        "after how many seconds messages count as acknowledged",
         INTEGER,
         Face("messageTTL", ("message_ttl_in_seconds",)),
         Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL"),
@@ -428,7 +458,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "SUBSCRIPTION_EXPIRATION_TIME",
-        "minutes after which subscriptions without consumers are deleted",
+        "after how many minutes subscriptions without consumers are deleted",
         INTEGER,
         Face("subscriptionExpirationTime", ("subscription_expiration_time_minutes",)),
         Face(
@@ -500,7 +530,7 @@ ROWS: tuple[Row, ...] = (
         "replicatorDispatchRate",
         "replicatorDispatchRate",
         "replicatorDispatchRate",
-        "what replicators may send in each period; it is kept for them",
+        "what replicators, which are not here yet, may send in each period",
         "",
     ),
     Row(
@@ -514,11 +544,12 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("subscribeRate", ("clusterSubscribeRate", CLUSTER)),
         Face("subscribeRate", ("subscribeRate",)),
+        _subscribe_period,
         applied=_applied_subscribe_rate,
     ),
     _limit(
         "MAX_PRODUCERS",
-        "producers of a topic",
+        "how many producers a topic may have",
         ("maxProducersPerTopic", "max_producers_per_topic"),
         ("maxProducers", "maxProducerPerTopic"),
         ("maxProducersPerTopic must be 0 or more", "maxProducers must be 0 or more"),
@@ -526,7 +557,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_CONSUMERS",
-        "consumers of a topic",
+        "how many consumers a topic may have",
         ("maxConsumersPerTopic", "max_consumers_per_topic"),
         ("maxConsumers", "maxConsumerPerTopic"),
         ("maxConsumersPerTopic must be 0 or more", "maxConsumers must be 0 or more"),
@@ -534,7 +565,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_CONSUMERS",
-        "consumers of a subscription",
+        "how many consumers a subscription may have",
         ("maxConsumersPerSubscription", "max_consumers_per_subscription"),
         ("maxConsumersPerSubscription", "maxConsumersPerSubscription"),
         (
@@ -544,14 +575,14 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_SUBSCRIPTIONS",
-        "subscriptions of a topic",
+        "how many subscriptions a topic may have",
         ("maxSubscriptionsPerTopic", "max_subscriptions_per_topic"),
         ("maxSubscriptionsPerTopic", "maxSubscriptionsPerTopic"),
         ("maxSubscriptionsPerTopic must be 0 or more", ""),
     ),
     _limit(
         "MAX_UNACKED",
-        "messages that a consumer may hold unacknowledged",
+        "how many messages a consumer may hold unacknowledged",
         ("maxUnackedMessagesPerConsumer", "max_unacked_messages_per_consumer"),
         ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         ("maxUnackedMessagesPerConsumer must be 0 or more", "maxUnackedNum must be 0 or more"),
@@ -559,7 +590,7 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_UNACKED",
-        "messages that the consumers of a subscription may hold unacknowledged",
+        "how many messages the consumers of a subscription may hold unacknowledged",
         ("maxUnackedMessagesPerSubscription", "max_unacked_messages_per_subscription"),
         ("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         ("maxUnackedMessagesPerSubscription must be 0 or more", "maxUnackedNum must be 0 or more"),
@@ -567,22 +598,24 @@ ROWS: tuple[Row, ...] = (
     ),
     _limit(
         "MAX_TOPICS",
-        "topics of a namespace",
+        "how many topics a namespace may have",
         ("maxTopicsPerNamespace", "max_topics_per_namespace"),
         ("", ""),
         ("maxTopicsPerNamespace must be 0 or more", ""),
     ),
     Row(
+        # Pulsar has no PolicyName for it: it asks for the administrator of the tenant.
         "TENANT_ADMIN",
-        "bytes of a message",
+        "how many bytes a message may have",
         INTEGER,
         None,
         Face("maxMessageSize", ("maxMessageSize",)),
         _message_size,
     ),
     Row(
+        # Pulsar has no PolicyName of their own for types, and takes this one.
         "SUBSCRIPTION_AUTH_MODE",
-        "the types of subscriptions that consumers may ask for",
+        "which types of subscriptions consumers may ask for",
         Body(names=SUBSCRIPTION_TYPES),
         Face("subscriptionTypesEnabled", ("subscription_types_enabled",)),
         Face("subscriptionTypesEnabled", ("subscriptionTypesEnabled",)),

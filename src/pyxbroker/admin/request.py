@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -133,9 +134,23 @@ class Request:
         """The body as JSON. Raises HttpError, 400 when it is none."""
         body = await self.read(bytes_max)
         try:
-            return json.loads(body)
+            return json.loads(body, parse_constant=_no_number, parse_float=_finite)
         except (ValueError, RecursionError) as error:
             raise HttpError(400, f"The body is not JSON: {error}.") from None
+
+
+def _no_number(text: str) -> float:
+    """Python reads NaN and Infinity, which JSON does not have: nobody else could read a record
+    with them.
+    """
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text:.100} is too large a number")
+    return number
 
 
 class Body:

@@ -35,7 +35,7 @@ from pyxbroker.metadata.store import (
     NotEmpty,
     NotFound,
 )
-from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
+from pyxbroker.policies.records import DELETED, Change, Fields, change_namespace, fields_of
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
-DELETED = "deleted"  # the field of a record
 NAMES_PER_SLICE = 256
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
 

@@ -20,6 +20,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification, Unavailable
+from pyxbroker.policies.records import DELETED
 from pyxbroker.policies.resolver import Record, Refusal, decode, resolve
 from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.table import NAMES, of_system_topic
@@ -293,7 +294,7 @@ class NamespacePolicies:
             if before is not None:
                 self._set(namespace, before._replace(refused=NAMES))
             return
-        namespace.is_deleted = record.fields.get("deleted") is True
+        namespace.is_deleted = record.fields.get(DELETED) is True
         policies, refusals = resolve([record], self.broker, before or self.broker, self._cluster)
         self._log_refusals(refusals, namespace.refusals)
         namespace.refusals = refusals

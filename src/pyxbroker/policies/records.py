@@ -17,6 +17,7 @@ from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.store import BadVersion, MetadataStore
 from pyxbroker.policies.resolver import decode
 
+DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
 ROUNDS_MAX = 100  # somebody's change is written in each of them
 
 Fields = dict[str, Any]

@@ -67,7 +67,7 @@ class Part(NamedTuple):
             what = "a list of" if self.kind is list else "one of"
             return f"{what} " + ", ".join(self.choices)
         if self.kind is float:
-            return "a number"
+            return f"a number up to {self.maximum}"
         if self.kind is dict:
             return "an object"
         if self.kind is bool:

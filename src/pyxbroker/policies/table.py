@@ -14,6 +14,7 @@ from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Level, Part, Path, Poli
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
+    SUBSCRIBE_PERIOD_MAX_S,
     SUBSCRIPTION_TYPES,
     AutoTopicCreation,
     BacklogQuota,
@@ -367,7 +368,8 @@ TABLE: tuple[Policy, ...] = (
     ),
     Policy(
         "subscribe_rate",
-        "How often a consumer, by its address, name and id, may subscribe in each period.",
+        "How often a consumer, by its address, name and id, may subscribe in each period of up to"
+        " a day.",
         lambda config: SubscribeRate(
             config.subscribeThrottlingRatePerConsumer,
             config.subscribeRatePeriodPerConsumerInSecond,
@@ -375,7 +377,13 @@ TABLE: tuple[Policy, ...] = (
         _paths("clusterSubscribeRate." + CLUSTER, "subscribeRate"),
         (
             Part(int, "subscribeThrottlingRatePerConsumer", default=0, is_optional=True),
-            Part(int, "ratePeriodInSecond", default=30, is_optional=True),
+            Part(
+                int,
+                "ratePeriodInSecond",
+                maximum=SUBSCRIBE_PERIOD_MAX_S,
+                default=30,
+                is_optional=True,
+            ),
         ),
         SubscribeRate,
         _is_no_subscribe_rate,

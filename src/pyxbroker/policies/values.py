@@ -14,6 +14,9 @@ BACKLOG_QUOTA_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BA
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
+SUBSCRIBE_PERIOD_MAX_S = 86_400  # for so long who has subscribed is known
+
+
 class AutoTopicCreation(NamedTuple):
     """What happens when a client names a topic that does not exist."""
 

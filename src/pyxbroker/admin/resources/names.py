@@ -7,7 +7,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
-from pyxbroker.broker.namespaces import DELETED
+from pyxbroker.policies.records import DELETED
 
 # Schemas of JSON that several endpoints have.
 STRINGS = {"type": "array", "items": {"type": "string"}}

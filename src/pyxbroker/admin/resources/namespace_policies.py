@@ -14,6 +14,7 @@ from pyxbroker.admin.resources.policies import (
     QUOTA_TYPE,
     Fields,
     asked_for,
+    check_at,
     endpoints,
     get_at,
     quota_type_of,
@@ -22,7 +23,7 @@ from pyxbroker.admin.resources.policies import (
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.broker.topics.topics import Topics
-from pyxbroker.policies.shapes import CLUSTER, Path
+from pyxbroker.policies.shapes import CLUSTER, Level, Path
 
 NO_NAMESPACE = "Namespace does not exist"
 
@@ -56,10 +57,12 @@ def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
 
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
+        path = _path(request, face.path)
 
         def change(fields: Fields) -> None:
             row.check(value, Asked(request.app.broker.config, fields, is_topic=False))
-            set_at(fields, _path(request, face.path), value)
+            check_at(request, Level.NAMESPACE, path, value)
+            set_at(fields, path, value)
 
         return await _change_namespace(request, change)
 
@@ -81,11 +84,13 @@ async def _set_namespace_quota(request: Request) -> Response:
     quota_type = quota_type_of(request.argument("backlogQuotaType"))
     assert BACKLOG_QUOTA.body is not None
     value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
+    path = ("backlog_quota_map", quota_type)
 
     def change(fields: Fields) -> None:
         config = request.app.broker.config
         BACKLOG_QUOTA.check(value, Asked(config, fields, False, quota_type))
-        set_at(fields, ("backlog_quota_map", quota_type), value)
+        check_at(request, Level.NAMESPACE, path, value)
+        set_at(fields, path, value)
 
     return await _change_namespace(request, change)
 

@@ -22,13 +22,13 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
+from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
 
 MODES = {
     "PERSISTENT": (PERSISTENT,),
     "NON_PERSISTENT": (NON_PERSISTENT,),
     "ALL": (PERSISTENT, NON_PERSISTENT),
 }
-REPLICATOR_PREFIX = "pulsar.repl"
 
 
 async def get_topics(request: Request) -> Response:

@@ -88,7 +88,7 @@ async def create(request: Request) -> Response:
     broker = request.app.broker
     tenant = await broker.tenants.record(name.tenant)
     config = broker.config
-    fields = new(body, config.clusterName, config.defaultNumberOfNamespaceBundles)
+    fields = new(body, config)
     replication = _clusters(fields[REPLICATION])
     allowed = _clusters(fields[ALLOWED])
     if allowed and not set(replication) <= set(allowed):

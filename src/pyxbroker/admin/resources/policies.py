@@ -10,11 +10,11 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.policy_table import QUOTA_TYPES, Face, Row
+from pyxbroker.admin.policy_table import QUOTA_TYPES, Face, Row, check_fields
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
-from pyxbroker.policies.shapes import Path
+from pyxbroker.policies.shapes import Level, Path
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/"
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/"
@@ -56,6 +56,15 @@ def set_at(fields: Fields, path: Path, value: Any) -> None:
         fields.pop(last, None)
     else:
         fields[last] = value
+
+
+def check_at(request: Request, level: Level, path: Path, value: Any) -> None:
+    """Whether a policy can be what a value says at a path of a record, whatever else that says.
+    Raises HttpError 400.
+    """
+    alone: Fields = {}
+    set_at(alone, path, value)
+    check_fields(alone, level, request.app.broker.config.clusterName)
 
 
 async def asked_for(request: Request, row: Row, face: Face) -> Any:
@@ -114,6 +123,7 @@ def endpoints(
         Right(scope, f"{verb} {row.right}", (TENANT_ADMIN,)) for verb in ("READ", "WRITE")
     )
     what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
+    whose = "a topic's" if is_topic else "a namespace's"
     schema = {"type": "boolean"} if row.body is None else row.body.schema
     of_records = (IS_GLOBAL,) if is_topic else ()
     reads = (
@@ -155,7 +165,7 @@ def endpoints(
                 prefix + face.segment,
                 remove,
                 write,
-                f"Does not say any more {what}.",
+                f"Removes {whose} policy that says {row.about}.",
                 resource=resource,
                 query=(*query, *of_records),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
@@ -16,6 +17,7 @@ from pyxbroker.admin.policy_table import (
     Face,
     Row,
     applied_to_subscription,
+    check_fields,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
@@ -24,6 +26,7 @@ from pyxbroker.admin.resources.policies import (
     TOPIC,
     Fields,
     asked_for,
+    check_at,
     endpoints,
     get_at,
     quota_type_of,
@@ -34,6 +37,8 @@ from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topics import Topics
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.values import Policies
 
 
 async def _topic(request: Request) -> TopicName:
@@ -58,6 +63,22 @@ async def _topic_fields(request: Request, name: TopicName) -> Fields:
     return topics.records.fields(name, request.argument("isGlobal"))
 
 
+async def _told(
+    request: Request,
+    applied: Callable[[Policies], Any] | None,
+    own: Callable[[Fields], Any],
+) -> Response:
+    """What holds for a topic, where that is asked for and there is an answer, or what it says of
+    itself; None: it says nothing, and is not told a default either.
+    """
+    name = await _topic(request)
+    if applied is not None and request.argument("applied"):
+        value = applied(await request.app.broker.topics.policies(name))
+    else:
+        value = own(await _topic_fields(request, name))
+    return Response.empty() if value is None else Response.json(value)
+
+
 async def _change_topic(request: Request, change: Callable[[Fields], None]) -> Response:
     name = await _topic(request)
 
@@ -71,18 +92,14 @@ async def _change_topic(request: Request, change: Callable[[Fields], None]) -> R
 
 def _of_topic(row: Row, face: Face) -> list[Endpoint]:
     async def get(request: Request) -> Response:
-        name = await _topic(request)
-        if row.applied is not None and request.argument("applied"):
-            return Response.json(row.applied(await request.app.broker.topics.policies(name)))
-        value = get_at(await _topic_fields(request, name), face.path)
-        # What a topic has not set is not told as a default either.
-        return Response.empty() if value is None else Response.json(value)
+        return await _told(request, row.applied, lambda fields: get_at(fields, face.path))
 
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
 
         def change(fields: Fields) -> None:
             row.check(value, Asked(request.app.broker.config, fields, is_topic=True))
+            check_at(request, Level.TOPIC, face.path, value)
             set_at(fields, face.path, value or None if value == [] else value)
 
         return await _change_topic(request, change)
@@ -94,22 +111,22 @@ def _of_topic(row: Row, face: Face) -> list[Endpoint]:
 
 
 async def _get_topic_quotas(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        assert BACKLOG_QUOTA.applied is not None
-        return Response.json(BACKLOG_QUOTA.applied(await request.app.broker.topics.policies(name)))
-    return Response.json((await _topic_fields(request, name)).get("backLogQuotaMap", {}))
+    return await _told(
+        request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
+    )
 
 
 async def _set_topic_quota(request: Request) -> Response:
     quota_type = quota_type_of(request.argument("backlogQuotaType"))
     assert BACKLOG_QUOTA.body is not None
     value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
+    path = ("backLogQuotaMap", quota_type)
 
     def change(fields: Fields) -> None:
         config = request.app.broker.config
         BACKLOG_QUOTA.check(value, Asked(config, fields, True, quota_type))
-        set_at(fields, ("backLogQuotaMap", quota_type), value)
+        check_at(request, Level.TOPIC, path, value)
+        set_at(fields, path, value)
 
     return await _change_topic(request, change)
 
@@ -125,12 +142,12 @@ def _of_subscription(request: Request) -> tuple[str, ...]:
 
 
 async def _get_subscription_rate(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        policies = await request.app.broker.topics.policies(name)
-        return Response.json(applied_to_subscription(policies, request.parameters["subName"]))
-    value = get_at(await _topic_fields(request, name), _of_subscription(request))
-    return Response.empty() if value is None else Response.json(value)
+    path = _of_subscription(request)
+    return await _told(
+        request,
+        lambda policies: applied_to_subscription(policies, path[1]),
+        lambda fields: get_at(fields, path),
+    )
 
 
 async def _set_subscription_rate(request: Request) -> Response:
@@ -140,6 +157,7 @@ async def _set_subscription_rate(request: Request) -> Response:
     trouble = limits.too_long("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
     if trouble is not None:
         raise HttpError(412, trouble)
+    check_at(request, Level.TOPIC, path, value)
     return await _change_topic(request, lambda fields: set_at(fields, path, value))
 
 
@@ -155,26 +173,25 @@ async def _remove_subscription_rate(request: Request) -> Response:
 
 
 async def _get_topic_delay(request: Request) -> Response:
-    name = await _topic(request)
-    if request.argument("applied"):
-        assert DELAYED_DELIVERY.applied is not None
-        return Response.json(
-            DELAYED_DELIVERY.applied(await request.app.broker.topics.policies(name))
-        )
-    fields = await _topic_fields(request, name)
+    return await _told(request, DELAYED_DELIVERY.applied, _own_delay)
+
+
+def _own_delay(fields: Fields) -> Fields | None:
     found = {part: fields.get(field) for part, field in DELAYED_DELIVERY_FIELDS.items()}
     if found["active"] is None or found["tickTime"] is None:
-        return Response.empty()
+        return None
     found["maxDeliveryDelayInMillis"] = found["maxDeliveryDelayInMillis"] or 0
-    return Response.json(found)
+    return found
 
 
 async def _set_topic_delay(request: Request) -> Response:
     assert DELAYED_DELIVERY.body is not None
     value = DELAYED_DELIVERY.body.read(await read_json(request))
+    found = {field: value[part] for part, field in DELAYED_DELIVERY_FIELDS.items()}
+    check_fields(found, Level.TOPIC, request.app.broker.config.clusterName)
 
     def change(fields: Fields) -> None:
-        fields.update({field: value[part] for part, field in DELAYED_DELIVERY_FIELDS.items()})
+        fields.update(found)
 
     return await _change_topic(request, change)
 

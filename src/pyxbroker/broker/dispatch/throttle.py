@@ -94,7 +94,6 @@ class Throttle:
         "_had_turn",
         "_limiters",
         "_messages_per_entry",
-        "_of_subscription",
         "_wake",
         "sent",
     )
@@ -102,21 +101,20 @@ class Throttle:
     def __init__(self, wake: Callable[[], None]) -> None:
         self.sent = SentCount()
         self._wake = wake
-        self._of_subscription: DispatchLimiter | None = None
         self._limiters: list[DispatchLimiter] = []
         self._had_turn: set[DispatchLimiter] = set()  # since it has sent something
         self._messages_per_entry = math.inf  # until one was sent: the first one is read alone
 
     def on_policies(self, dispatcher: Dispatcher) -> bool:
         """The topic's policies have changed; whether any rate limits the dispatcher now."""
-        topic = dispatcher.topic
-        self._of_subscription = changed(
-            self._of_subscription,
-            topic.policies.dispatch_rate_of(dispatcher.subscription.name),
+        topic, subscription = dispatcher.topic, dispatcher.subscription
+        limiter = subscription.dispatch_limiter = changed(
+            subscription.dispatch_limiter,
+            topic.policies.dispatch_rate_of(subscription.name),
             topic.turn,
             topic.received,
         )
-        limiters = (topic.broker_limits.dispatch, topic.dispatch_limiter, self._of_subscription)
+        limiters = (topic.broker_limits.dispatch, topic.dispatch_limiter, limiter)
         self._limiters = [each for each in limiters if each is not None]
         return bool(self._limiters)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import NotAllowed
@@ -11,27 +12,38 @@ if TYPE_CHECKING:
 
 Who = tuple[str, str, int]  # a client's address, a consumer's name and its id
 
+KNOWN_MAX = 4_096  # of a topic: who tells new names each time takes 2 MB, usually, and no more
+FORGOTTEN_AT_ONCE = 4  # more than one, so that they become fewer when fewer come
+
 
 class SubscribeLimiter:
-    """That of one topic. Who has not subscribed for a whole period is forgotten."""
+    """That of one topic.
 
-    def __init__(self, rate: SubscribeRate, now: float) -> None:
+    Who has not subscribed for a whole period is forgotten, a few whenever somebody comes. Beyond
+    KNOWN_MAX whoever came longest ago is forgotten early, and may come once more than it should.
+    """
+
+    def __init__(self, rate: SubscribeRate) -> None:
         self.rate = rate
-        self._left: dict[Who, tuple[float, float]] = {}  # how often it may, and when that was so
-        self._forgot_at = now
+        # How often each may, and when that was so; in the order of those times.
+        self._left: OrderedDict[Who, tuple[float, float]] = OrderedDict()
 
     def check(self, who: Who, now: float) -> None:
         """Counts it. Raises NotAllowed when it has subscribed too often."""
-        if now - self._forgot_at >= self.rate.period_s:
-            self._forget(now)
+        self._forget(now)
         left, since = self._left.get(who, (float(self.rate.per_consumer), now))
         come = (now - since) * self.rate.per_consumer / self.rate.period_s
         left = min(left + come, float(self.rate.per_consumer))
         if left < 1:
             raise NotAllowed("Subscribe limited by subscribe rate limit per consumer.")
         self._left[who] = (left - 1, now)
+        self._left.move_to_end(who)
+        if len(self._left) > KNOWN_MAX:
+            self._left.popitem(last=False)
 
     def _forget(self, now: float) -> None:
-        since = now - self.rate.period_s
-        self._left = {who: it for who, it in self._left.items() if it[1] > since}
-        self._forgot_at = now
+        for _ in range(FORGOTTEN_AT_ONCE):
+            first = next(iter(self._left.values()), None)
+            if first is None or now - first[1] < self.rate.period_s:
+                return
+            self._left.popitem(last=False)

@@ -25,6 +25,7 @@ from pyxbroker.metadata.store import MetadataError
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
+    from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
@@ -112,6 +113,8 @@ class Subscription:
         self.name = name
         self.cursor = cursor
         self.kind = SubscriptionType.EXCLUSIVE
+        self.dispatch_limiter: DispatchLimiter | None = None  # where it has a rate of its own
+        """Of one dispatcher after the other: who reconnects is not sent more by that."""
         self.dispatcher = kinds.exclusive(self, KeySharedPolicy())
         self.closing = False  # it is being deleted or moved: no consumer may come
         self.move: asyncio.Future[None] | None = None  # resolves when a seek is done with it

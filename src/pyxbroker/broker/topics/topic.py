@@ -277,7 +277,7 @@ class Topic:
         elif limiter is None or limiter.rate != rate:
             from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter
 
-            self._subscribe_limiter = SubscribeLimiter(rate, self.loop.time())
+            self._subscribe_limiter = SubscribeLimiter(rate)
 
     @property
     def limits_dispatch(self) -> bool:
