@@ -220,6 +220,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         412: {
             *("InvalidTopicName", "TopicBusy", "ClusterInUse"),
             *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
+            "PoliciesTooLarge",
         },
         429: {"TooManyRequests"},
         503: {"MetadataStoreError", "ServiceNotReady"},

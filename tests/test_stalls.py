@@ -20,7 +20,7 @@ from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
 
 LIMIT_S = 0.1
-BLOCKED_S = 0.15
+BLOCKED_S = 0.5  # long enough for a thread of a busy machine to see it
 
 Scenario = Callable[[asyncio.AbstractEventLoop, TurnWatch], Awaitable[None]]
 
