@@ -69,7 +69,7 @@ def test_a_callback_that_blocks_is_one_line_that_names_it(
 ) -> None:
     async def scenario(loop: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
         loop.call_soon(block)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2 * BLOCKED_S)
         assert over(watch, LIMIT_S) == 1
 
     lines = lines_of(scenario, caplog)
@@ -81,7 +81,7 @@ def test_a_callback_that_blocks_is_one_line_that_names_it(
 def test_a_timer_that_blocks_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
         loop.call_later(0.2, block)  # the thread sleeps by then
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2 * BLOCKED_S)
 
     assert_names_block(lines_of(scenario, caplog))
 
@@ -118,7 +118,7 @@ def test_a_turn_that_a_socket_began_is_measured_from_its_mark(
         turn = Turn(loop)
         turn.watch = watch
         with serve_once(loop, lambda: turn.run(block)):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(2 * BLOCKED_S)
         assert over(watch, LIMIT_S) == 1
 
     assert_names_block(lines_of(scenario, caplog))
@@ -131,7 +131,7 @@ def test_what_a_socket_began_without_a_mark_is_measured_as_well(
 
     async def scenario(loop: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
         with serve_once(loop, block):
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(2 * BLOCKED_S)
         assert over(watch, LIMIT_S) == 1
 
     (line,) = lines_of(scenario, caplog)
@@ -141,7 +141,7 @@ def test_what_a_socket_began_without_a_mark_is_measured_as_well(
 def test_what_has_no_frames_of_its_own_is_compiled_code(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(loop: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
         loop.call_soon(time.sleep, BLOCKED_S)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(2 * BLOCKED_S)
 
     (line,) = lines_of(scenario, caplog)
     assert line.fields["ran"] == COMPILED
@@ -157,7 +157,7 @@ def test_turns_that_are_short_leave_no_line(caplog: pytest.LogCaptureFixture) ->
                 loop.call_soon(work)
 
         work()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(2 * BLOCKED_S)
 
     assert not lines_of(scenario, caplog)
 
@@ -192,7 +192,7 @@ def test_an_idle_loop_does_not_wake_the_thread(caplog: pytest.LogCaptureFixture)
         return total
 
     async def scenario(loop: asyncio.AbstractEventLoop, watch: TurnWatch) -> None:
-        await asyncio.sleep(0.3)  # until the thread sleeps
+        await asyncio.sleep(2 * BLOCKED_S)  # until the thread sleeps
         before = switches_of_threads()
         await asyncio.sleep(1)
         switches.append(switches_of_threads() - before)
