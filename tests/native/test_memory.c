@@ -88,10 +88,11 @@ static void test_trouble_ends_when_nobody_tries_again(void) {
     place_make(&p);
     storage_options options = place_options(&p, NULL);
     storage *s = must_open(&options);
-    memory_fail(0, 1);
+    /* A single failure could be that of the thread that prepares files. */
+    memory_fail(0, UINT64_MAX);
     CHECK(try_entry(s, 2, 0) == STORAGE_FULL);
-    CHECK(memory_is_back() == 1);
     CHECK(storage_trouble(s) == -ENOMEM);
+    CHECK(memory_is_back() >= 1);
     wait_trouble(s, 0);
     CHECK(storage_close(s, 0) == 0);
     place_remove(&p);
