@@ -39,7 +39,7 @@ from harness.raw import ConnectionClosed, RawConnection
 from torture.burners import burners
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
 from torture.hostile_inputs import COMMANDS, MORE_COMMANDS, Input, Scene, endpoints_of
-from torture.polite import TOPIC, Polite, PoliteLost, p99_ms
+from torture.polite import NAMESPACE, TOPIC, Polite, PoliteLost, p99_ms
 
 TURN_MS_MAX = 20
 P99_MS_MAX = 20
@@ -144,6 +144,8 @@ class Attack:
 
     def _welcome(self) -> None:
         """A polite client of a broker that was started, and what the broker does only once."""
+        # 409: the broker was started again.
+        assert self.broker.rest("PUT", f"/admin/v2/namespaces/{NAMESPACE}")[0] in (204, 409)
         with RawConnection(self.broker.port, timeout_s=SERVES_S_MAX) as raw:
             for n in range(BUNDLE_LOOKUPS):
                 raw.lookup(f"{TOPIC}-bundle-{n}")
@@ -452,9 +454,13 @@ def is_wanted(name: str, only: Sequence[str]) -> bool:
 
 
 def attack_all(
-    attack: Attack, times: int, bytes_max: int, only: Sequence[str] = ()
+    attack: Attack,
+    times: int,
+    bytes_max: int,
+    only: Sequence[str] = (),
+    is_passed_over: Callable[[str], bool] = lambda name: False,
 ) -> Iterator[Cost]:
-    """Every input, alone and many times."""
+    """Every input, alone and many times, but for those endpoints that are passed over."""
     scene = Scene(attack.broker.port, "sizes")
     with scene.raw:
         for name, each in (COMMANDS | MORE_COMMANDS).items():
@@ -462,7 +468,7 @@ def attack_all(
                 for count in dict.fromkeys((1, times_for(each, scene, times, bytes_max))):
                     yield attack.command(name, each, count)
     for name, request in endpoints_of(attack.broker.kind).items():
-        if not is_wanted(name, only):
+        if not is_wanted(name, only) or is_passed_over(name):
             continue
         if request is None:
             yield Cost(name, 1, "has none", serves="-")

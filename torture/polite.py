@@ -11,7 +11,9 @@ from harness.raw import RawConnection
 
 PAUSE_S = 0.002
 RECEIPT_S_MAX = 30
-TOPIC = "persistent://public/default/polite"
+# Of its own: what is asked of the attacker's namespace may clear all that waits there.
+NAMESPACE = "public/polite"
+TOPIC = f"persistent://{NAMESPACE}/polite"
 
 
 class PoliteLost(Exception):
