@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
-from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Asked, Face, Row
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, namespace_of, read_json
 from pyxbroker.admin.resources.policies import (
@@ -14,11 +14,11 @@ from pyxbroker.admin.resources.policies import (
     QUOTA_TYPE,
     Fields,
     asked_for,
-    check_at,
     endpoints,
     get_at,
     quota_type_of,
     set_at,
+    setting,
     whole_quota,
 )
 from pyxbroker.admin.response import Response
@@ -58,13 +58,7 @@ def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
         path = _path(request, face.path)
-
-        def change(fields: Fields) -> None:
-            row.check(value, Asked(request.app.broker.config, fields, is_topic=False))
-            check_at(request, Level.NAMESPACE, path, value)
-            set_at(fields, path, value)
-
-        return await _change_namespace(request, change)
+        return await _change_namespace(request, setting(request, row, Level.NAMESPACE, path, value))
 
     async def remove(request: Request) -> Response:
         empty: Any = [] if row.body is not None and row.body.names else None
@@ -85,13 +79,7 @@ async def _set_namespace_quota(request: Request) -> Response:
     assert BACKLOG_QUOTA.body is not None
     value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
     path = ("backlog_quota_map", quota_type)
-
-    def change(fields: Fields) -> None:
-        config = request.app.broker.config
-        BACKLOG_QUOTA.check(value, Asked(config, fields, False, quota_type))
-        check_at(request, Level.NAMESPACE, path, value)
-        set_at(fields, path, value)
-
+    change = setting(request, BACKLOG_QUOTA, Level.NAMESPACE, path, value, quota_type)
     return await _change_namespace(request, change)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.policy_table import QUOTA_TYPES, Face, Row, check_fields
+from pyxbroker.admin.policy_table import QUOTA_TYPES, Asked, Face, Row, check_fields
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
@@ -65,6 +65,26 @@ def check_at(request: Request, level: Level, path: Path, value: Any) -> None:
     alone: Fields = {}
     set_at(alone, path, value)
     check_fields(alone, level, request.app.broker.config.clusterName)
+
+
+def setting(
+    request: Request,
+    row: Row,
+    level: Level,
+    path: Path,
+    value: Any,
+    quota_type: str = QUOTA_TYPES[0],
+) -> Callable[[Fields], None]:
+    """What checks a value against a record of a level, and sets it there. It raises HttpError."""
+
+    def change(fields: Fields) -> None:
+        is_topic = level is Level.TOPIC
+        row.check(value, Asked(request.app.broker.config, fields, is_topic, quota_type))
+        check_at(request, level, path, value)
+        # A topic whose list is empty says nothing.
+        set_at(fields, path, None if is_topic and value == [] else value)
+
+    return change
 
 
 async def asked_for(request: Request, row: Row, face: Face) -> Any:

@@ -13,7 +13,6 @@ from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY_FIELDS,
     OF_SUBSCRIPTION,
     ROWS,
-    Asked,
     Face,
     Row,
     applied_to_subscription,
@@ -31,6 +30,7 @@ from pyxbroker.admin.resources.policies import (
     get_at,
     quota_type_of,
     set_at,
+    setting,
     whole_quota,
 )
 from pyxbroker.admin.response import Response
@@ -96,13 +96,7 @@ def _of_topic(row: Row, face: Face) -> list[Endpoint]:
 
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
-
-        def change(fields: Fields) -> None:
-            row.check(value, Asked(request.app.broker.config, fields, is_topic=True))
-            check_at(request, Level.TOPIC, face.path, value)
-            set_at(fields, face.path, value or None if value == [] else value)
-
-        return await _change_topic(request, change)
+        return await _change_topic(request, setting(request, row, Level.TOPIC, face.path, value))
 
     async def remove(request: Request) -> Response:
         return await _change_topic(request, lambda fields: set_at(fields, face.path, None))
@@ -121,13 +115,7 @@ async def _set_topic_quota(request: Request) -> Response:
     assert BACKLOG_QUOTA.body is not None
     value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
     path = ("backLogQuotaMap", quota_type)
-
-    def change(fields: Fields) -> None:
-        config = request.app.broker.config
-        BACKLOG_QUOTA.check(value, Asked(config, fields, True, quota_type))
-        check_at(request, Level.TOPIC, path, value)
-        set_at(fields, path, value)
-
+    change = setting(request, BACKLOG_QUOTA, Level.TOPIC, path, value, quota_type)
     return await _change_topic(request, change)
 
 
