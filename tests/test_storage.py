@@ -360,6 +360,9 @@ def test_full_disk_at_the_next_journal_file_only_delays(bookie: Bookie) -> None:
     def next_file_is_late() -> bool:
         return any("could not be prepared" in text for _, text in bookie.take_events())
 
+    def wait_durable_or_late(sequence: int) -> None:
+        bookie.wait(lambda: storage.durable_sequence >= sequence or next_file_is_late(), seconds=30)
+
     entry = 0
     is_full = False
     while not (is_full and next_file_is_late()):
@@ -371,10 +374,9 @@ def test_full_disk_at_the_next_journal_file_only_delays(bookie: Bookie) -> None:
             is_full = False
         except OSError as error:
             assert error.errno == errno.ENOBUFS
-            if next_file_is_late():
-                is_full = True
-            else:  # the disk is slower than this loop: the first file is not full yet
-                bookie.wait_durable(last)
+            is_full = next_file_is_late()
+            if not is_full:  # a slow disk: the first file has room, or the next is not tried yet
+                wait_durable_or_late(last)
     assert storage.failure == 0
     faults.clear()
     bookie.wait_durable(last)
