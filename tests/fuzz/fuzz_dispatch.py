@@ -8,8 +8,10 @@ sanitizers this watches who owns an entry's bytes, and when.
 from __future__ import annotations
 
 import atexit
+import gc
 import tempfile
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import driver
@@ -20,6 +22,7 @@ import test_dispatch_models as models
 from dispatching import open_entries
 
 STEPS = 25
+INPUTS_PER_COLLECTION = 200
 
 kept = ExitStack()
 atexit.register(kept.close)
@@ -45,9 +48,16 @@ def seeds() -> list[bytes]:
     return [bytes([which]) + each for which in (0, 1) for each in (spread, slow, bytes(1500))]
 
 
+inputs = count(1)
+
+
 def one_input(data: bytes) -> None:
     if data:
         RUNS[data[0] & 1](data[1:])
+    # What an input leaves is a few objects that know each other, and a descriptor: the collector
+    # comes by the number of objects, and descriptors are over before.
+    if next(inputs) % INPUTS_PER_COLLECTION == 0:
+        gc.collect()
 
 
 if __name__ == "__main__":
