@@ -51,7 +51,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # disks half of their time, so there is one worker more than cores; who has nothing left takes over
 # tests of others.
 .PHONY: test
-test: goclient checks asanshort fuzz torture benchshort ## all tests, less than half an hour
+test: goclient javarecords checks asanshort fuzz torture benchshort ## all tests, less than half an hour
 	$(PYTEST) -n $(WORKERS) --dist worksteal tests torture compat_tests bench/micro
 
 # What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
@@ -75,8 +75,12 @@ compat: dev goclient ## real clients against a real process (BROKER=apache or pu
 goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)
 	@$(PYTHON) -m harness.go_build
 
+.PHONY: javarecords
+javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK, Maven; 11 MB)
+	@$(PYTHON) -m harness.apache_records
+
 .PHONY: interop
-interop: dev ## what needs a real ZooKeeper or another peer
+interop: dev javarecords ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
 
 .PHONY: fuzz-build
