@@ -11,11 +11,11 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, namespace_of, read_json
 from pyxbroker.admin.resources.policies import (
     NAMESPACE,
-    QUOTA_TYPE,
     Fields,
     asked_for,
     endpoints,
     get_at,
+    quota_endpoints,
     quota_type_of,
     set_at,
     setting,
@@ -96,18 +96,10 @@ def _rows() -> list[Endpoint]:
         if row.namespace is not None
         for each in _of_namespace(row, row.namespace)
     ]
-    assert DELAYED_DELIVERY.namespace is not None and BACKLOG_QUOTA.namespace is not None
+    assert DELAYED_DELIVERY.namespace is not None
     rows += _of_namespace(DELAYED_DELIVERY, DELAYED_DELIVERY.namespace)
     quotas = (_get_namespace_quotas, _set_namespace_quota, _remove_namespace_quota)
-    rows += endpoints(
-        BACKLOG_QUOTA,
-        BACKLOG_QUOTA.namespace,
-        NAMESPACE,
-        quotas,
-        read_segment="backlogQuotaMap",
-        query=(QUOTA_TYPE,),
-    )
-    return rows
+    return rows + quota_endpoints(BACKLOG_QUOTA.namespace, NAMESPACE, quotas)
 
 
 ENDPOINTS = tuple(_rows())

@@ -10,7 +10,8 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.policy_table import QUOTA_TYPES, Asked, Face, Row, check_fields
+from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
@@ -137,24 +138,15 @@ def endpoints(
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
         handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
     is_topic = prefix == TOPIC
-    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
     resource = topic_of if is_topic else namespace_name_of
-    read, write = (
-        Right(scope, f"{verb} {row.right}", (TENANT_ADMIN,)) for verb in ("READ", "WRITE")
-    )
+    read, write = _rights(row, is_topic)
     what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
     whose = "a topic's" if is_topic else "a namespace's"
-    schema = {"type": "boolean"} if row.body is None else row.body.schema
     of_records = (IS_GLOBAL,) if is_topic else ()
     reads = (
         *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
         *of_records,
     )
-    content = None
-    if row.body is not None and not face.query:
-        content = Content(
-            "The value.", {"application/json": schema}, required=True, bytes_max=BODY_BYTES_MAX
-        )
     sets = (Query(face.query, "The value."),) if face.query else ()
     rows = [
         Endpoint(
@@ -163,7 +155,7 @@ def endpoints(
             get,
             read,
             f"Tells {what}.",
-            Answer("The value; 204 when it is not set.", schema),
+            Answer("The value; 204 when it is not set.", _schema(row)),
             resource,
             reads,
         ),
@@ -175,7 +167,7 @@ def endpoints(
             f"Sets {what}.",
             resource=resource,
             query=(*sets, *query, *of_records),
-            content=content,
+            content=_content(row, face),
         ),
     ]
     if face.removes:
@@ -191,3 +183,39 @@ def endpoints(
             )
         )
     return rows
+
+
+def quota_endpoints(
+    face: Face | None, prefix: str, handlers: tuple[Handler, Handler, Handler]
+) -> list[Endpoint]:
+    """The same for the quotas, which are read together and set one by one."""
+    assert face is not None
+    return endpoints(
+        BACKLOG_QUOTA,
+        face,
+        prefix,
+        handlers,
+        read_segment="backlogQuotaMap",
+        query=(QUOTA_TYPE,),
+    )
+
+
+def _rights(row: Row, is_topic: bool) -> tuple[Right, Right]:
+    """To read a policy, and to write it."""
+    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
+    return (
+        Right(scope, f"READ {row.right}", (TENANT_ADMIN,)),
+        Right(scope, f"WRITE {row.right}", (TENANT_ADMIN,)),
+    )
+
+
+def _schema(row: Row) -> dict[str, Any]:
+    return {"type": "boolean"} if row.body is None else row.body.schema
+
+
+def _content(row: Row, face: Face) -> Content | None:
+    """The body that brings the value, where one does."""
+    if row.body is None or face.query:
+        return None
+    types = {"application/json": _schema(row)}
+    return Content("The value.", types, required=True, bytes_max=BODY_BYTES_MAX)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_checks import check_fields
 from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
     DELAYED_DELIVERY,
@@ -16,18 +17,17 @@ from pyxbroker.admin.policy_table import (
     Face,
     Row,
     applied_to_subscription,
-    check_fields,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.policies import (
-    QUOTA_TYPE,
     TOPIC,
     Fields,
     asked_for,
     check_at,
     endpoints,
     get_at,
+    quota_endpoints,
     quota_type_of,
     set_at,
     setting,
@@ -195,22 +195,14 @@ async def _remove_topic_delay(request: Request) -> Response:
 def _rows() -> list[Endpoint]:
     """All rows of topics."""
     rows = [each for row in ROWS if row.topic is not None for each in _of_topic(row, row.topic)]
-    assert DELAYED_DELIVERY.topic is not None and BACKLOG_QUOTA.topic is not None
+    assert DELAYED_DELIVERY.topic is not None
     delays = (_get_topic_delay, _set_topic_delay, _remove_topic_delay)
     rows += endpoints(DELAYED_DELIVERY, DELAYED_DELIVERY.topic, TOPIC, delays)
     assert OF_SUBSCRIPTION.topic is not None
     rates = (_get_subscription_rate, _set_subscription_rate, _remove_subscription_rate)
     rows += endpoints(OF_SUBSCRIPTION, OF_SUBSCRIPTION.topic, TOPIC, rates, is_applied=True)
     quotas = (_get_topic_quotas, _set_topic_quota, _remove_topic_quota)
-    rows += endpoints(
-        BACKLOG_QUOTA,
-        BACKLOG_QUOTA.topic,
-        TOPIC,
-        quotas,
-        read_segment="backlogQuotaMap",
-        query=(QUOTA_TYPE,),
-    )
-    return rows
+    return rows + quota_endpoints(BACKLOG_QUOTA.topic, TOPIC, quotas)
 
 
 ENDPOINTS = tuple(_rows())
