@@ -205,7 +205,7 @@ class Standalone:
         state = self.storage_state
         state.check()
         if state.is_short:
-            await self.broker.topics.free_space()
+            await self.broker.topics.upkeep.free_space()
             if self.loop.time() >= self._next_garbage:
                 self._next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
                 await self._collect_garbage()
