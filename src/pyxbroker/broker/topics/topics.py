@@ -70,7 +70,9 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         retention_s=-1,
         retention_bytes=-1,
         cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
+        cursor_rollover_s=config.managedLedgerCursorRolloverTimeInSeconds,
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
+        position_held_s=config.managedLedgerCursorPositionFlushSeconds,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
         ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
     )
