@@ -14,6 +14,7 @@ from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
+from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
 from pyxbroker.policies.shapes import Level, Path
 
@@ -186,17 +187,34 @@ def endpoints(
 
 
 def quota_endpoints(
-    face: Face | None, prefix: str, handlers: tuple[Handler, Handler, Handler]
+    level: Level,
+    face: Face | None,
+    prefix: str,
+    get: Handler,
+    change: Callable[[Request, Callable[[Fields], None]], Awaitable[Response]],
 ) -> list[Endpoint]:
-    """The same for the quotas, which are read together and set one by one."""
-    assert face is not None
+    """The same for the quotas, which are read together and set one by one; `change` changes the
+    record of a request.
+    """
+    assert face is not None and BACKLOG_QUOTA.body is not None
+    body, (field, *_) = BACKLOG_QUOTA.body, face.path
+
+    async def put(request: Request) -> Response:
+        quota_type = quota_type_of(request.argument("backlogQuotaType"))
+        value = whole_quota(body.read(await read_json(request)))
+        path = (field, quota_type)
+        return await change(
+            request, setting(request, BACKLOG_QUOTA, level, path, value, quota_type)
+        )
+
+    async def remove(request: Request) -> Response:
+        path = (field, quota_type_of(request.argument("backlogQuotaType")))
+        return await change(request, lambda fields: set_at(fields, path, None))
+
+    handlers = (get, put, remove)
+    query = (QUOTA_TYPE,)
     return endpoints(
-        BACKLOG_QUOTA,
-        face,
-        prefix,
-        handlers,
-        read_segment="backlogQuotaMap",
-        query=(QUOTA_TYPE,),
+        BACKLOG_QUOTA, face, prefix, handlers, read_segment="backlogQuotaMap", query=query
     )
 
 

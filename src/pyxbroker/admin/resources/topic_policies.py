@@ -28,10 +28,8 @@ from pyxbroker.admin.resources.policies import (
     endpoints,
     get_at,
     quota_endpoints,
-    quota_type_of,
     set_at,
     setting,
-    whole_quota,
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
@@ -108,20 +106,6 @@ async def _get_topic_quotas(request: Request) -> Response:
     return await _told(
         request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
     )
-
-
-async def _set_topic_quota(request: Request) -> Response:
-    quota_type = quota_type_of(request.argument("backlogQuotaType"))
-    assert BACKLOG_QUOTA.body is not None
-    value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
-    path = ("backLogQuotaMap", quota_type)
-    change = setting(request, BACKLOG_QUOTA, Level.TOPIC, path, value, quota_type)
-    return await _change_topic(request, change)
-
-
-async def _remove_topic_quota(request: Request) -> Response:
-    path = ("backLogQuotaMap", quota_type_of(request.argument("backlogQuotaType")))
-    return await _change_topic(request, lambda fields: set_at(fields, path, None))
 
 
 def _of_subscription(request: Request) -> tuple[str, ...]:
@@ -201,8 +185,9 @@ def _rows() -> list[Endpoint]:
     assert OF_SUBSCRIPTION.topic is not None
     rates = (_get_subscription_rate, _set_subscription_rate, _remove_subscription_rate)
     rows += endpoints(OF_SUBSCRIPTION, OF_SUBSCRIPTION.topic, TOPIC, rates, is_applied=True)
-    quotas = (_get_topic_quotas, _set_topic_quota, _remove_topic_quota)
-    return rows + quota_endpoints(BACKLOG_QUOTA.topic, TOPIC, quotas)
+    quotas = BACKLOG_QUOTA.topic
+    rows += quota_endpoints(Level.TOPIC, quotas, TOPIC, _get_topic_quotas, _change_topic)
+    return rows
 
 
 ENDPOINTS = tuple(_rows())
