@@ -188,6 +188,14 @@ def test_secrets_are_not_shown() -> None:
     assert shown == {"maxProducersPerTopic": 3}
 
 
+def test_the_cache_for_readers_has_the_names_of_broker_and_bookie(tmp_path: Path) -> None:
+    config = Config.load(write(tmp_path, "managedLedgerCacheSizeMB=7\nflushInterval=60000\n"))
+    assert config.changed() == {"dbStorage_readAheadCacheMaxSizeMb": 7}
+    assert config.unknown == []
+    both = "dbStorage_readAheadCacheMaxSizeMb=5\nmanagedLedgerCacheSizeMB=7\n"
+    assert Config.load(write(tmp_path, both)).dbStorage_readAheadCacheMaxSizeMb == 5
+
+
 def test_the_sample_file_states_every_default(tmp_path: Path) -> None:
     text = sample()
     uncommented = re.sub(r"^#(?=\w+=)", "", text, flags=re.MULTILINE)
