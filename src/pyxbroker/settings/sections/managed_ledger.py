@@ -32,8 +32,8 @@ class ManagedLedger(Section, title="Managed ledger"):
     )
     managedLedgerPassword: str = setting(
         "",
-        "Password of the ledgers that this broker creates. Choose it before the first start: ledgers"
-        " of another password are refused.",
+        "Password of the ledgers that this broker creates. Choose it before the first start:"
+        " ledgers of another password are refused.",
     )
     managedLedgerMaxEntriesPerLedger: int = setting(
         50_000, "Entries after which a topic goes on in a new ledger.", minimum=1
