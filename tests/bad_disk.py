@@ -21,6 +21,7 @@ class Disk:
         self.lost: set[tuple[int, int]] = set()
         self.lost_code = NO_ENTRY
         self.reads: list[float] = []  # when they came
+        self.counts: list[int] = []  # and how many entries each asked for
         self._failures_left = 0
         self._read = bookie.read
         bookie.read = self.read  # type: ignore[method-assign]
@@ -37,6 +38,7 @@ class Disk:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.reads.append(loop.time())
+        self.counts.append(count_max)
         code = self.error
         if self._failures_left:
             self._failures_left -= 1

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 from one_bookie import until
+from pyxbroker.admin.policy_bodies import Body, Field
+from pyxbroker.admin.policy_checks import QUOTA_TYPES
 from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
     DELAYED_DELIVERY,
     OF_SUBSCRIPTION,
-    QUOTA_TYPES,
     ROWS,
-    Body,
-    Field,
     Row,
 )
 from pyxbroker.admin.resources import namespace_policies, topic_policies

@@ -284,6 +284,7 @@ def test_a_data_directory_that_cannot_be(tmp_path: Path) -> None:
     ("option", "expected"),
     [
         (["--set", "journalDirectories={}/file"], "{}/file cannot be used: Not a directory."),
+        (["--set", "journalDirectory={}/file"], "{}/file cannot be used: Not a directory."),
         (["--set", "journalDirectories={}/file/j"], "{}/file/j cannot be used: Not a directory."),
         (["--set", "ledgerDirectories=/proc/l"], "/proc/l cannot be used: No such file"),
         (["--metadata", "embedded:/proc/m"], "the metadata in /proc/m cannot be "),

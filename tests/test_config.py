@@ -10,7 +10,7 @@ import pytest
 from pyxbroker import _native
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.config import markdown, sample
-from pyxbroker.entry import ENTRY_HEADER_SIZE
+from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.settings.config import SCHEMA, SECTIONS, Config, journal_size_min
 from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
@@ -59,10 +59,15 @@ def test_java_properties_syntax(tmp_path: Path) -> None:
 
 
 def test_empty_is_the_default_except_where_it_is_a_value(tmp_path: Path) -> None:
-    path = write(tmp_path, "advertisedAddress=\nmanagedLedgerCacheSizeMB=\nwebServicePort=\n")
+    path = write(
+        tmp_path, "advertisedAddress=\ndbStorage_readAheadCacheMaxSizeMb=\nwebServicePort=\n"
+    )
     config = Config.load(path)
     assert config.advertisedAddress == "localhost"
-    assert config.managedLedgerCacheSizeMB == SCHEMA["managedLedgerCacheSizeMB"].default
+    assert (
+        config.dbStorage_readAheadCacheMaxSizeMb
+        == SCHEMA["dbStorage_readAheadCacheMaxSizeMb"].default
+    )
     assert config.webServicePort is None
 
 
@@ -146,7 +151,7 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
 def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(
     tmp_path: Path, payload: int
 ) -> None:
-    entry = payload + FRAME_PADDING + ENTRY_HEADER_SIZE
+    entry = payload + FRAME_PADDING + ENTRY_HEADER_SIZE_MAX
 
     def open_with(size_mb: int) -> None:
         _native.Storage(
@@ -181,6 +186,14 @@ def test_keywords_must_be_settings() -> None:
 def test_secrets_are_not_shown() -> None:
     shown = Config(managedLedgerPassword="hush", maxProducersPerTopic=3).changed()
     assert shown == {"maxProducersPerTopic": 3}
+
+
+def test_the_cache_for_readers_has_the_names_of_broker_and_bookie(tmp_path: Path) -> None:
+    config = Config.load(write(tmp_path, "managedLedgerCacheSizeMB=7\nflushInterval=60000\n"))
+    assert config.changed() == {"dbStorage_readAheadCacheMaxSizeMb": 7}
+    assert config.unknown == []
+    both = "dbStorage_readAheadCacheMaxSizeMb=5\nmanagedLedgerCacheSizeMB=7\n"
+    assert Config.load(write(tmp_path, both)).dbStorage_readAheadCacheMaxSizeMb == 5
 
 
 def test_the_sample_file_states_every_default(tmp_path: Path) -> None:

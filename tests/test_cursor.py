@@ -222,6 +222,19 @@ def test_acks_that_go_on_are_written_at_the_rate_that_was_set(tmp_path: Path) ->
     run(tmp_path, scenario)
 
 
+def test_a_low_rate_keeps_no_position_longer_than_it_may(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        # By the rate alone it would be written after a quarter of an hour.
+        limits = LIMITS._replace(mark_delete_per_s=0.001, position_held_s=0.2)
+        managed_ledger, cursor = await made(node, 10, limits)
+        cursor.acknowledge_positions([(managed_ledger.last_confirmed.ledger_id, 0)])
+        await until(lambda: cursor._ledger is not None and not cursor._dirty)
+        assert cursor._ledger is not None
+        assert cursor._ledger.handle.last_add_confirmed == 0
+
+    run(tmp_path, scenario)
+
+
 def test_every_persist_is_answered(tmp_path: Path) -> None:
     """Also one that is asked for at the very moment when the write before it is done."""
 
@@ -323,6 +336,23 @@ def test_a_full_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
             assert (await reopened(node, limits)).acks.mark_delete == (ledger, 9)
 
     asyncio.run(scenario())
+
+
+def test_an_old_cursor_ledger_is_replaced_and_deleted(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        used = []
+        managed_ledger, cursor = await made(node, 20, LIMITS._replace(cursor_rollover_s=1.0))
+        ledger = managed_ledger.last_confirmed.ledger_id
+        for entry_id, pause_s in enumerate((0.0, 1.1, 0.0)):
+            await asyncio.sleep(pause_s)
+            cursor.acknowledge_positions([(ledger, entry_id)])
+            await cursor.persist()
+            used.append(cursor.ledger_id)
+        assert used[0] != used[1]
+        assert used[0] not in ledgers_of(node.storage)
+        assert (await stored(node)).cursors_ledger_id == used[-1]
+
+    run(tmp_path, scenario)
 
 
 def test_a_new_cursor_ledger_is_named_only_when_it_has_what_was_acknowledged(

@@ -134,7 +134,9 @@ class Batch:
 
 
 def ledger_on(stored: Stored, ranges_max: int = 20) -> CursorLedger:
-    ledger = CursorLedger(entries_max=1000, ranges_max=ranges_max)
+    ledger = CursorLedger(
+        LIMITS._replace(cursor_entries_per_ledger_max=1000, ranges_whole_max=ranges_max)
+    )
     ledger.handle = cast(Any, stored)
     return ledger
 
@@ -507,7 +509,7 @@ def test_a_write_that_fails_is_told(tmp_path: Path) -> None:
         async with Node(tmp_path / "bookie") as node:
             managed_ledger = await node.open()
             await append(managed_ledger, b"x")
-            ledger = await CursorLedger.create(node.client, "t", "c", 100, 100)
+            ledger = await CursorLedger.create(node.client, "t", "c", LIMITS)
             await ledger.write(AckSet(3, 1), {"p": 1}, urgent=True)
             await node.client.recover(ledger.ledger_id)
             for _ in range(2):

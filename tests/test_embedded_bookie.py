@@ -15,7 +15,7 @@ from pyxbroker.bookie.embedded import (
     NO_ENTRY,
     NO_LEDGER,
 )
-from pyxbroker.entry import ENTRY_HEADER_SIZE, EntryBatch, EntryRun
+from pyxbroker.entry import CRC32C, EntryBatch, EntryRun
 from served import Served, section, send
 
 IO_ERROR = -5
@@ -24,6 +24,8 @@ SMALL = {"dirty_bytes_max": MIB, "cache_bytes_max": 2 * MIB, "journal_file_bytes
 
 class Adder:
     """Keeps what the bookie tells, in order."""
+
+    digest = CRC32C
 
     def __init__(self) -> None:
         self.acked: list[tuple[int, int]] = []
@@ -230,7 +232,7 @@ def test_reads_from_the_cache_and_from_disk(tmp_path: Path) -> None:
             assert (batch.ledger_id, len(batch)) == (1, 11)
             assert [batch.entry_id(i) for i in range(11)] == list(range(10, 21))
             assert [batch.data(i) for i in range(11)] == [b"entry %d" % n for n in range(10, 21)]
-            assert batch.packaged(0)[ENTRY_HEADER_SIZE:] == b"entry 10"
+            assert batch.packaged(0)[CRC32C.header_size :] == b"entry 10"
             with pytest.raises(IndexError):
                 batch.data(11)
         assert node.bookie.read_cached(1, 50, 60, 100, 1 << 30) is None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import stored
 from oracles import wire
 from pyxbroker import _native
-from pyxbroker.entry import ENTRY_HEADER_SIZE, AckRun, EntryRun, Position
+from pyxbroker.entry import CRC32C, AckRun, EntryRun, Position
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 from served import Served, section, send
@@ -146,7 +146,7 @@ def test_entries_are_packaged_as_bookkeeper_does(
             assert batch.entry_id(i) == i
             assert batch.data(i) == data
             assert batch.packaged(i) == packaged(i, i - 1, length, data)
-            assert len(batch.packaged(i)) == ENTRY_HEADER_SIZE + len(data)
+            assert len(batch.packaged(i)) == CRC32C.header_size + len(data)
         del batch
 
 

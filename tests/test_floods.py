@@ -22,12 +22,16 @@ from pyxbroker.broker.commands import handlers, topic_list
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.proto import PulsarApi as pb
+from web_client import Served as Web
 from web_client import dial
 from web_client import served as web_served
 
 BUDGET = 10  # looks at the clock, which a step takes two of
 PER_TURN_MAX = 2 * BUDGET  # of the sockets, and of what was waiting
 NAME = "persistent://public/default/flood"
+WEB_CLIENTS = 100
+
+Peers = list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]
 
 
 class Turns:
@@ -446,70 +450,65 @@ def test_acknowledgements_that_wait_for_the_disk_are_bounded(
     in_broker(tmp_path, scenario)
 
 
-def test_requests_of_many_connections_are_answered_a_few_in_a_turn() -> None:
-    async def scenario() -> None:
+def with_web_clients(
+    scenario: Callable[[Turns, Web, Peers], Awaitable[None]], counts_answers: bool = False
+) -> None:
+    """A scenario with the web port and its clients. What it counts is done once for each of them,
+    a few in a turn.
+    """
+
+    async def answer(request: Request) -> Response:
+        return Response(b"")
+
+    async def main() -> None:
         turns = Turns()
-
-        async def answer(request: Request) -> Response:
-            return Response.json([])
-
-        async with web_served(turns.counted(answer), pace=counted_pace()) as web:
-            peers = [await dial(web) for _ in range(100)]
+        answering = turns.counted(answer) if counts_answers else answer
+        async with web_served(answering, pace=counted_pace()) as web:
+            peers = [await dial(web) for _ in range(WEB_CLIENTS)]
+            await scenario(turns, web, peers)
             for _, writer in peers:
-                writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            for reader, writer in peers:
-                assert b"200 OK" in await reader.readline()
                 writer.close()
-        assert sum(turns.seen.values()) == 100
+        assert sum(turns.seen.values()) == WEB_CLIENTS
         assert turns.most <= PER_TURN_MAX
         turns.close()
 
-    asyncio.run(scenario())
+    asyncio.run(main())
+
+
+async def ask_at_once(peers: Peers, request: bytes) -> None:
+    for _, writer in peers:
+        writer.write(request)
+    for reader, _ in peers:
+        assert b"200 OK" in await reader.readline()
+
+
+def test_requests_of_many_connections_are_answered_a_few_in_a_turn() -> None:
+    async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
+        await ask_at_once(peers, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+
+    with_web_clients(scenario, counts_answers=True)
 
 
 def test_requests_of_many_clients_that_come_at_once_are_read_a_few_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def answer(request: Request) -> Response:
-        return Response(b"")
+    async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(RequestParser, "receive", turns.counted(RequestParser.receive))
+            post = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab"
+            await ask_at_once(peers, post)
 
-    async def scenario() -> None:
-        turns = Turns()
-        async with web_served(answer, pace=counted_pace()) as web:
-            peers = [await dial(web) for _ in range(100)]
-            received = turns.counted(RequestParser.receive)
-            monkeypatch.setattr(RequestParser, "receive", received)
-            for _, writer in peers:
-                writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab")
-            for reader, _ in peers:
-                assert b"200 OK" in await reader.readline()
-            assert sum(turns.seen.values()) == 100
-            assert turns.most <= PER_TURN_MAX
-            for _, writer in peers:
-                writer.close()
-        turns.close()
-
-    asyncio.run(scenario())
+    with_web_clients(scenario)
 
 
 def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def answer(request: Request) -> Response:
-        return Response(b"")
+    async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
+        await until(lambda: len(web.server._connections) == WEB_CLIENTS)
+        monkeypatch.setattr(WebServer, "forget", turns.counted(WebServer.forget))
+        for _, writer in peers:
+            writer.close()
+        await until(lambda: not web.server._connections)
 
-    async def scenario() -> None:
-        turns = Turns()
-        async with web_served(answer, pace=counted_pace()) as web:
-            peers = [await dial(web) for _ in range(100)]
-            await until(lambda: len(web.server._connections) == 100)
-            forgotten = turns.counted(WebServer.forget)
-            monkeypatch.setattr(WebServer, "forget", forgotten)
-            for _, writer in peers:
-                writer.close()
-            await until(lambda: not web.server._connections)
-            assert sum(turns.seen.values()) == 100
-            assert turns.most <= PER_TURN_MAX
-        turns.close()
-
-    asyncio.run(scenario())
+    with_web_clients(scenario)

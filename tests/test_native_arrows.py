@@ -11,9 +11,19 @@ NATIVE = Path(__file__).parent.parent / "src" / "bookie_native"
 # The lowest first. A file calls files of layers before its own, and none of its own layer.
 LAYERS: tuple[tuple[str, ...], ...] = (
     # Ground: what knows nothing else of ours.
-    ("condition", "crc32c", "disk", "entry_log_file", "events", "id_map", "segment"),
+    (
+        "condition",
+        "crc32",
+        "crc32c",
+        "disk",
+        "entry_log_file",
+        "events",
+        "id_map",
+        "segment",
+        "sha1",
+    ),
     # Memory of entries, their records, and disks that fail now and then.
-    ("cache", "disk_faults", "disk_patience", "record", "warmer", "window"),
+    ("cache", "digest", "disk_faults", "disk_patience", "record", "warmer", "window"),
     # Files that are read from their beginning to their end.
     ("entry_log_scan", "journal_manifest", "replay_window"),
     ("entry_log_rebuild", "journal_files", "log_manifest"),

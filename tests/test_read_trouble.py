@@ -97,6 +97,22 @@ def test_the_waits_begin_anew_after_a_success(tmp_path: Path) -> None:
     run_on(tmp_path, data_of(300), scenario)
 
 
+def test_reads_begin_small_after_a_failure_and_grow(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        client = await broker.client()
+        await client.subscribe(permits=100)
+        assert await read(client, 100) == data_of(300)[:100]
+        disk.fail_times(2)
+        disk.counts.clear()
+        client.flow(200)
+        assert await read(client, 200) == data_of(300)[100:]
+        # The second attempt fails, too. Then it doubles, until it is what it was before.
+        assert disk.counts[:8] == [50, 3, 3, 6, 12, 24, 48, 50]
+
+    settings = {"dispatcherMinReadBatchSize": 3, "dispatcherMaxReadBatchSize": 50}
+    run_on(tmp_path, data_of(300), scenario, **settings)
+
+
 def test_what_is_sent_again_waits_for_the_disk_too(tmp_path: Path) -> None:
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
         client = await broker.client()

@@ -30,7 +30,7 @@ async def ledgers_left(broker: Broker) -> int:
     topic = await broker.topic()
     await broker.topics.policies(topic.name)
     await turns()
-    await broker.topics.check_ages()
+    await broker.topics.upkeep.check_ages()
     await topic.managed_ledger.finish_tasks()
     return len(topic.managed_ledger.ledgers) - 1
 
@@ -63,7 +63,7 @@ def test_a_namespace_may_keep_less_than_the_setting(tmp_path: Path) -> None:
         await set_retention(broker, NOTHING)
         assert await ledgers_left(broker) == 0
         await broker.topic("non-" + TOPIC)
-        await broker.topics.check_ages()
+        await broker.topics.upkeep.check_ages()
 
     run(tmp_path, scenario, defaultRetentionTimeInMinutes=-1, defaultRetentionSizeInMB=-1)
 

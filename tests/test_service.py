@@ -220,8 +220,8 @@ def test_a_defect_of_one_topic_leaves_the_others_looked_after(
 
             for method in ("check_age", "free_space"):
                 monkeypatch.setattr(topic, method, look)
-        await broker.topics.check_ages()
-        await broker.topics.free_space()
+        await broker.topics.upkeep.check_ages()
+        await broker.topics.upkeep.free_space()
         assert sorted(looked_at) == ["a", "a", "b", "b", "c", "c"]
         assert "the age of a topic could not be looked at" in caplog.text
 

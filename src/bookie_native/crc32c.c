@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "crc_slices.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #define CRC32C_X86 1
@@ -54,19 +56,7 @@ uint32_t crc32c_combine_portable(uint32_t crc_a, uint32_t crc_b, uint64_t length
 }
 
 uint32_t crc32c_portable(uint32_t crc, const uint8_t *data, size_t length) {
-    uint32_t state = ~crc;
-    while (length >= 8) {
-        state ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
-                 (uint32_t)data[3] << 24;
-        state = slices[7][state & 255] ^ slices[6][(state >> 8) & 255] ^
-                slices[5][(state >> 16) & 255] ^ slices[4][state >> 24] ^ slices[3][data[4]] ^
-                slices[2][data[5]] ^ slices[1][data[6]] ^ slices[0][data[7]];
-        data += 8;
-        length -= 8;
-    }
-    while (length-- > 0)
-        state = (state >> 8) ^ slices[0][(state ^ *data++) & 255];
-    return ~state;
+    return ~crc_slices_add(slices, ~crc, data, length);
 }
 
 static uint32_t (*crc32c_chosen)(uint32_t, const uint8_t *, size_t) = crc32c_portable;
@@ -181,16 +171,7 @@ static uint32_t crc32c_armv8(uint32_t crc, const uint8_t *data, size_t length) {
 #endif
 
 __attribute__((constructor)) static void crc32c_prepare(void) {
-    for (uint32_t value = 0; value < 256; value++) {
-        uint32_t state = value;
-        for (int bit = 0; bit < 8; bit++)
-            state = (state >> 1) ^ (CRC32C_POLYNOMIAL & (0u - (state & 1u)));
-        slices[0][value] = state;
-    }
-    for (int slice = 1; slice < 8; slice++)
-        for (int value = 0; value < 256; value++)
-            slices[slice][value] =
-                (slices[slice - 1][value] >> 8) ^ slices[0][slices[slice - 1][value] & 255];
+    crc_slices_prepare(slices, CRC32C_POLYNOMIAL);
     uint32_t unit = CRC32C_ONE >> 8; /* x^8: one byte */
     for (int digit = 0; digit < 8; digit++) {
         powers[digit][0] = CRC32C_ONE;

@@ -522,6 +522,9 @@ static PyMethodDef module_methods[] = {
 
 static native_api api = {.crc32c = crc32c,
                          .crc32c_combine = crc32c_combine,
+                         .digest_prepare = digest_prepare,
+                         .digest_write = digest_write,
+                         .digest_check = digest_check,
                          .add = storage_add,
                          .commit = storage_commit,
                          .durable_sequence = storage_durable_sequence,

@@ -3,6 +3,7 @@
 #ifndef PYXBROKER_NATIVE_API_H
 #define PYXBROKER_NATIVE_API_H
 
+#include "digest.h"
 #include "storage.h"
 
 #define NATIVE_API_CAPSULE "pyxbroker._native._c_api"
@@ -11,6 +12,9 @@ typedef struct native_api {
     uint32_t (*crc32c)(uint32_t crc, const uint8_t *data, size_t length);
     /* CRC32C of A followed by B, from the CRC of each and B's length in bytes. */
     uint32_t (*crc32c_combine)(uint32_t crc_a, uint32_t crc_b, uint64_t length_b);
+    int (*digest_prepare)(digest *, int, const uint8_t *, size_t);
+    void (*digest_write)(const digest *, uint8_t *, const uint8_t *, uint32_t, uint32_t);
+    int (*digest_check)(const digest *, const uint8_t *, uint32_t);
     int64_t (*add)(storage *, const uint8_t *, uint32_t, const uint8_t *, uint32_t, uint32_t,
                    uint32_t);
     void (*commit)(storage *);

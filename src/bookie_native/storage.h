@@ -101,10 +101,10 @@ int storage_close(storage *s, int flush);
  * changed. */
 int storage_event_fd(const storage *s);
 
-/* Adds one entry: packaged header (36 bytes for CRC32C digests; at least 16: ledger id, entry id,
- * big-endian) followed by data. Copies both. Returns the add's sequence number (> 0, growing) or an
- * error. An entry that is already in the cache is accepted again and changes nothing; one that is
- * only in the entry logs is stored once more, and the newer copy is read from then on. */
+/* Adds one entry: packaged header (digest.h; at least 16 bytes: ledger id, entry id, big-endian)
+ * followed by data. Copies both. Returns the add's sequence number (> 0, growing) or an error.
+ * An entry that is already in the cache is accepted again and changes nothing; one that is only in
+ * the entry logs is stored once more, and the newer copy is read from then on. */
 int64_t storage_add(storage *s, const uint8_t *header, uint32_t header_length, const uint8_t *data,
                     uint32_t data_length, uint32_t data_crc, uint32_t flags);
 

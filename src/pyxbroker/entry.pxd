@@ -2,10 +2,11 @@
 # positions of one ACK. Each is one Python object for many messages.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
-from pyxbroker.native cimport entry_ref
+from pyxbroker.native cimport digest, entry_ref
 
-cdef enum:
-    ENTRY_HEADER_BYTES = 36         # packaging before the data with a CRC32C digest (BookKeeper)
+# How the entries of a ledger are packaged and checked (digest.h).
+cdef class Digest:
+    cdef digest spec
 
 cdef struct RunItem:
     uint64_t sequence_id

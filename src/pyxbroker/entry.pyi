@@ -4,8 +4,23 @@ import builtins
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
-ENTRY_HEADER_SIZE: int
-"""Bytes of packaging before an entry's data."""
+ENTRY_HEADER_SIZE_MAX: int
+"""Bytes of packaging before an entry's data, at most: with the longest digest."""
+
+class Digest:
+    """How the entries of a ledger are packaged and checked, by the number of a DigestType.
+
+    ValueError when there is none with that number. Only MAC needs the password.
+    """
+
+    def __init__(self, type: int, password: builtins.bytes = b"") -> None: ...
+    @property
+    def type(self) -> int: ...
+    @property
+    def header_size(self) -> int:
+        """Bytes of packaging before the data."""
+
+CRC32C: Digest
 
 class Position(NamedTuple):
     """Where an entry is: ledger id and entry id, ordered as such."""
@@ -64,6 +79,10 @@ class EntryBatch:
     @property
     def ledger_id(self) -> int:
         """The ledger that all of them are in."""
+    def unpack(self, digest: Digest) -> int:
+        """Learns where the data begins, and drops all from the first entry on that CRC32 or MAC
+        says is not as it was written; how many are left.
+        """
     def __len__(self) -> int: ...
     def entry_id(self, i: int) -> int:
         """Id of entry i of the batch. IndexError."""

@@ -2,7 +2,13 @@
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from pyxbroker.native cimport native_api
+from pyxbroker.native cimport (
+    DIGEST_CRC32,
+    DIGEST_CRC32C,
+    DIGEST_HEADER_BYTES_MAX,
+    DIGEST_MAC,
+    native_api,
+)
 
 from array import array
 from typing import NamedTuple
@@ -18,7 +24,24 @@ cdef extern from *:
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
-ENTRY_HEADER_SIZE = ENTRY_HEADER_BYTES
+ENTRY_HEADER_SIZE_MAX = DIGEST_HEADER_BYTES_MAX
+
+
+cdef class Digest:
+    def __cinit__(self, int type, bytes password not None=b""):
+        if _api.digest_prepare(&self.spec, type, password, len(password)) != 0:
+            raise ValueError("%d is not the number of a digest type" % type)
+
+    @property
+    def type(self):
+        return self.spec.type
+
+    @property
+    def header_size(self):
+        return self.spec.header_bytes
+
+
+CRC32C = Digest(DIGEST_CRC32C)
 
 
 class Position(NamedTuple):
@@ -141,7 +164,7 @@ cdef class EntryBatch:
             raise MemoryError("no memory for a batch of %d entries" % capacity)
         self.capacity = capacity
         self.ledger_id = ledger_id
-        self.data_offset = ENTRY_HEADER_BYTES
+        self.data_offset = (<Digest>CRC32C).spec.header_bytes
         self.reader = reader
 
     def __dealloc__(self):
@@ -166,6 +189,24 @@ cdef class EntryBatch:
             batch.refs[i].pin = NULL
         batch.count = <int>run.count
         return batch
+
+    def unpack(self, Digest digest not None):
+        """Learns where the data begins, and keeps what is before the first entry that its digest
+        says is another than was written; how many are left.
+
+        What the storage has checked by the same CRC is not hashed again.
+        """
+        cdef int intact = 0
+        self.data_offset = digest.spec.header_bytes
+        if digest.spec.type not in (DIGEST_CRC32, DIGEST_MAC):
+            return self.count
+        while intact < self.count and _api.digest_check(
+                &digest.spec, <const uint8_t *>self.refs[intact].data, self.refs[intact].length):
+            intact += 1
+        if intact < self.count:
+            _api.unpin(self.refs + intact, self.count - intact)
+            self.count = intact
+        return intact
 
     def __len__(self):
         return self.count

@@ -11,6 +11,19 @@ cdef extern from "native_api.h" nogil:
     ctypedef struct storage_pin:
         pass
 
+    enum digest_type:
+        DIGEST_CRC32
+        DIGEST_MAC
+        DIGEST_CRC32C
+        DIGEST_DUMMY
+
+    enum:
+        DIGEST_HEADER_BYTES_MAX
+
+    ctypedef struct digest:
+        int type
+        uint32_t header_bytes
+
     enum storage_error:
         STORAGE_NO_LEDGER
         STORAGE_NO_ENTRY
@@ -37,6 +50,10 @@ cdef extern from "native_api.h" nogil:
     ctypedef struct native_api:
         uint32_t (*crc32c)(uint32_t, const uint8_t *, size_t) noexcept nogil
         uint32_t (*crc32c_combine)(uint32_t, uint32_t, uint64_t) noexcept nogil
+        int (*digest_prepare)(digest *, int, const uint8_t *, size_t) noexcept nogil
+        void (*digest_write)(const digest *, uint8_t *, const uint8_t *, uint32_t,
+                             uint32_t) noexcept nogil
+        int (*digest_check)(const digest *, const uint8_t *, uint32_t) noexcept nogil
         int64_t (*add)(storage *, const uint8_t *, uint32_t, const uint8_t *, uint32_t,
                        uint32_t, uint32_t) noexcept nogil
         void (*commit)(storage *) noexcept nogil

@@ -1,7 +1,7 @@
 """What Python sees of quorum.pyx: pending adds of a ledger, and the embedded bookie's intake."""
 
 from pyxbroker._native import Storage
-from pyxbroker.entry import EntryRun
+from pyxbroker.entry import Digest, EntryRun
 
 class PendingAdds:
     """Counts acks of one ledger's entries and confirms them in order (BookKeeper's PendingAddOp).
@@ -40,7 +40,13 @@ class StorageWriter:
 
     def __init__(self, owner: Storage) -> None: ...
     def add_run(
-        self, run: EntryRun, last_add_confirmed: int, length: int, start: int, flags: int
+        self,
+        run: EntryRun,
+        last_add_confirmed: int,
+        length: int,
+        start: int,
+        flags: int,
+        digest: Digest = ...,
     ) -> tuple[int, int, int]:
         """Adds entries of a run from index start on; length: bytes of the ledger before the run.
 

@@ -3,21 +3,22 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
-from pyxbroker.entry cimport ENTRY_HEADER_BYTES, EntryRun, RunItem
-from pyxbroker.integers cimport store_be32, store_be64
+from pyxbroker.entry cimport Digest, EntryRun, RunItem
+from pyxbroker.integers cimport store_be64
 from pyxbroker.native cimport (
+    DIGEST_HEADER_BYTES_MAX,
     NATIVE_API_CAPSULE,
     STORAGE_ADD_HAS_CRC,
     native_api,
 )
 
 from pyxbroker import _native
+from pyxbroker.entry import CRC32C
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 
 cdef enum:
     RING_MIN = 64
-    DIGESTED_BYTES = 32             # ledger id, entry id, last add confirmed, length
 
 
 cdef extern from *:
@@ -136,19 +137,17 @@ cdef class StorageWriter:
         self.handle = <storage *>PyCapsule_GetPointer(owner._handle, "pyxbroker._native.storage")
 
     def add_run(self, EntryRun run not None, int64_t last_add_confirmed, int64_t length,
-                uint32_t start, uint32_t flags):
+                uint32_t start, uint32_t flags, Digest digest not None=CRC32C):
         """Packages and adds entries of a run from index start on.
 
-        length is the ledger's length in bytes before the run's first entry; the digest of each
-        entry is CRC32C (BookKeeper's DigestManager). Returns (added, sequence, error): the number
-        of entries that the run has in the storage now, the sequence number of the last, and 0 or
-        the storage error that stopped the rest.
+        length is the ledger's length in bytes before the run's first entry. Returns (added,
+        sequence, error): the number of entries that the run has in the storage now, the sequence
+        number of the last, and 0 or the storage error that stopped the rest.
         """
-        cdef uint8_t header[ENTRY_HEADER_BYTES]
+        cdef uint8_t header[DIGEST_HEADER_BYTES_MAX]
         cdef uint32_t i
         cdef int64_t sequence = 0
         cdef int64_t added
-        cdef uint32_t digest
         cdef RunItem *item
         store_be64(header, <uint64_t>run.ledger_id)
         store_be64(header + 16, <uint64_t>last_add_confirmed)
@@ -159,11 +158,9 @@ cdef class StorageWriter:
                 continue
             store_be64(header + 8, <uint64_t>(run.first_entry_id + i))
             store_be64(header + 24, <uint64_t>length)
-            digest = _api.crc32c_combine(_api.crc32c(0, header, DIGESTED_BYTES), item.crc,
-                                         item.length)
-            store_be32(header + DIGESTED_BYTES, digest)
-            added = _api.add(self.handle, header, ENTRY_HEADER_BYTES, item.data, item.length,
-                             item.crc, flags | STORAGE_ADD_HAS_CRC)
+            _api.digest_write(&digest.spec, header, item.data, item.length, item.crc)
+            added = _api.add(self.handle, header, digest.spec.header_bytes, item.data,
+                             item.length, item.crc, flags | STORAGE_ADD_HAS_CRC)
             if added < 0:
                 return i, sequence, added
             sequence = added

@@ -8,7 +8,8 @@ begins with what the broker would not do. What is shown has every field that Pul
 from __future__ import annotations
 
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.policy_table import ROWS, Asked, check_fields
+from pyxbroker.admin.policy_checks import Asked, check_fields
+from pyxbroker.admin.policy_table import ROWS
 from pyxbroker.cluster.initialize import bundles_data, namespace_policies
 from pyxbroker.policies.records import DELETED, Fields
 from pyxbroker.policies.resolver import Record

@@ -8,277 +8,31 @@ a record, the other table says.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-from pyxbroker.admin.errors import HttpError
-from pyxbroker.policies.resolver import Record, resolve
-from pyxbroker.policies.shapes import CLUSTER, INT_MAX, LONG_MAX, Level, Path
+from pyxbroker.admin.policy_bodies import BOOLEAN, INTEGER, Body, Field, Json
+from pyxbroker.admin.policy_checks import (
+    QUOTA_TYPES,
+    Check,
+    check_auto_topic_creation,
+    check_message_size,
+    check_persistence,
+    check_quota,
+    check_retention,
+    check_subscribe_period,
+    from_0,
+    unchecked,
+)
+from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Path
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
-    SUBSCRIBE_PERIOD_MAX_S,
     SUBSCRIPTION_TYPES,
     BacklogQuota,
     DispatchRate,
     Policies,
 )
-from pyxbroker.settings.config import Config
-
-Json = Any
-Schema = dict[str, Any]
-
-QUOTA_TYPES = ("destination_storage", "message_age")
-
-
-# --- bodies ---------------------------------------------------------------------------------------
-
-
-class Field(NamedTuple):
-    """A value of JSON, or a field of an object. A field that is not there has the default."""
-
-    kind: str  # integer, number, boolean, string
-    default: Json = None
-    choices: tuple[str, ...] = ()
-    maximum: int = INT_MAX
-
-    def read(self, value: object, name: str) -> Json:
-        """Raises HttpError 400."""
-        if value is None:
-            return self.default
-        kinds: dict[str, tuple[type, ...]] = {
-            "integer": (int,),
-            "number": (int, float),
-            "boolean": (bool,),
-            "string": (str,),
-        }
-        if (
-            not isinstance(value, kinds[self.kind])
-            or isinstance(value, bool) != (self.kind == "boolean")
-            or (self.choices and value not in self.choices)
-            or (self.kind == "integer" and not -self.maximum - 1 <= int(str(value)) <= self.maximum)
-        ):
-            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        if self.kind != "number":
-            return value
-        number = float(str(value))
-        if math.isinf(number):
-            raise HttpError(400, f"{name} must be {self._expected()}, not {value!r:.100}.")
-        return number
-
-    def _expected(self) -> str:
-        if self.choices:
-            return "one of " + ", ".join(self.choices)
-        article = "an" if self.kind == "integer" else "a"
-        return f"{article} {self.kind}"
-
-    @property
-    def schema(self) -> Schema:
-        schema: Schema = {"type": self.kind}
-        if self.choices:
-            schema["enum"] = list(self.choices)
-        return schema
-
-
-class Body(NamedTuple):
-    """What a request brings: one value, an object of fields, or a list of names."""
-
-    value: Field | None = None
-    fields: Mapping[str, Field] = MappingProxyType({})
-    names: tuple[str, ...] = ()
-
-    def read(self, value: object) -> Json:
-        """The value as it goes into a record. Fields that we do not know are left out, as in
-        Pulsar. Raises HttpError 400.
-        """
-        if self.value is not None:
-            if value is None:
-                raise HttpError(400, "The request entity cannot be empty.")
-            return self.value.read(value, "The value")
-        if self.names:
-            if not isinstance(value, list):
-                raise HttpError(400, f"The body must be a JSON list, not {value!r:.100}.")
-            name = Field("string", choices=self.names)
-            return list(dict.fromkeys(name.read(each, "A name") for each in value))
-        if not isinstance(value, dict):
-            raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
-        read = {name: field.read(value.get(name), name) for name, field in self.fields.items()}
-        return {name: each for name, each in read.items() if each is not None}
-
-    @property
-    def schema(self) -> Schema:
-        """As OpenAPI writes it."""
-        if self.value is not None:
-            return self.value.schema
-        if self.names:
-            return {"type": "array", "items": {"type": "string", "enum": list(self.names)}}
-        return {
-            "type": "object",
-            "properties": {name: field.schema for name, field in self.fields.items()},
-        }
-
-
-INTEGER = Body(Field("integer"))
-BOOLEAN = Body(Field("boolean"))
-
-
-# --- checks ---------------------------------------------------------------------------------------
-
-
-class Asked(NamedTuple):
-    """What a check may look at besides the value."""
-
-    config: Config
-    record: dict[str, Any]  # of that level, as it is
-    is_topic: bool
-    quota_type: str = QUOTA_TYPES[0]
-
-
-Check = Callable[[Json, Asked], None]
-
-
-def _unchecked(value: Json, asked: Asked) -> None:
-    return None
-
-
-def _from_0(reason: str, of_topic: str = "") -> Check:
-    """A number below 0 is refused with a reason."""
-
-    def check(value: int, asked: Asked) -> None:
-        if value < 0:
-            raise HttpError(412, of_topic if asked.is_topic and of_topic else reason)
-
-    return check
-
-
-def _retention(value: dict[str, int], asked: Asked) -> None:
-    minutes, megabytes = value["retentionTimeInMinutes"], value["retentionSizeInMB"]
-    start = "Invalid retention policy: "
-    if megabytes < -1:
-        raise HttpError(400, start + "size limit must be >= -1")
-    if minutes < -1:
-        raise HttpError(400, start + "time limit must be >= -1")
-    if (minutes == 0) != (megabytes == 0):
-        raise HttpError(
-            400,
-            start + "Setting a single time or size limit to 0 is invalid when one of the limits"
-            " has a non-zero value. Use the value of -1 instead of 0 to ignore a specific limit."
-            " To disable retention both limits must be set to 0.",
-        )
-    quotas = asked.record.get("backLogQuotaMap" if asked.is_topic else "backlog_quota_map")
-    if isinstance(quotas, dict) and any(
-        _is_over(quotas.get(each), each, value) for each in QUOTA_TYPES
-    ):
-        raise HttpError(
-            412,
-            "Retention Quota must exceed configured backlog quota for topic. Please increase"
-            " retention quota and retry"
-            if asked.is_topic
-            else "Retention Quota must exceed configured backlog quota for namespace.",
-        )
-
-
-def _quota(value: dict[str, Any], asked: Asked) -> None:
-    field = "retentionPolicies" if asked.is_topic else "retention_policies"
-    retention = asked.record.get(field)
-    if retention is not None and _is_over(value, asked.quota_type, retention):
-        what = "topic" if asked.is_topic else "namespace"
-        raise HttpError(
-            412,
-            f"Backlog Quota exceeds configured retention quota for {what}. Please increase"
-            " retention quota and retry",
-        )
-
-
-def _is_over(quota: object, quota_type: str, retention: object) -> bool:
-    """Whether a quota lets more pile up than retention keeps, where both are limits."""
-    if quota_type == "destination_storage":
-        limit = _whole(quota, "limitSize", _whole(quota, "limit", -1))
-        kept = _whole(retention, "retentionSizeInMB", 0) << 20
-    else:
-        limit = _whole(quota, "limitTime", -1)
-        kept = _whole(retention, "retentionTimeInMinutes", 0) * 60
-    return 0 < kept <= limit
-
-
-def _whole(fields: object, name: str, default: int) -> int:
-    """A number of an object. What a record has there that cannot be in force decides nothing."""
-    value = fields.get(name) if isinstance(fields, dict) else None
-    return value if type(value) is int else default
-
-
-def _persistence(value: dict[str, Any], asked: Asked) -> None:
-    config = asked.config
-    names = ("Ensemble", "WriteQuorum", "AckQuorum")
-    maxima = (
-        config.managedLedgerMaxEnsembleSize,
-        config.managedLedgerMaxWriteQuorum,
-        config.managedLedgerMaxAckQuorum,
-    )
-    ensemble, write, ack = (value[f"bookkeeper{name}"] for name in names)
-    for name, number, maximum in zip(names, (ensemble, write, ack), maxima, strict=True):
-        if not 0 < number <= maximum:
-            raise HttpError(400, f"Bookkeeper-{name} must be <= {maximum} and > 0.")
-    if not ensemble >= write >= ack:
-        raise HttpError(
-            400,
-            f"Bookkeeper Ensemble ({ensemble}) >= WriteQuorum ({write}) >= AckQuorum ({ack})",
-        )
-
-
-def _auto_topic_creation(value: dict[str, Any], asked: Asked) -> None:
-    kind, count = value.get("topicType"), value.get("defaultNumPartitions")
-    start = "Invalid configuration for autoTopicCreationOverride. the detail is "
-    if not value.get("allowAutoTopicCreation"):
-        return
-    if kind not in ("partitioned", "non-partitioned"):
-        raise HttpError(412, f"{start}Unknown topic type [{kind}]")
-    if kind == "non-partitioned":
-        if count is not None:
-            raise HttpError(
-                412,
-                start + "[defaultNumPartitions] is not allowed to be set when the type is"
-                " non-partition.",
-            )
-        return
-    if count is None:
-        raise HttpError(
-            412, start + "[defaultNumPartitions] cannot be null when the type is partitioned."
-        )
-    if count < 1:
-        raise HttpError(
-            412, start + "[defaultNumPartitions] cannot be less than 1 for partition type."
-        )
-    limit = asked.config.maxNumPartitionsPerPartitionedTopic
-    if limit and count > limit:
-        raise HttpError(406, f"Number of partitions should be less than or equal to {limit}")
-
-
-def _subscribe_period(value: dict[str, int], asked: Asked) -> None:
-    if value["ratePeriodInSecond"] > SUBSCRIBE_PERIOD_MAX_S:
-        raise HttpError(412, f"ratePeriodInSecond must be <= {SUBSCRIBE_PERIOD_MAX_S}.")
-
-
-def _message_size(value: int, asked: Asked) -> None:
-    if not 0 <= value <= asked.config.maxMessageSize:
-        raise HttpError(
-            412,
-            "topic-level maxMessageSize must be greater than or equal to 0 and must be smaller than"
-            " that in the broker-level",
-        )
-
-
-def check_fields(fields: dict[str, Any], level: Level, cluster: str) -> None:
-    """Whether each policy can be what the fields of a record say. Raises HttpError 400.
-
-    It comes last: for what Pulsar refuses too, its own words are in the checks above.
-    """
-    _, refusals = resolve([Record(level, "", fields)], Policies(), Policies(), cluster)
-    for each in refusals:
-        raise HttpError(400, f"{each.field}: {each.reason}")
-
 
 # --- what holds -----------------------------------------------------------------------------------
 
@@ -381,7 +135,7 @@ class Row(NamedTuple):
     body: Body | None  # None: to set it is to switch it on
     namespace: Face | None = None
     topic: Face | None = None
-    check: Check = _unchecked
+    check: Check = unchecked
     applied: Callable[[Policies], Json] | None = None
     """What holds for a topic, where REST tells that."""
     per_cluster: bool = False
@@ -404,7 +158,7 @@ def _limit(
         INTEGER,
         Face(namespace[0], (namespace[1],)) if namespace[0] else None,
         Face(topic[0], (topic[1],)) if topic[0] else None,
-        _from_0(*texts),
+        from_0(*texts),
         _number(applied) if applied else None,
     )
 
@@ -442,7 +196,7 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("retention", ("retention_policies",)),
         Face("retention", ("retentionPolicies",)),
-        _retention,
+        check_retention,
         _applied_retention,
     ),
     Row(
@@ -451,7 +205,7 @@ ROWS: tuple[Row, ...] = (
         INTEGER,
         Face("messageTTL", ("message_ttl_in_seconds",)),
         Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL"),
-        _from_0(
+        from_0(
             "Invalid value for message TTL, message TTL must >= 0", "Invalid value for message TTL"
         ),
         _number("message_ttl_s"),
@@ -466,7 +220,7 @@ ROWS: tuple[Row, ...] = (
             ("subscriptionExpirationTimeInMinutes",),
             query="subscriptionExpirationTime",
         ),
-        _from_0("Invalid value for subscription expiration time"),
+        from_0("Invalid value for subscription expiration time"),
         lambda policies: policies.subscription_expiry_s // 60,
     ),
     Row(
@@ -483,7 +237,7 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("persistence", ("persistence",)),
         Face("persistence", ("persistence",)),
-        _persistence,
+        check_persistence,
         _applied_persistence,
     ),
     Row(
@@ -544,7 +298,7 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("subscribeRate", ("clusterSubscribeRate", CLUSTER)),
         Face("subscribeRate", ("subscribeRate",)),
-        _subscribe_period,
+        check_subscribe_period,
         applied=_applied_subscribe_rate,
     ),
     _limit(
@@ -610,7 +364,7 @@ ROWS: tuple[Row, ...] = (
         INTEGER,
         None,
         Face("maxMessageSize", ("maxMessageSize",)),
-        _message_size,
+        check_message_size,
     ),
     Row(
         # Pulsar has no PolicyName of their own for types, and takes this one.
@@ -632,7 +386,7 @@ ROWS: tuple[Row, ...] = (
         ),
         Face("autoTopicCreation", ("autoTopicCreationOverride",)),
         None,
-        _auto_topic_creation,
+        check_auto_topic_creation,
     ),
     Row(
         "AUTO_SUBSCRIPTION_CREATION",
@@ -677,7 +431,7 @@ BACKLOG_QUOTA = Row(
     ),
     Face("backlogQuota", ("backlog_quota_map",)),
     Face("backlogQuota", ("backLogQuotaMap",)),
-    _quota,
+    check_quota,
     _applied_quotas,
 )
 

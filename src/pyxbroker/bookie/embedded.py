@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pyxbroker import _native
 from pyxbroker.base.log import get_logger
-from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.entry import Digest, EntryBatch, EntryRun
 from pyxbroker.quorum import StorageWriter
 from pyxbroker.reads import StorageReader
 from pyxbroker.turn import Turn
@@ -35,6 +35,9 @@ _SEVERITIES = (log.info, log.warning, log.error)
 
 class Adder(Protocol):
     """Who adds entries: told, by its own ensemble index, which are durable or why not."""
+
+    @property
+    def digest(self) -> Digest: ...
 
     def on_adds_acked(self, index: int, first: int, last: int) -> None: ...
 
@@ -122,7 +125,9 @@ class EmbeddedBookie:
         done: int,
         flags: int,
     ) -> bool:
-        added, sequence, error = self._writer.add_run(run, last_add_confirmed, length, done, flags)
+        added, sequence, error = self._writer.add_run(
+            run, last_add_confirmed, length, done, flags, adder.digest
+        )
         first = run.first_entry_id
         if added > done:
             self._adds.append((sequence, adder, index, first + done, first + added - 1))

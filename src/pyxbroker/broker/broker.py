@@ -312,7 +312,7 @@ class Broker:
         await self.topics.sweep.look()
 
     async def _check_ages(self) -> None:
-        await self.topics.check_ages()
+        await self.topics.upkeep.check_ages()
         await self._ledgers.delete_again()
 
     # --- stopping -----------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
     NamespaceExists,
     NamespaceNotEmpty,
@@ -29,13 +28,18 @@ from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.partition_nodes import each_of
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
-    MUST_NOT_EXIST,
-    BadVersion,
     MetadataStore,
     NotEmpty,
     NotFound,
 )
-from pyxbroker.policies.records import DELETED, Change, Fields, change_namespace, fields_of
+from pyxbroker.policies.records import (
+    DELETED,
+    Change,
+    Fields,
+    change_namespace,
+    create_record,
+    fields_of,
+)
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -132,12 +136,8 @@ class Namespaces:
                     f"Exceed the maximum number of namespace in tenant :{tenant}"
                 )
             path = paths.namespace_policies(str(name))
-            try:
-                await self._store.put(path, to_json(fields), MUST_NOT_EXIST)
-            except BadVersion as error:
-                raise NamespaceExists("Namespace already exists") from error
-            finally:
-                self._topics.cache.forget(path)
+            if not await create_record(self._store, self._topics.cache, path, fields):
+                raise NamespaceExists("Namespace already exists")
         log.info("a namespace was made", namespace=name)
 
     # --- deleting -----------------------------------------------------------------------------

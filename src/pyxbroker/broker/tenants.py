@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
     ClusterInUse,
     NamespaceNotFound,
@@ -16,13 +15,11 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
-    MUST_NOT_EXIST,
-    BadVersion,
     MetadataStore,
     NotEmpty,
     NotFound,
 )
-from pyxbroker.policies.records import Fields, change_record, fields_of
+from pyxbroker.policies.records import Fields, change_record, create_record, fields_of
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -65,12 +62,8 @@ class Tenants:
                 raise TenantExists("Tenant already exist")
             if limit > 0 and len(await self.names()) >= limit:
                 raise TenantsLimitReached("Exceed the maximum number of tenants")
-            try:
-                await self._store.put(path, to_json(fields), MUST_NOT_EXIST)
-            except BadVersion as error:
-                raise TenantExists("Tenant already exist") from error
-            finally:
-                self._topics.cache.forget(path)
+            if not await create_record(self._store, self._topics.cache, path, fields):
+                raise TenantExists("Tenant already exist")
         log.info("a tenant was made", tenant=name)
 
     async def update(self, name: str, fields: Fields) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pyxbroker.cli import Parser
 from pyxbroker.settings.config import SECTIONS
-from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
+from pyxbroker.settings.names import ALIASES, NOT_YET, OTHERWISE, WITHOUT_EFFECT
 from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
@@ -67,8 +67,10 @@ def markdown() -> str:
     lines += ["These keys are read as the ones beside them.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
     lines += ["", "## Accepted, without effect", ""]
-    lines += ["These are about the insides of the Java programs and are taken silently.", ""]
-    words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT))
+    lines += ["These are taken silently. What they govern in Pulsar is done another way here:", ""]
+    lines += [f"- `{key}`: {why}" for key, why in OTHERWISE.items()]
+    lines += ["", "And these are about the insides of the Java programs:", ""]
+    words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT - OTHERWISE.keys()))
     lines += textwrap.wrap(words, 98, break_long_words=False)
     return "\n".join(lines) + "\n"
 

@@ -25,6 +25,7 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli import Parser, fail, no_such
 from pyxbroker.cli.data_directory import DEFAULT_DATA, DataDirectory, DataDirectoryError
 from pyxbroker.settings.config import PORT_MAX, SCHEMA, Config
+from pyxbroker.settings.names import ALIASES
 
 if TYPE_CHECKING:
     from pyxbroker.roles.standalone import Standalone
@@ -168,7 +169,7 @@ def _setting(pair: str) -> tuple[str, str]:
         raise ArgumentTypeError(
             f"{pair!r}: expected KEY=VALUE with a key of `pyxbroker config --markdown`."
         )
-    if key not in SCHEMA:
+    if key not in SCHEMA and key not in ALIASES:
         raise ArgumentTypeError(no_such("setting of `pyxbroker config`", key, SCHEMA))
     return key, text
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
+from pyxbroker.entry import CRC32C, Digest
 from pyxbroker.ledger.handle import (
     EntryDamaged,
     JournalFailed,
@@ -25,9 +26,11 @@ from pyxbroker.ledger.handle import (
     NoSuchEntry,
     NotEnoughBookies,
     ReadHandle,
+    WrongPassword,
     journal_failed,
 )
 from pyxbroker.ledger.metadata import (
+    DigestType,
     LedgerMetadata,
     LedgerMetadataStore,
     LedgerState,
@@ -66,6 +69,18 @@ class LedgerQuorums(NamedTuple):
     ack: int = 1
 
 
+class LedgerProtection(NamedTuple):
+    """What keeps entries from being changed, and ledgers from those who do not know the password
+    (managedLedgerDigestType, managedLedgerPassword).
+    """
+
+    digest_type: DigestType = DigestType.CRC32C
+    password: bytes = b""
+
+
+PLAIN = LedgerProtection()
+
+
 class LedgerClient:
     """All ledger operations of one broker."""
 
@@ -75,6 +90,7 @@ class LedgerClient:
         bookies: dict[str, EmbeddedBookie],
         turn: Turn,
         quorums: LedgerQuorums,
+        protection: LedgerProtection = PLAIN,
     ) -> None:
         self.turn = turn
         self.started_ms = int(time.time() * 1000)
@@ -83,6 +99,8 @@ class LedgerClient:
         self._ids = LedgerIdGenerator(store)
         self._bookies = bookies
         self._quorums = quorums
+        self._protection = protection
+        self._digests = {DigestType.CRC32C: CRC32C}
         self._undeleted: set[int] = set()  # ledgers that nobody names, and metadata still has
         if quorums.ensemble > len(bookies):
             raise ValueError(
@@ -187,6 +205,8 @@ class LedgerClient:
             write_quorum_size=quorums.write,
             ack_quorum_size=quorums.ack,
             ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
+            digest_type=self._protection.digest_type,
+            password=self._protection.password,
             custom_metadata=custom,
             ctime_ms=int(time.time() * 1000),
             c_token=self._metadata.new_token(),
@@ -209,6 +229,7 @@ class LedgerClient:
             metadata.ack_quorum_size,
             listener,
             add_flags,
+            self._digest(metadata),
         )
         handle.in_metadata = (metadata, version)
         return handle
@@ -253,7 +274,7 @@ class LedgerClient:
             raise EntryDamaged(str(error)) from error
         except MetadataError as error:
             raise LedgerError(str(error)) from error
-        return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id))
+        return self._reader(ledger_id, metadata)
 
     async def recover(self, ledger_id: int) -> tuple[int, int]:
         """Closes a ledger that another writer may still have; (last entry id, length in bytes).
@@ -270,7 +291,7 @@ class LedgerClient:
             version = (await self._metadata.update(ledger_id, metadata, version)).version
         bookies = self._ensemble(metadata, ledger_id)
         await asyncio.gather(*(_fence(bookie, ledger_id) for bookie in bookies))
-        last_entry_id, length = await _find_end(ReadHandle(ledger_id, bookies), bookies)
+        last_entry_id, length = await _find_end(self._reader(ledger_id, metadata), bookies)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
 
@@ -280,7 +301,7 @@ class LedgerClient:
         if metadata.is_closed:
             return metadata.last_entry_id, metadata.length
         bookies = self._ensemble(metadata, ledger_id)
-        return await _find_end(ReadHandle(ledger_id, bookies), bookies)
+        return await _find_end(self._reader(ledger_id, metadata), bookies)
 
     def stored_entries(self, ledger_id: int) -> int:
         """How many entries bookies have of a ledger, whether or not metadata knows it."""
@@ -315,10 +336,28 @@ class LedgerClient:
         await self._ids.close()
 
     async def _read(self, ledger_id: int) -> VersionedLedgerMetadata:
+        """Its metadata. WrongPassword when it is not for this broker."""
         try:
-            return await self._metadata.read(ledger_id)
+            found = await self._metadata.read(ledger_id)
         except NotFound as error:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
+        has_password = found.metadata.digest_type is not None
+        if has_password and found.metadata.password != self._protection.password:
+            raise WrongPassword(
+                f"ledger {ledger_id} was made with another password: set managedLedgerPassword to"
+                " that"
+            )
+        return found
+
+    def _reader(self, ledger_id: int, metadata: LedgerMetadata) -> ReadHandle:
+        return ReadHandle(ledger_id, self._ensemble(metadata, ledger_id), self._digest(metadata))
+
+    def _digest(self, metadata: LedgerMetadata) -> Digest:
+        """A ledger keeps the digest that it was made with, whatever the setting says by now."""
+        digest_type = metadata.digest_type or self._protection.digest_type
+        if digest_type not in self._digests:
+            self._digests[digest_type] = Digest(digest_type, self._protection.password)
+        return self._digests[digest_type]
 
     def _ensemble(self, metadata: LedgerMetadata, ledger_id: int) -> list[EmbeddedBookie]:
         _, members = metadata.last_ensemble()

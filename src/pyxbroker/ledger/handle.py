@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pyxbroker.bookie.embedded import DAMAGED, FAILED, FENCED, NO_ENTRY, NO_LEDGER
-from pyxbroker.entry import EntryBatch, EntryRun
+from pyxbroker.entry import CRC32C, Digest, EntryBatch, EntryRun
 from pyxbroker.metadata.store import resolve
 from pyxbroker.quorum import PendingAdds
 
@@ -40,6 +40,10 @@ class EntryDamaged(LedgerError):
 
 class NoSuchEntry(LedgerError):
     """No bookie has the entry."""
+
+
+class WrongPassword(LedgerError):
+    """A ledger was made with another password than this broker has."""
 
 
 class NotEnoughBookies(LedgerError):
@@ -112,18 +116,24 @@ ReadCallback = Callable[[EntryBatch | LedgerError], None]
 class ReadHandle:
     """Reads the entries of one ledger from the bookies of its ensemble."""
 
-    __slots__ = ("bookies", "ledger_id")
+    __slots__ = ("bookies", "digest", "ledger_id")
 
-    def __init__(self, ledger_id: int, bookies: Sequence[Bookie]) -> None:
+    def __init__(self, ledger_id: int, bookies: Sequence[Bookie], digest: Digest = CRC32C) -> None:
         self.ledger_id = ledger_id
         self.bookies = bookies
+        self.digest = digest
 
     def read_cached(
         self, first: int, last: int, count_max: int, bytes_max: int
     ) -> EntryBatch | None:
         """Entries from first on, when a bookie in this process has them in memory."""
         bookie = self.bookies[first % len(self.bookies)]
-        return bookie.read_cached(self.ledger_id, first, last, count_max, bytes_max)
+        batch = bookie.read_cached(self.ledger_id, first, last, count_max, bytes_max)
+        return batch if batch is not None and self._has_some(batch) else None
+
+    def _has_some(self, batch: EntryBatch) -> bool:
+        """Whether its first entry is as it was written, as far as the ledger's digest tells."""
+        return self.digest is CRC32C or batch.unpack(self.digest) > 0
 
     def read(
         self, first: int, last: int, count_max: int, bytes_max: int, callback: ReadCallback
@@ -137,8 +147,11 @@ class ReadHandle:
 
         def on_read(result: EntryBatch | int) -> None:
             if not isinstance(result, int):
-                callback(result)
-            elif order:
+                if self._has_some(result):
+                    callback(result)
+                    return
+                result = DAMAGED
+            if order:
                 ask()
             else:
                 callback(error_of(result, self.ledger_id, first))
@@ -178,8 +191,9 @@ class LedgerHandle(ReadHandle):
         ack_quorum: int,
         listener: LedgerListener,
         add_flags: int = 0,
+        digest: Digest = CRC32C,
     ) -> None:
-        super().__init__(ledger_id, bookies)
+        super().__init__(ledger_id, bookies, digest)
         self.add_flags = add_flags
         self.pending = PendingAdds(len(bookies), write_quorum, ack_quorum)
         self.length = 0

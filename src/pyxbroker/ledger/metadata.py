@@ -46,12 +46,13 @@ class LedgerState(enum.IntEnum):
 
 
 class DigestType(enum.IntEnum):
-    """How the entries of a ledger are checked."""
+    """How the entries of a ledger are checked (digest.h)."""
 
     CRC32 = 1
     HMAC = 2
     CRC32C = 3
     DUMMY = 4
+    MAC = HMAC  # as the client's setting has it
 
 
 class MalformedLedgerMetadata(MetadataError):

@@ -18,6 +18,7 @@ from pyxbroker.ledger.handle import (
     LedgerError,
     LedgerFenced,
     NotEnoughBookies,
+    WrongPassword,
     is_lost,
 )
 from pyxbroker.metadata.store import Unavailable
@@ -32,7 +33,7 @@ RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
 
-LASTING = (LedgerFenced, JournalFailed, NotEnoughBookies)
+LASTING = (LedgerFenced, JournalFailed, NotEnoughBookies, WrongPassword)
 
 
 def may_pass(error: Exception) -> bool:

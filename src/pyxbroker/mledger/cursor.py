@@ -6,8 +6,8 @@ in the node alone (cursorsLedgerId -1); the first state after that begins a curs
 is switched over to a new cursor ledger only when the state in it is durable, so a crash at any
 moment finds one of the two.
 
-Acknowledgements are written lazily, at most mark_delete_per_s times a second; who wants an answer
-when they are durable asks for it with persist().
+Acknowledgements are written lazily, at most mark_delete_per_s times a second, and position_held_s
+after they came at the latest; who wants an answer when they are durable asks for it with persist().
 """
 
 from __future__ import annotations
@@ -186,8 +186,9 @@ class Cursor:
         if self.managed_ledger.write_failure is not None:
             self._check_writable()
         if self._timer is None and self._writer is None and self.failure is None:
-            rate = self.managed_ledger.limits.mark_delete_per_s
-            delay = 1.0 / rate if rate > 0 else 0.0
+            limits = self.managed_ledger.limits
+            rate = limits.mark_delete_per_s
+            delay = min(1.0 / rate, limits.position_held_s) if rate > 0 else 0.0
             self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
     def on_limits(self) -> None:
@@ -316,8 +317,7 @@ class Cursor:
             client,
             self.managed_ledger.name,
             self.name,
-            limits.cursor_entries_per_ledger_max,
-            limits.ranges_whole_max,
+            limits,
         )
         try:
             await ledger.write(self.acks, self.position_properties, urgent=True)

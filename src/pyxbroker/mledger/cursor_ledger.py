@@ -18,6 +18,7 @@ acknowledged.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +36,7 @@ from pyxbroker.ledger.handle import (
 )
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.mledger import positions, records
+from pyxbroker.mledger.limits import ManagedLedgerLimits
 
 log = get_logger("pyxbroker.mledger")
 
@@ -59,14 +61,15 @@ _NOTHING = positions.Piece([], b"")
 class CursorLedger:
     """A cursor ledger that is being written, by one writer that waits for each of its writes."""
 
-    def __init__(self, entries_max: int, ranges_max: int) -> None:
+    def __init__(self, limits: ManagedLedgerLimits) -> None:
         self.handle: LedgerHandle
         self.is_whole = False
         """Whether the last entry is a whole state in Pulsar's format."""
         self.wants_whole = False
         """Whether it could be, and is not because a write was urgent."""
-        self._entries_max = entries_max
-        self._ranges_max = ranges_max
+        self._entries_max = limits.cursor_entries_per_ledger_max
+        self._ranges_max = limits.ranges_whole_max
+        self._rollover_at = time.monotonic() + limits.cursor_rollover_s
         self._acks: AckSet | None = None  # whose state the entries since _since have
         self._since = _NONE
         self._last = _NONE  # the newest entry that has a state
@@ -81,11 +84,10 @@ class CursorLedger:
         client: LedgerClient,
         managed_ledger: str,
         cursor: str,
-        entries_max: int,
-        ranges_max: int,
+        limits: ManagedLedgerLimits,
     ) -> CursorLedger:
         """Creates the next ledger of a cursor."""
-        ledger = cls(entries_max, ranges_max)
+        ledger = cls(limits)
         ledger.handle = await client.create(ledger, managed_ledger, cursor)
         return ledger
 
@@ -96,8 +98,10 @@ class CursorLedger:
     @property
     def is_full(self) -> bool:
         """Whether the next state belongs into a new ledger."""
-        return self.handle.pending.next >= self._entries_max or self.handle.length >= max(
-            LEDGER_BYTES_MAX, 16 * self._whole_bytes
+        return (
+            self.handle.pending.next >= self._entries_max
+            or self.handle.length >= max(LEDGER_BYTES_MAX, 16 * self._whole_bytes)
+            or time.monotonic() >= self._rollover_at
         )
 
     # --- writing ------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ class ManagedLedgerLimits(NamedTuple):
     retention_s: float = 0.0
     retention_bytes: int = 0
     cursor_entries_per_ledger_max: int = 50_000
+    cursor_rollover_s: float = 4 * 3600.0
     mark_delete_per_s: float = 1.0
+    position_held_s: float = 60.0  # by that rate, at most
     ranges_as_list_max: int = 1_000  # in a cursor's node
     ranges_whole_max: int = 10_000  # in each entry of a cursor ledger
 

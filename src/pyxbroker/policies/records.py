@@ -14,7 +14,7 @@ from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, Na
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
-from pyxbroker.metadata.store import BadVersion, MetadataStore
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
 from pyxbroker.policies.resolver import decode
 
 DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
@@ -40,6 +40,19 @@ async def change_namespace(
     if fields is None:
         raise NamespaceNotFound(f"Namespace {name} does not exist.")
     return fields
+
+
+async def create_record(
+    store: MetadataStore, cache: MetadataCache, path: str, fields: Fields
+) -> bool:
+    """Makes a record; False when there is one. Raises MetadataError."""
+    try:
+        await store.put(path, to_json(fields), MUST_NOT_EXIST)
+    except BadVersion:
+        return False
+    finally:
+        cache.forget(path)
+    return True
 
 
 async def change_record(

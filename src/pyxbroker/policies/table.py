@@ -507,6 +507,11 @@ TABLE: tuple[Policy, ...] = (
         lambda config: config.dispatcherMaxReadSizeBytes,
     ),
     Policy(
+        "read_batch_min",
+        "Entries that a dispatcher reads in one round after a read failed.",
+        lambda config: config.dispatcherMinReadBatchSize,
+    ),
+    Policy(
         "round_robin_max",
         "Entries that one consumer of a shared subscription gets in one turn.",
         lambda config: config.dispatcherMaxRoundRobinBatchSize,

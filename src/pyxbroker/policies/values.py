@@ -116,6 +116,7 @@ class Policies(NamedTuple):
     unacked_share: int = 0  # messages
     read_batch_max: int = 100  # entries
     read_bytes_max: int = 5 << 20
+    read_batch_min: int = 1  # entries, after a read that failed
     round_robin_max: int = 20  # entries
     failover_delay_s: float = 0.0
     failover_by_hash: bool = False

@@ -28,7 +28,7 @@ from pyxbroker.bookie.layout import Layout
 from pyxbroker.bookie.space import METADATA_BYTES, StorageState, file_systems_of
 from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
-from pyxbroker.entry import ENTRY_HEADER_SIZE
+from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.store import MetadataStore, open_store
@@ -202,7 +202,7 @@ class StandaloneData:
             journal_file_bytes=config.journalMaxSizeMB << 20,
             dirty_bytes_max=dirty,
             cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
-            entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE,
+            entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE_MAX,
             journal_sync_data=config.journalSyncData,
             accept_loss=self.accept_loss,
         )

@@ -22,7 +22,8 @@ from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.broker_port import BrokerPort
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
-from pyxbroker.ledger.client import LedgerClient, LedgerQuorums
+from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
+from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.stats.stalls import STALL_S, StallLog
@@ -95,7 +96,10 @@ class Standalone:
             config.managedLedgerDefaultWriteQuorum,
             config.managedLedgerDefaultAckQuorum,
         )
-        ledgers = LedgerClient(self.metadata, {bookie_id: self._bookie}, turn, quorums)
+        protection = LedgerProtection(
+            DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
+        )
+        ledgers = LedgerClient(self.metadata, {bookie_id: self._bookie}, turn, quorums, protection)
         self.broker = Broker(
             config, self.metadata, ledgers, connections, self.storage_state, self._addresses
         )
@@ -205,7 +209,7 @@ class Standalone:
         state = self.storage_state
         state.check()
         if state.is_short:
-            await self.broker.topics.free_space()
+            await self.broker.topics.upkeep.free_space()
             if self.loop.time() >= self._next_garbage:
                 self._next_garbage = self.loop.time() + SHORT_GARBAGE_INTERVAL_S
                 await self._collect_garbage()

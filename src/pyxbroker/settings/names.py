@@ -13,6 +13,7 @@ ALIASES = {
     "zooKeeperOperationTimeoutSeconds": "metadataStoreOperationTimeoutSeconds",
     "brokerServicePurgeInactiveFrequencyInSeconds": "brokerDeleteInactiveTopicsFrequencySeconds",
     "journalDirectory": "journalDirectories",
+    "managedLedgerCacheSizeMB": "dbStorage_readAheadCacheMaxSizeMb",
     "managedLedgerMaxUnackedRangesToPersistInZooKeeper": (
         "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
     ),
@@ -23,10 +24,6 @@ ALIASES = {
 NOT_YET = frozenset(
     """
     brokerDeduplicationEnabled
-    dispatcherMinReadBatchSize flushInterval
-    managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
-    managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds
-    managedLedgerCursorRolloverTimeInSeconds managedLedgerDigestType managedLedgerPassword
     """.split()
 )
 
@@ -34,8 +31,26 @@ NOT_YET = frozenset(
 # be let in whom it is to keep out.
 PROTECTION = frozenset({"authenticationEnabled", "authorizationEnabled"})
 
+# Keys about what is done another way here, and why they have nothing to govern: taken silently.
+OTHERWISE = {
+    "flushInterval": (
+        "An entry log is written and sealed when the write cache has a generation full"
+        " (`dbStorage_writeCacheMaxSizeMb`). In BookKeeper the interval bounds the journal that a"
+        " start replays; here the write cache does, and a flush by the clock would only leave many"
+        " small files."
+    ),
+    "managedLedgerCacheEvictionTimeThresholdMillis": (
+        "Entries leave the cache a generation at a time, the oldest first, when new ones need the"
+        " memory. It is the bookie's write cache, so letting go of them earlier frees nothing."
+    ),
+    "managedLedgerCursorBackloggedThreshold": (
+        "Cursors hold nothing in the cache, wherever they are: everything that was published passes"
+        " through it."
+    ),
+}
+
 # Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
-WITHOUT_EFFECT = frozenset(
+WITHOUT_EFFECT = frozenset(OTHERWISE) | frozenset(
     """
     acknowledgmentAtBatchIndexLevelEnabled allowLoopback bookkeeperClientNumWorkerThreads
     bookkeeperNumberOfChannelsPerBookie

@@ -49,34 +49,34 @@ async def unload(request: Request) -> Response:
 
 async def trim(request: Request) -> Response:
     """Deletes the ledgers that nobody needs and nothing retains, of every partition."""
-    name = topic_of(request)
-    if not name.is_persistent:
-        raise HttpError(405, "Trim on a non-persistent topic is not allowed")
-    check_not_system(name, "Trim")
-    await check_namespace(request, name.namespace)
-
-    async def work(topic: Topic) -> None:
-        assert isinstance(topic, PersistentTopic)
-        await topic.trim()
-
-    await _with_each(request, name, work)
-    return Response.empty()
+    refusal = HttpError(405, "Trim on a non-persistent topic is not allowed")
+    return await _delete_stored(request, "Trim", refusal, PersistentTopic.trim)
 
 
 async def truncate(request: Request) -> Response:
     """Acknowledges everything for all subscriptions and deletes all ledgers but the open one,
     whatever is to be retained.
     """
+    refusal = HttpError(412, "unsupport truncate")
+    return await _delete_stored(request, "Truncate", refusal, PersistentTopic.truncate)
+
+
+async def _delete_stored(
+    request: Request,
+    what: str,
+    refusal: HttpError,
+    delete: Callable[[PersistentTopic], Awaitable[None]],
+) -> Response:
+    """refusal: for a topic that stores nothing."""
     name = topic_of(request)
     if not name.is_persistent:
-        raise HttpError(412, "unsupport truncate")
-    check_not_system(name, "Truncate")
-    await check_namespace(request, name.namespace)
+        raise refusal
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
-        await topic.truncate()
+        await delete(topic)
 
+    await _check(request, name, what)
     await _with_each(request, name, work)
     return Response.empty()
 
@@ -87,8 +87,7 @@ async def truncate(request: Request) -> Response:
 async def skip(request: Request) -> Response:
     """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
     name, count = topic_of(request), _not_negative(request, "numMessages")
-    check_not_system(name, "Skip messages")
-    await check_namespace(request, name.namespace)
+    await _check(request, name, "Skip messages")
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
 
@@ -105,8 +104,7 @@ async def skip(request: Request) -> Response:
 async def skip_all(request: Request) -> Response:
     """Acknowledges everything for a subscription, in every partition."""
     name = topic_of(request)
-    check_not_system(name, "Skip messages")
-    await check_namespace(request, name.namespace)
+    await _check(request, name, "Skip messages")
 
     async def work(topic: Topic) -> None:
         subscription = _subscription(request, topic)
@@ -120,26 +118,26 @@ async def skip_all(request: Request) -> Response:
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    name, seconds = _persistent(request), _not_negative(request, "seconds")
-    check_not_system(name, "Expire messages")
-    await check_namespace(request, name.namespace)
-
-    async def work(topic: Topic) -> None:
-        await _expire(seconds, topic, [_subscription(request, topic)])
-
-    await _with_each(request, name, work)
-    return Response.empty()
+    return await _expire(request, lambda topic: [_subscription(request, topic)])
 
 
 async def expire_all(request: Request) -> Response:
     """The same for all subscriptions."""
+    return await _expire(request, lambda topic: list(topic.subscriptions.values()))
+
+
+async def _expire(request: Request, of: Callable[[Topic], list[Subscription]]) -> Response:
     name, seconds = _persistent(request), _not_negative(request, "seconds")
-    check_not_system(name, "Expire messages")
-    await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
-        await _expire(seconds, topic, list(topic.subscriptions.values()))
+        assert isinstance(topic, PersistentTopic)
+        subscriptions = of(topic)
+        if seconds > 0:
+            await expiry.expire(topic, seconds, subscriptions)
+        for each in subscriptions:
+            await each.persist()
 
+    await _check(request, name, "Expire messages")
     await _with_each(request, name, work)
     return Response.empty()
 
@@ -150,8 +148,7 @@ async def expire_to(request: Request) -> Response:
     """
     name = _persistent(request)
     position = _position(await read_json(request))
-    check_not_system(name, "Expire messages")
-    await check_namespace(request, name.namespace)
+    await _check(request, name, "Expire messages")
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
 
@@ -166,15 +163,13 @@ async def expire_to(request: Request) -> Response:
     return Response.empty()
 
 
-async def _expire(seconds: int, topic: Topic, subscriptions: list[Subscription]) -> None:
-    assert isinstance(topic, PersistentTopic)
-    if seconds > 0:
-        await expiry.expire(topic, seconds, subscriptions)
-    for each in subscriptions:
-        await each.persist()
-
-
 # --- what they have in common -----------------------------------------------------------------
+
+
+async def _check(request: Request, name: TopicName, what: str) -> None:
+    """Whether a topic may be changed. Raises HttpError."""
+    check_not_system(name, what)
+    await check_namespace(request, name.namespace)
 
 
 def _persistent(request: Request) -> TopicName:

@@ -8,18 +8,16 @@ from typing import Any
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import check_namespace, namespace_of, read_json
+from pyxbroker.admin.resources.names import check_namespace, namespace_of
 from pyxbroker.admin.resources.policies import (
     NAMESPACE,
-    QUOTA_TYPE,
     Fields,
     asked_for,
     endpoints,
     get_at,
-    quota_type_of,
+    quota_endpoints,
     set_at,
     setting,
-    whole_quota,
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.broker.topics.topics import Topics
@@ -74,20 +72,6 @@ async def _get_namespace_quotas(request: Request) -> Response:
     return Response.json(found)
 
 
-async def _set_namespace_quota(request: Request) -> Response:
-    quota_type = quota_type_of(request.argument("backlogQuotaType"))
-    assert BACKLOG_QUOTA.body is not None
-    value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
-    path = ("backlog_quota_map", quota_type)
-    change = setting(request, BACKLOG_QUOTA, Level.NAMESPACE, path, value, quota_type)
-    return await _change_namespace(request, change)
-
-
-async def _remove_namespace_quota(request: Request) -> Response:
-    path = ("backlog_quota_map", quota_type_of(request.argument("backlogQuotaType")))
-    return await _change_namespace(request, lambda fields: set_at(fields, path, None))
-
-
 def _rows() -> list[Endpoint]:
     """All rows of namespaces."""
     rows = [
@@ -96,16 +80,11 @@ def _rows() -> list[Endpoint]:
         if row.namespace is not None
         for each in _of_namespace(row, row.namespace)
     ]
-    assert DELAYED_DELIVERY.namespace is not None and BACKLOG_QUOTA.namespace is not None
+    assert DELAYED_DELIVERY.namespace is not None
     rows += _of_namespace(DELAYED_DELIVERY, DELAYED_DELIVERY.namespace)
-    quotas = (_get_namespace_quotas, _set_namespace_quota, _remove_namespace_quota)
-    rows += endpoints(
-        BACKLOG_QUOTA,
-        BACKLOG_QUOTA.namespace,
-        NAMESPACE,
-        quotas,
-        read_segment="backlogQuotaMap",
-        query=(QUOTA_TYPE,),
+    quotas = BACKLOG_QUOTA.namespace
+    rows += quota_endpoints(
+        Level.NAMESPACE, quotas, NAMESPACE, _get_namespace_quotas, _change_namespace
     )
     return rows
 

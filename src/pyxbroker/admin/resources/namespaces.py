@@ -31,7 +31,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.metadata import paths
-from pyxbroker.policies.records import Fields
+from pyxbroker.policies.records import Change, Fields
 
 PATH = "/admin/v2/namespaces/{tenant}"
 ONE = PATH + "/{namespace}"
@@ -125,16 +125,21 @@ async def record_of(request: Request, reason: str = NOT_FOUND) -> Fields:
         raise HttpError(404, reason) from None
 
 
+async def change_record(request: Request, change: Change, reason: str = NOT_FOUND) -> None:
+    """Changes the record of the namespace of a path. Raises HttpError 404, and what change does."""
+    try:
+        await request.app.broker.namespaces.change(namespace_of(request), change)
+    except NamespaceNotFound:
+        raise HttpError(404, reason) from None
+
+
 async def set_field(request: Request, field: str, value: object) -> None:
     """Sets a field of the record of the namespace of a path. Raises HttpError 404."""
 
     def change(fields: Fields) -> None:
         fields[field] = value
 
-    try:
-        await request.app.broker.namespaces.change(namespace_of(request), change)
-    except NamespaceNotFound:
-        raise HttpError(404, NOT_FOUND) from None
+    await change_record(request, change)
 
 
 # --- properties -------------------------------------------------------------------------------
@@ -159,10 +164,7 @@ async def _set_properties(request: Request, properties: dict[str, str]) -> None:
             raise HttpError(400, trouble)
         fields[PROPERTIES] = whole
 
-    try:
-        await request.app.broker.namespaces.change(namespace_of(request), change)
-    except NamespaceNotFound:
-        raise HttpError(404, NOT_FOUND) from None
+    await change_record(request, change)
 
 
 async def delete_properties(request: Request) -> Response:
@@ -192,10 +194,7 @@ async def delete_property(request: Request) -> Response:
         found[:] = [properties.pop(request.parameters["key"], "")]
         fields[PROPERTIES] = properties
 
-    try:
-        await request.app.broker.namespaces.change(namespace_of(request), change)
-    except NamespaceNotFound:
-        raise HttpError(404, NOT_FOUND) from None
+    await change_record(request, change)
     return Response.text(found[0], JSON)
 
 

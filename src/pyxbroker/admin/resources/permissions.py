@@ -12,12 +12,17 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, namespace_name_of, namespace_of, read_json
-from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, NOT_FOUND, ONE, record_of
+from pyxbroker.admin.resources.names import STRINGS, namespace_name_of, read_json
+from pyxbroker.admin.resources.namespaces import (
+    NAMES_BYTES_MAX,
+    NOT_FOUND,
+    ONE,
+    change_record,
+    record_of,
+)
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_PERMISSION, GRANT_PERMISSION, REVOKE_PERMISSION
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.limits import too_long
 from pyxbroker.policies.records import Fields
 
@@ -95,7 +100,7 @@ async def _change(
 ) -> Response:
     """Changes a part of the grants. Raises HttpError 404 when there is no such namespace."""
 
-    def change_record(record: Fields) -> None:
+    def change_part(record: Fields) -> None:
         entries = _auth(record, part)
         change(entries)
         if len(entries) > ENTRIES_MAX:
@@ -104,10 +109,7 @@ async def _change(
         if len(to_json(record[AUTH])) > BYTES_MAX:
             raise HttpError(400, f"The grants of a namespace have at most {BYTES_MAX} bytes.")
 
-    try:
-        await request.app.broker.namespaces.change(namespace_of(request), change_record)
-    except NamespaceNotFound:
-        raise HttpError(404, missing) from None
+    await change_record(request, change_part, missing)
     return Response.empty()
 
 

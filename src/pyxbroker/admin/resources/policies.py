@@ -10,9 +10,11 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.policy_table import QUOTA_TYPES, Asked, Face, Row, check_fields
+from pyxbroker.admin.policy_checks import QUOTA_TYPES, Asked, check_fields
+from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
+from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
 from pyxbroker.policies.shapes import Level, Path
 
@@ -137,24 +139,15 @@ def endpoints(
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
         handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
     is_topic = prefix == TOPIC
-    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
     resource = topic_of if is_topic else namespace_name_of
-    read, write = (
-        Right(scope, f"{verb} {row.right}", (TENANT_ADMIN,)) for verb in ("READ", "WRITE")
-    )
+    read, write = _rights(row, is_topic)
     what = f"{row.about}, for {'a topic' if is_topic else 'the topics of a namespace'}"
     whose = "a topic's" if is_topic else "a namespace's"
-    schema = {"type": "boolean"} if row.body is None else row.body.schema
     of_records = (IS_GLOBAL,) if is_topic else ()
     reads = (
         *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
         *of_records,
     )
-    content = None
-    if row.body is not None and not face.query:
-        content = Content(
-            "The value.", {"application/json": schema}, required=True, bytes_max=BODY_BYTES_MAX
-        )
     sets = (Query(face.query, "The value."),) if face.query else ()
     rows = [
         Endpoint(
@@ -163,7 +156,7 @@ def endpoints(
             get,
             read,
             f"Tells {what}.",
-            Answer("The value; 204 when it is not set.", schema),
+            Answer("The value; 204 when it is not set.", _schema(row)),
             resource,
             reads,
         ),
@@ -175,7 +168,7 @@ def endpoints(
             f"Sets {what}.",
             resource=resource,
             query=(*sets, *query, *of_records),
-            content=content,
+            content=_content(row, face),
         ),
     ]
     if face.removes:
@@ -191,3 +184,56 @@ def endpoints(
             )
         )
     return rows
+
+
+def quota_endpoints(
+    level: Level,
+    face: Face | None,
+    prefix: str,
+    get: Handler,
+    change: Callable[[Request, Callable[[Fields], None]], Awaitable[Response]],
+) -> list[Endpoint]:
+    """The same for the quotas, which are read together and set one by one; `change` changes the
+    record of a request.
+    """
+    assert face is not None and BACKLOG_QUOTA.body is not None
+    body, (field, *_) = BACKLOG_QUOTA.body, face.path
+
+    async def put(request: Request) -> Response:
+        quota_type = quota_type_of(request.argument("backlogQuotaType"))
+        value = whole_quota(body.read(await read_json(request)))
+        path = (field, quota_type)
+        return await change(
+            request, setting(request, BACKLOG_QUOTA, level, path, value, quota_type)
+        )
+
+    async def remove(request: Request) -> Response:
+        path = (field, quota_type_of(request.argument("backlogQuotaType")))
+        return await change(request, lambda fields: set_at(fields, path, None))
+
+    handlers = (get, put, remove)
+    query = (QUOTA_TYPE,)
+    return endpoints(
+        BACKLOG_QUOTA, face, prefix, handlers, read_segment="backlogQuotaMap", query=query
+    )
+
+
+def _rights(row: Row, is_topic: bool) -> tuple[Right, Right]:
+    """To read a policy, and to write it."""
+    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
+    return (
+        Right(scope, f"READ {row.right}", (TENANT_ADMIN,)),
+        Right(scope, f"WRITE {row.right}", (TENANT_ADMIN,)),
+    )
+
+
+def _schema(row: Row) -> dict[str, Any]:
+    return {"type": "boolean"} if row.body is None else row.body.schema
+
+
+def _content(row: Row, face: Face) -> Content | None:
+    """The body that brings the value, where one does."""
+    if row.body is None or face.query:
+        return None
+    types = {"application/json": _schema(row)}
+    return Content("The value.", types, required=True, bytes_max=BODY_BYTES_MAX)

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.policy_checks import check_fields
 from pyxbroker.admin.policy_table import (
     BACKLOG_QUOTA,
     DELAYED_DELIVERY,
@@ -16,22 +17,19 @@ from pyxbroker.admin.policy_table import (
     Face,
     Row,
     applied_to_subscription,
-    check_fields,
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.policies import (
-    QUOTA_TYPE,
     TOPIC,
     Fields,
     asked_for,
     check_at,
     endpoints,
     get_at,
-    quota_type_of,
+    quota_endpoints,
     set_at,
     setting,
-    whole_quota,
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
@@ -110,20 +108,6 @@ async def _get_topic_quotas(request: Request) -> Response:
     )
 
 
-async def _set_topic_quota(request: Request) -> Response:
-    quota_type = quota_type_of(request.argument("backlogQuotaType"))
-    assert BACKLOG_QUOTA.body is not None
-    value = whole_quota(BACKLOG_QUOTA.body.read(await read_json(request)))
-    path = ("backLogQuotaMap", quota_type)
-    change = setting(request, BACKLOG_QUOTA, Level.TOPIC, path, value, quota_type)
-    return await _change_topic(request, change)
-
-
-async def _remove_topic_quota(request: Request) -> Response:
-    path = ("backLogQuotaMap", quota_type_of(request.argument("backlogQuotaType")))
-    return await _change_topic(request, lambda fields: set_at(fields, path, None))
-
-
 def _of_subscription(request: Request) -> tuple[str, ...]:
     """Where a topic's record has the rate of one subscription."""
     return ("subscriptionPolicies", request.parameters["subName"], "dispatchRate")
@@ -195,21 +179,14 @@ async def _remove_topic_delay(request: Request) -> Response:
 def _rows() -> list[Endpoint]:
     """All rows of topics."""
     rows = [each for row in ROWS if row.topic is not None for each in _of_topic(row, row.topic)]
-    assert DELAYED_DELIVERY.topic is not None and BACKLOG_QUOTA.topic is not None
+    assert DELAYED_DELIVERY.topic is not None
     delays = (_get_topic_delay, _set_topic_delay, _remove_topic_delay)
     rows += endpoints(DELAYED_DELIVERY, DELAYED_DELIVERY.topic, TOPIC, delays)
     assert OF_SUBSCRIPTION.topic is not None
     rates = (_get_subscription_rate, _set_subscription_rate, _remove_subscription_rate)
     rows += endpoints(OF_SUBSCRIPTION, OF_SUBSCRIPTION.topic, TOPIC, rates, is_applied=True)
-    quotas = (_get_topic_quotas, _set_topic_quota, _remove_topic_quota)
-    rows += endpoints(
-        BACKLOG_QUOTA,
-        BACKLOG_QUOTA.topic,
-        TOPIC,
-        quotas,
-        read_segment="backlogQuotaMap",
-        query=(QUOTA_TYPE,),
-    )
+    quotas = BACKLOG_QUOTA.topic
+    rows += quota_endpoints(Level.TOPIC, quotas, TOPIC, _get_topic_quotas, _change_topic)
     return rows
 
 

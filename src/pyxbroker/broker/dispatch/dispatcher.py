@@ -386,6 +386,8 @@ class Dispatcher:
         """
         self._reading = True
         started_in = self._round
+        if self.trouble is not None:
+            count = self.trouble.cut(count)
 
         def on_read(result: EntryBatch | LedgerError) -> None:
             if self._abandoned:

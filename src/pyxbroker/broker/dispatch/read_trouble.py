@@ -82,6 +82,9 @@ class ReadTrouble:
             "topic": dispatcher.topic.name,
             "subscription": dispatcher.subscription.name,
         }
+        self._batch_min = policies.read_batch_min
+        self._batch_max = policies.read_batch_max
+        self._batch = self._batch_max  # entries of the next read
         self._tries = 0  # that failed since a read went well
         self._since = 0.0
         self._delay_s = self._delay_min_s
@@ -106,11 +109,17 @@ class ReadTrouble:
                 error=error,
             )
         self._tries += 1
+        self._batch = self._batch_min
         self._loop.call_later(self._delay_s, self._turn.run, self._dispatcher.retry_read)
         self._delay_s = min(self._delay_s * 2, self._delay_max_s)
 
+    def cut(self, count: int) -> int:
+        """How many of so many entries are read at once: few after a failure, then more and more."""
+        return min(count, self._batch) if self._batch < self._batch_max else count
+
     def answered(self) -> None:
         """The disk has answered."""
+        self._batch = min(self._batch * 2, self._batch_max)
         if self._tries:
             log.info(
                 "reading goes on",

@@ -6,6 +6,7 @@ BacklogQuotaManager.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import (
@@ -19,6 +20,7 @@ from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     PRODUCER_EXCEPTION,
     PRODUCER_REQUEST_HOLD,
+    BacklogQuota,
 )
 
 if TYPE_CHECKING:
@@ -44,25 +46,22 @@ async def check_producer(topic: PersistentTopic) -> None:
 
 
 async def check(topic: PersistentTopic) -> None:
-    """Does what the policy of a quota that is exceeded says. Raises LedgerError.
-
-    Nothing is evicted for a policy that is refused: nobody knows what it would be.
-    """
-    refused = topic.policies.refused
+    """Does what the policy of a quota that is exceeded says. Raises LedgerError."""
     if is_size_exceeded(topic):
-        policy = topic.policies.backlog_size.policy
-        if policy == CONSUMER_BACKLOG_EVICTION:
-            if "backlog_size" not in refused:
-                await _evict_by_size(topic)
-        else:
-            _send_producers_away(topic, policy)
+        await _enforce(topic, "backlog_size", _evict_by_size)
     elif await is_age_exceeded(topic):
-        policy = topic.policies.backlog_age.policy
-        if policy == CONSUMER_BACKLOG_EVICTION:
-            if "backlog_age" not in refused:
-                await _evict_by_age(topic)
-        else:
-            _send_producers_away(topic, policy)
+        await _enforce(topic, "backlog_age", _evict_by_age)
+
+
+async def _enforce(
+    topic: PersistentTopic, name: str, evict: Callable[[PersistentTopic], Awaitable[None]]
+) -> None:
+    """Nothing is evicted for a policy that is refused: nobody knows what it would be."""
+    quota: BacklogQuota = getattr(topic.policies, name)
+    if quota.policy != CONSUMER_BACKLOG_EVICTION:
+        _send_producers_away(topic, quota.policy)
+    elif name not in topic.policies.refused:
+        await evict(topic)
 
 
 def is_size_exceeded(topic: PersistentTopic) -> bool:

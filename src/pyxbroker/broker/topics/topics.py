@@ -70,7 +70,9 @@ def limits_of(config: Config) -> ManagedLedgerLimits:
         retention_s=-1,
         retention_bytes=-1,
         cursor_entries_per_ledger_max=config.managedLedgerCursorMaxEntriesPerLedger,
+        cursor_rollover_s=config.managedLedgerCursorRolloverTimeInSeconds,
         mark_delete_per_s=config.managedLedgerDefaultMarkDeleteRateLimit,
+        position_held_s=config.managedLedgerCursorPositionFlushSeconds,
         ranges_as_list_max=config.managedLedgerMaxUnackedRangesToPersistInMetadataStore,
         ranges_whole_max=config.managedLedgerMaxUnackedRangesToPersist,
     )
@@ -591,26 +593,6 @@ class Topics:
             await self.partitioned.forget_unused(whole)
         except (PulsarError, MetadataError) as error:
             log.warning("the number of partitions was not deleted", topic=whole, error=error)
-
-    async def check_ages(self) -> None:
-        """Called now and then: ledgers that are old enough are closed or deleted."""
-        async for topic in self._in_slices():
-            if not isinstance(topic, PersistentTopic):
-                continue
-            # A defect of one topic is not one of the others, nor of the broker.
-            try:
-                topic.check_age()
-            except Exception as error:
-                log.failure("the age of a topic could not be looked at", error, topic=topic.name)
-
-    async def free_space(self) -> None:
-        """Called while space is short: what everybody has acknowledged goes at once."""
-        async for topic in self._in_slices():
-            if isinstance(topic, PersistentTopic) and not topic.fenced:
-                try:
-                    topic.free_space()
-                except Exception as error:
-                    log.failure("the space of a topic could not be freed", error, topic=topic.name)
 
     async def close(self) -> None:
         """Closes every topic; those that fail are logged, and recovered at the next start."""

@@ -1,4 +1,4 @@
-"""What policies ask to be done with topics from time to time: expiry, quotas, inactive topics."""
+"""What is done with open topics from time to time: expiry, quotas, ages of ledgers, space."""
 
 from __future__ import annotations
 
@@ -67,6 +67,22 @@ class Upkeep:
     async def check_quotas(self) -> None:
         """Called now and then: topics whose backlog exceeds a quota."""
         await self._look_at_open("a backlog quota was not looked at", quotas.check)
+
+    async def check_ages(self) -> None:
+        """Called now and then: ledgers that are old enough are closed or deleted."""
+
+        async def look(topic: PersistentTopic) -> None:
+            topic.check_age()
+
+        await self._look_at_open("the age of a topic could not be looked at", look)
+
+    async def free_space(self) -> None:
+        """Called while space is short: what everybody has acknowledged goes at once."""
+
+        async def look(topic: PersistentTopic) -> None:
+            topic.free_space()
+
+        await self._look_at_open("the space of a topic could not be freed", look)
 
     def expire_soon(self, topic: PersistentTopic) -> None:
         """The TTL of a topic has changed. One is looked at after the other, however many have."""

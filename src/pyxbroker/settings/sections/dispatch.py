@@ -13,7 +13,10 @@ class Dispatch(Section, title="Dispatch"):
         5 * 1024 * 1024, "Bytes that a dispatcher reads in one round.", unit="bytes", minimum=1
     )
     dispatcherMinReadBatchSize: int = setting(
-        1, "Entries that a dispatcher reads in one round after a read failed.", minimum=1
+        1,
+        "Entries that a dispatcher reads in one round after a read failed; twice as many with each"
+        " further one that goes well.",
+        minimum=1,
     )
     dispatcherMaxRoundRobinBatchSize: int = setting(
         20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1

@@ -24,10 +24,17 @@ class ManagedLedger(Section, title="Managed ledger"):
     )
     managedLedgerDigestType: str = setting(
         "CRC32C",
-        "Checksum of an entry between broker and bookie.",
+        "How each entry of new ledgers is checked when it is read. Older ones keep what they were"
+        " made with. MAC is worth something with a password that others do not know. MAC and CRC32"
+        " hash each message once more when it is written and once when it is read; CRC32C is had"
+        " for nothing. DUMMY leaves it to the storage's own checksums.",
         choices=("CRC32C", "CRC32", "MAC", "DUMMY"),
     )
-    managedLedgerPassword: str = setting("", "Password of the ledgers that this broker creates.")
+    managedLedgerPassword: str = setting(
+        "",
+        "Password of the ledgers that this broker creates. Choose it before the first start:"
+        " ledgers of another password are refused.",
+    )
     managedLedgerMaxEntriesPerLedger: int = setting(
         50_000, "Entries after which a topic goes on in a new ledger.", minimum=1
     )
@@ -57,20 +64,11 @@ class ManagedLedger(Section, title="Managed ledger"):
     managedLedgerMaxUnackedRangesToPersistInMetadataStore: int = setting(
         1000, "Acknowledged ranges up to which a closed cursor is kept in the metadata store."
     )
-    managedLedgerCacheSizeMB: int = setting(
-        64,
-        "Memory for entries that consumers are about to read. Pulsar's own default is a fifth of"
-        " the JVM's direct memory.",
-        unit="MiB",
-    )
-    managedLedgerCacheEvictionTimeThresholdMillis: int = setting(
-        1000, "Age after which an entry leaves the cache.", unit="ms"
-    )
-    managedLedgerCursorBackloggedThreshold: int = setting(
-        1000, "Entries behind the end at which a cursor no longer holds entries in the cache."
-    )
     managedLedgerCursorPositionFlushSeconds: int = setting(
-        60, "Time between two stores of positions that the rate limit held back.", unit="s"
+        60,
+        "Longest time that the rate limit above keeps a position from being stored.",
+        unit="s",
+        minimum=1,
     )
     autoSkipNonRecoverableData: bool = setting(
         False,

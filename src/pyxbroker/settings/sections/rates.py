@@ -5,44 +5,28 @@ from __future__ import annotations
 from pyxbroker.settings.schema import LONG_MAX, Section, setting
 
 
+def _messages(what: str) -> int:
+    return setting(0, f"Messages that {what} in a second; 0 is no limit.")
+
+
+def _bytes(what: str) -> int:
+    return setting(0, f"Bytes that {what} in a second; 0 is no limit.", maximum=LONG_MAX)
+
+
 class Rates(Section, title="Rates"):
-    maxPublishRatePerTopicInMessages: int = setting(
-        0, "Messages that may be published to a topic in a second; 0 is no limit."
+    maxPublishRatePerTopicInMessages: int = _messages("may be published to a topic")
+    maxPublishRatePerTopicInBytes: int = _bytes("may be published to a topic")
+    brokerPublisherThrottlingMaxMessageRate: int = _messages("may be published to this broker")
+    brokerPublisherThrottlingMaxByteRate: int = _bytes("may be published to this broker")
+    dispatchThrottlingRateInMsg: int = _messages("this broker may send to consumers")
+    dispatchThrottlingRateInByte: int = _bytes("this broker may send to consumers")
+    dispatchThrottlingRatePerTopicInMsg: int = _messages("the consumers of a topic may be sent")
+    dispatchThrottlingRatePerTopicInByte: int = _bytes("the consumers of a topic may be sent")
+    dispatchThrottlingRatePerSubscriptionInMsg: int = _messages(
+        "the consumers of a subscription may be sent"
     )
-    maxPublishRatePerTopicInBytes: int = setting(
-        0, "Bytes that may be published to a topic in a second; 0 is no limit.", maximum=LONG_MAX
-    )
-    brokerPublisherThrottlingMaxMessageRate: int = setting(
-        0, "Messages that may be published to this broker in a second; 0 is no limit."
-    )
-    brokerPublisherThrottlingMaxByteRate: int = setting(
-        0,
-        "Bytes that may be published to this broker in a second; 0 is no limit.",
-        maximum=LONG_MAX,
-    )
-    dispatchThrottlingRateInMsg: int = setting(
-        0, "Messages that this broker may send to consumers in a second; 0 is no limit."
-    )
-    dispatchThrottlingRateInByte: int = setting(
-        0,
-        "Bytes that this broker may send to consumers in a second; 0 is no limit.",
-        maximum=LONG_MAX,
-    )
-    dispatchThrottlingRatePerTopicInMsg: int = setting(
-        0, "Messages that the consumers of a topic may be sent in a second; 0 is no limit."
-    )
-    dispatchThrottlingRatePerTopicInByte: int = setting(
-        0,
-        "Bytes that the consumers of a topic may be sent in a second; 0 is no limit.",
-        maximum=LONG_MAX,
-    )
-    dispatchThrottlingRatePerSubscriptionInMsg: int = setting(
-        0, "Messages that the consumers of a subscription may be sent in a second; 0 is no limit."
-    )
-    dispatchThrottlingRatePerSubscriptionInByte: int = setting(
-        0,
-        "Bytes that the consumers of a subscription may be sent in a second; 0 is no limit.",
-        maximum=LONG_MAX,
+    dispatchThrottlingRatePerSubscriptionInByte: int = _bytes(
+        "the consumers of a subscription may be sent"
     )
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
         True, "Whether these rates also hold for subscriptions that have caught up."

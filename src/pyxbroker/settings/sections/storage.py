@@ -40,13 +40,10 @@ class Storage(Section, title="Storage"):
         minimum=1,
     )
     dbStorage_readAheadCacheMaxSizeMb: int = setting(
-        32, "Memory for entries that were flushed and are still at hand for readers.", unit="MiB"
-    )
-    flushInterval: int = setting(
-        60_000,
-        "Longest time that an entry waits to be moved to an entry log.",
-        unit="ms",
-        minimum=1,
+        32,
+        "Memory for entries that were flushed and are still at hand for readers. Pulsar's brokers"
+        " have a cache of their own beside the bookie's, here both are this one.",
+        unit="MiB",
     )
     gcWaitTime: int = setting(
         900_000,
