@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from metadata_backends import Backend, coroutine_test
+from pyxbroker.base.bundles import bundles_data
 from pyxbroker.cluster.initialize import (
     ClusterSettings,
-    bundles_data,
     initialize,
     local_policies,
 )

@@ -357,8 +357,56 @@ ROLES = b"[" + b",".join(b'"%s%03d"' % (b"r" * 50, i) for i in range(1000)) + b"
 CLUSTERS = b"[" + b",".join(b'"cluster-%d"' % i for i in range(4_000)) + b"]"
 TENANT = b'{"allowedClusters":["standalone"],"adminRoles":' + ROLES[:-1] + b"]}"
 
+CLUSTER = "/admin/v2/clusters/standalone"
+NEW_CLUSTER = "/admin/v2/clusters/hostile-{n}"
+GROUP = "/admin/v2/resourcegroups/hostile-{n}"
+BUNDLE = NS + "/0x00000000_0x40000000"
+# Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
+PEERS = b'{"peerClusterNames":' + ROLES + b',"a":[' + b"{}," * 60_000 + b"1]}"
+BROKERS = b'{"brokers":[' + b",".join(b'"%s-%03d"' % (b"b" * 55, i) for i in range(1000)) + b"]}"
+POSITIONS = b"[" + b",".join(b"%d" % (i << 18) for i in range(4096)) + b"]"
+
 ENDPOINTS |= {
     "GET /admin/v2/clusters/{cluster}": request("GET", f"/admin/v2/clusters/{NAME}"),
+    "PUT /admin/v2/clusters/{cluster}": request("PUT", NEW_CLUSTER, PEERS),
+    "POST /admin/v2/clusters/{cluster}": request("POST", NEW_CLUSTER, PEERS),
+    "DELETE /admin/v2/clusters/{cluster}": request("DELETE", NEW_CLUSTER),
+    "GET /admin/v2/clusters/{cluster}/peers": request("GET", CLUSTER + "/peers"),
+    "POST /admin/v2/clusters/{cluster}/peers": request("POST", CLUSTER + "/peers", ROLES),
+    "GET /admin/v2/clusters/{cluster}/failureDomains": request("GET", CLUSTER + "/failureDomains"),
+    "GET /admin/v2/clusters/{cluster}/failureDomains/{domainName}": request(
+        "GET", f"{CLUSTER}/failureDomains/{NAME}"
+    ),
+    "POST /admin/v2/clusters/{cluster}/failureDomains/{domainName}": request(
+        "POST", CLUSTER + "/failureDomains/d", BROKERS
+    ),
+    "DELETE /admin/v2/clusters/{cluster}/failureDomains/{domainName}": request(
+        "DELETE", f"{CLUSTER}/failureDomains/{NAME}"
+    ),
+    "GET /admin/v2/resourcegroups": request("GET", "/admin/v2/resourcegroups"),
+    "GET /admin/v2/resourcegroups/{resourcegroup}": request("GET", GROUP),
+    "PUT /admin/v2/resourcegroups/{resourcegroup}": request(
+        "PUT", GROUP, b'{"publishRateInMsgs":1,"a":[' + b"{}," * 1_300 + b"1]}"
+    ),
+    "DELETE /admin/v2/resourcegroups/{resourcegroup}": request("DELETE", GROUP),
+    f"GET {ROW}/resourcegroup": request("GET", NS + "/resourcegroup"),
+    f"POST {ROW}/resourcegroup/{{resourcegroup}}": request("POST", NS + "/resourcegroup/{n}"),
+    f"DELETE {ROW}/resourcegroup": request("DELETE", NS + "/resourcegroup"),
+    f"DELETE {ROW}/{{bundle}}": request("DELETE", BUNDLE + "?force=true"),
+    f"PUT {ROW}/{{bundle}}/unload": request("PUT", BUNDLE + "/unload"),
+    f"POST {ROW}/{{bundle}}/clearBacklog": request("POST", BUNDLE + "/clearBacklog"),
+    f"POST {ROW}/{{bundle}}/clearBacklog/{{subscription}}": request(
+        "POST", f"{BUNDLE}/clearBacklog/{NAME}"
+    ),
+    f"POST {ROW}/{{bundle}}/unsubscribe/{{subscription}}": request(
+        "POST", f"{BUNDLE}/unsubscribe/{NAME}"
+    ),
+    f"GET {ROW}/{{bundle}}/topicHashPositions": request(
+        "GET", BUNDLE + "/topicHashPositions?" + "topics=t&" * 90
+    ),
+    f"PUT {ROW}/{{bundle}}/split": request(
+        "PUT", NS + "/LARGEST/split?splitAlgorithmName=specified_positions_divide", POSITIONS
+    ),
     "GET /admin/v2/tenants": request("GET", "/admin/v2/tenants?" + "a=b&" * 1900),
     "GET /admin/v2/tenants/{tenant}": request("GET", "/admin/v2/tenants/public"),
     "PUT /admin/v2/tenants/{tenant}": request("PUT", "/admin/v2/tenants/hostile-{n}", TENANT),

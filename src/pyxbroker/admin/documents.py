@@ -18,6 +18,39 @@ TYPES: dict[str, str] = {"int": "integer", "bool": "boolean", "text": "string"}
 DOMAIN = {"type": "string", "enum": ["persistent", "non-persistent"]}
 REFUSAL = "#/components/schemas/Refusal"
 
+NOT_HERE = {
+    "Other clusters and brokers": (
+        *("clusters/{}/migrate", "clusters/{}/namespaceIsolationPolicies..."),
+        *("{namespace}/migration", "{namespace}/antiAffinity", "{cluster}/antiAffinity/{group}"),
+        *("{namespace}/persistence/bookieAffinity", "{topic}/replication", "{topic}/shadowTopics"),
+        "{subName}/replicatedSubscriptionStatus",
+    ),
+    "Deduplication": (
+        *("{namespace}/deduplication", "{namespace}/deduplicationSnapshotInterval"),
+        *("{topic}/deduplicationEnabled", "{topic}/deduplicationSnapshotInterval"),
+    ),
+    "Schemas": (
+        *("{namespace}/schemaCompatibilityStrategy", "{namespace}/schemaValidationEnforced"),
+        *("{namespace}/schemaAutoUpdateCompatibilityStrategy",),
+        *("{namespace}/isAllowAutoUpdateSchema", "{topic}/schemaCompatibilityStrategy"),
+        "{topic}/schemaValidationEnforced",
+    ),
+    "Compaction and offloading": (
+        *("{namespace}/compactionThreshold", "{topic}/compactionThreshold", "{topic}/compaction"),
+        *("{namespace}/offloadPolicies", "{namespace}/removeOffloadPolicies"),
+        *("{namespace}/offloadThreshold", "{namespace}/offloadThresholdInSeconds"),
+        *("{namespace}/offloadDeletionLagMs", "{namespace}/scanOffloadedLedgers"),
+        *("{topic}/offload", "{topic}/offloadPolicies"),
+    ),
+    "Entry filters": ("{namespace}/entryFilters", "{topic}/entryFilters"),
+    "Authorization by topic": (
+        *("namespaces/grantPermissionsOnTopics", "namespaces/revokePermissionsOnTopics"),
+        *("{topic}/permissions[/{role}]", "{namespace}/subscriptionAuthMode"),
+    ),
+    "Metrics by property": ("{namespace}/allowedTopicPropertyKeysForMetrics",),
+}
+"""What Pulsar has of the groups clusters, namespaces and topics, and this broker has not."""
+
 INTRODUCTION = """\
 The web port (`webServicePort`, 8080) answers the part of Pulsar's admin REST that is below, HTTP
 lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
@@ -117,10 +150,23 @@ def markdown() -> str:
             group = name
             lines += [f"## {name}", ""]
         lines += [*_section(endpoint), ""]
+    lines += ["## What is not here", "", *_not_here(), ""]
     lines += ["## Statuses of refusals", "", "| status | errors |", "|---|---|"]
     lines += [f"| {status} | {', '.join(names)} |" for status, names in _statuses().items()]
     lines += ["", "400, 408, 413, 414, 415, 422, 429 and 431 are about the request itself."]
     return "\n".join(lines) + "\n"
+
+
+def _not_here() -> list[str]:
+    lines = [
+        "Of Pulsar's clusters, namespaces and topics, whatever the method; 404:",
+        "",
+        "| about | endpoints |",
+        "|---|---|",
+    ]
+    for about, names in NOT_HERE.items():
+        lines.append(f"| {about} | {', '.join(f'`{name}`' for name in names)} |")
+    return lines
 
 
 def _section(endpoint: Endpoint) -> list[str]:

@@ -10,15 +10,19 @@ from __future__ import annotations
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.policy_checks import Asked, check_fields
 from pyxbroker.admin.policy_table import ROWS
-from pyxbroker.cluster.initialize import bundles_data, namespace_policies
+from pyxbroker.base.bundles import (
+    BUNDLES_MAX,
+    FIRST_BOUNDARY,
+    LAST_BOUNDARY,
+    bundles_data,
+    bundles_of,
+    text_of,
+)
+from pyxbroker.cluster.initialize import namespace_policies
 from pyxbroker.policies.records import DELETED, Fields
 from pyxbroker.policies.resolver import Record
 from pyxbroker.policies.shapes import Level
 from pyxbroker.settings.config import Config
-
-BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
-FIRST_BOUNDARY = 0
-LAST_BOUNDARY = 0xFFFFFFFF
 
 # Pulsar's fields, in the order in which it writes them, and what JSON each is.
 FIELDS: dict[str, type] = {
@@ -87,11 +91,6 @@ def shown(fields: Fields, local: Fields, cluster: str, bundles: int) -> Fields:
     return known | whole
 
 
-def bundles_of(fields: Fields, local: Fields, count: int) -> Fields:
-    """BundlesData of a namespace; of `count` bundles when no record says how many."""
-    return local.get("bundles") or fields.get("bundles") or bundles_data(count)
-
-
 def new(body: object, config: Config) -> Fields:
     """The record of a new namespace. Raises HttpError; clusters are not looked at."""
     cluster, bundles = config.clusterName, config.defaultNumberOfNamespaceBundles
@@ -158,7 +157,7 @@ def _bundles(body: Fields, default: int) -> Fields:
         hashes = sorted({int(each, 16) for each in boundaries})
     except (TypeError, ValueError):
         raise HttpError(400, "A boundary of a bundle is text such as 0x40000000.") from None
-    texts = [f"0x{each & LAST_BOUNDARY:08x}" for each in hashes]
+    texts = [text_of(each & LAST_BOUNDARY) for each in hashes]
     if (hashes[0], hashes[-1]) != (FIRST_BOUNDARY, LAST_BOUNDARY):
         raise HttpError(
             400,

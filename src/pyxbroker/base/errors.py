@@ -147,6 +147,24 @@ class NamespaceNotFound(TopicNotFound):
     sentence = "The namespace does not exist; create it first."
 
 
+class ClusterNotFound(TopicNotFound):
+    """There is no such cluster."""
+
+    sentence = "The cluster does not exist; create it first."
+
+
+class FailureDomainNotFound(TopicNotFound):
+    """The cluster has no such failure domain, or there is no such cluster."""
+
+    sentence = "The cluster has no such failure domain."
+
+
+class ResourceGroupNotFound(TopicNotFound):
+    """There is no such resource group."""
+
+    sentence = "The resource group does not exist; create it first."
+
+
 class SubscriptionNotFound(PulsarError):
     """The topic has no such subscription."""
 
@@ -246,6 +264,48 @@ class ClusterInUse(NotAllowed):
     sentence = "A namespace of the tenant is in the cluster; delete it first."
 
 
+class ClusterExists(NotAllowed):
+    """A cluster of this name is there already."""
+
+    http_status = 409
+    sentence = "A cluster with this name exists already."
+
+
+class ClusterNotEmpty(NotAllowed):
+    """A tenant may have namespaces in the cluster."""
+
+    http_status = 412
+    sentence = "A tenant may be in the cluster; take it from the tenant's clusters first."
+
+
+class ClustersLimitReached(NotAllowed):
+    """There are as many clusters, or failure domains of one, as there may be."""
+
+    http_status = 412
+    sentence = "There are as many clusters or failure domains as there may be."
+
+
+class BrokerInOtherDomain(NotAllowed):
+    """A broker is in another failure domain of its cluster."""
+
+    http_status = 409
+    sentence = "A broker is in one failure domain; take it out of the other one first."
+
+
+class ResourceGroupInUse(NotAllowed):
+    """A namespace is in the resource group."""
+
+    http_status = 412
+    sentence = "A namespace is in the resource group; take it out first."
+
+
+class ResourceGroupsLimitReached(NotAllowed):
+    """There are as many resource groups as there may be."""
+
+    http_status = 412
+    sentence = "There are as many resource groups as there may be."
+
+
 class PoliciesTooLarge(NotAllowed):
     """A topic, or all topics of a namespace, would say more of themselves than is kept."""
 
@@ -286,6 +346,20 @@ class NamespaceNotEmpty(NotAllowed):
 
     http_status = 409
     sentence = "The namespace still has topics; delete them first, or delete it by force."
+
+
+class BundleNotEmpty(NotAllowed):
+    """The bundle has topics, and therefore stays."""
+
+    http_status = 409
+    sentence = "The bundle still has topics; delete them first, or delete it by force."
+
+
+class BundlesLimitReached(NotAllowed):
+    """The namespace has as many bundles as it may have."""
+
+    http_status = 412
+    sentence = "The namespace has as many bundles as it may have."
 
 
 class NamespacesLimitReached(NotAllowed):

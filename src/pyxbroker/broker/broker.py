@@ -34,8 +34,10 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.broker.topics.topics import Topics
@@ -160,6 +162,20 @@ class Broker:
         from pyxbroker.broker.tenants import Tenants
 
         return Tenants(self.config, self.metadata, self.topics, self.namespaces)
+
+    @cached_property
+    def clusters(self) -> Clusters:
+        """The clusters of this instance."""
+        from pyxbroker.broker.clusters import Clusters
+
+        return Clusters(self.metadata, self.topics.cache, self.tenants)
+
+    @cached_property
+    def resource_groups(self) -> ResourceGroups:
+        """The resource groups of this instance, and the namespaces in each."""
+        from pyxbroker.broker.resource_groups import ResourceGroups
+
+        return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
 
     @cached_property
     def handlers(self) -> Handlers:

@@ -13,7 +13,19 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.bundles import (
+    BUNDLES_MAX,
+    WHOLE,
+    Bundle,
+    boundaries_of,
+    bundles_of,
+    data_of,
+)
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
+    BundleNotEmpty,
+    BundlesLimitReached,
+    ConcurrentModification,
     NamespaceExists,
     NamespaceNotEmpty,
     NamespaceNotFound,
@@ -244,15 +256,18 @@ class Namespaces:
 
     # --- all topics of one --------------------------------------------------------------------
 
-    async def unload(self, name: str) -> None:
+    async def unload(self, name: str, bundle: Bundle = WHOLE) -> None:
         """Closes every topic that is open here; clients are sent away, and open them again.
 
         Raises NamespaceNotFound, PersistenceError.
         """
         await self.record(name)
-        await each_of(await self._topics.in_namespace(name), self._topics.unload)
+        found = await self._topics.in_namespace(name)
+        await each_of([each for each in found if each in bundle], self._topics.unload)
 
-    async def clear_backlog(self, name: str, subscription: str | None = None) -> None:
+    async def clear_backlog(
+        self, name: str, subscription: str | None = None, bundle: Bundle = WHOLE
+    ) -> None:
         """Acknowledges all that waits in persistent topics: of one subscription, or of all.
 
         Raises NamespaceNotFound, SubscriptionNotFound when no topic has the subscription, and what
@@ -265,11 +280,11 @@ class Namespaces:
                 if each in topic.subscriptions:
                     await topic.clear_backlog(each)
 
-        count = await self._each_persistent(name, subscription, clear)
+        count = await self._each_persistent(name, subscription, clear, bundle)
         if subscription is not None and not count:
             raise SubscriptionNotFound(f"Subscription {subscription} not found in {name}")
 
-    async def unsubscribe(self, name: str, subscription: str) -> None:
+    async def unsubscribe(self, name: str, subscription: str, bundle: Bundle = WHOLE) -> None:
         """Deletes a subscription of every topic that has it.
 
         Raises NamespaceNotFound, SubscriptionBusy while somebody consumes.
@@ -279,10 +294,14 @@ class Namespaces:
             with contextlib.suppress(SubscriptionNotFound):
                 await topic.delete_subscription(subscription, force=False)
 
-        await self._each_persistent(name, subscription, delete)
+        await self._each_persistent(name, subscription, delete, bundle)
 
     async def _each_persistent(
-        self, name: str, subscription: str | None, work: Callable[[Topic], Awaitable[None]]
+        self,
+        name: str,
+        subscription: str | None,
+        work: Callable[[Topic], Awaitable[None]],
+        bundle: Bundle,
     ) -> int:
         """Does something with each persistent topic that has a subscription, or has any; how many
         these are.
@@ -300,5 +319,65 @@ class Namespaces:
             with contextlib.suppress(TopicNotFound):
                 await work(await self._topics.get(topic, create=False))
 
-        await each_of(await self.topic_names(name, PERSISTENT), do)
+        found = await self.topic_names(name, PERSISTENT)
+        await each_of([each for each in found if each in bundle], do)
         return count
+
+    # --- bundles ------------------------------------------------------------------------------
+
+    async def bundles(self, name: str) -> list[int]:
+        """The boundaries of a namespace's bundles. Raises NamespaceNotFound."""
+        record = await self.record(name)
+        local = await self.local_record(name)
+        count = self._config.defaultNumberOfNamespaceBundles
+        return boundaries_of(bundles_of(record, local, count))
+
+    async def bundle_topics(self, name: str, bundle: Bundle) -> list[TopicName]:
+        """The topics of a bundle, each partition by itself, with the broker's own."""
+        return [
+            each
+            for domain in DOMAINS
+            for each in await self.topic_names(name, domain)
+            if each in bundle
+        ]
+
+    async def split_bundle(self, name: str, bundle: Bundle, positions: list[int]) -> None:
+        """Divides a bundle at some positions in it. This cluster alone says how a namespace is
+        divided.
+
+        Raises NamespaceNotFound, BundlesLimitReached, ConcurrentModification when the bundle is not
+        there any more.
+        """
+        path = paths.local_policies(name)
+        async with self.coming:
+            await self._topics.namespace_policies(NamespaceName.get(name))
+            before = await self.bundles(name)
+            if not {bundle.lower, bundle.upper} <= set(before):
+                raise ConcurrentModification("Concurrent modification")
+            boundaries = sorted({*before, *positions})
+            if len(boundaries) - 1 > BUNDLES_MAX:
+                raise BundlesLimitReached(f"A namespace has at most {BUNDLES_MAX} bundles.")
+            found = await self._store.get(path)
+            fields = {} if found is None else fields_of(path, found.value)
+            whole = {"migrated": False} | fields | {"bundles": data_of(boundaries)}
+            version = MUST_NOT_EXIST if found is None else found.version
+            try:
+                await self._store.put(path, to_json(whole), version)
+            except BadVersion as error:
+                raise ConcurrentModification("Concurrent modification") from error
+            finally:
+                self._topics.cache.forget(path)
+        log.info("a bundle was split", namespace=name, bundle=str(bundle))
+
+    async def delete_bundle(self, name: str, bundle: Bundle, force: bool) -> None:
+        """With force, deletes the topics of a bundle. The bundle itself stays: who makes a topic in
+        it is served.
+
+        Raises NamespaceNotFound, BundleNotEmpty without force, and what keeps a topic from being
+        deleted.
+        """
+        await self.record(name)
+        found = await self.bundle_topics(name, bundle)
+        if found and not force:
+            raise BundleNotEmpty("Cannot delete non empty bundle")
+        await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))

@@ -11,6 +11,7 @@ import asyncio
 import os
 from typing import Any, NamedTuple
 
+from pyxbroker.base.bundles import bundles_data
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
 from pyxbroker.metadata import paths
@@ -26,8 +27,6 @@ PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
 SYSTEM_TENANT = "pulsar"
 TRANSACTION_COORDINATOR_TOPIC = "transaction_coordinator_assign"
-
-LAST_BUNDLE_BOUNDARY = 0xFFFFFFFF
 
 
 class ClusterSettings(NamedTuple):
@@ -118,15 +117,6 @@ def cluster_data(settings: ClusterSettings) -> dict[str, Any]:
         "brokerClientTlsKeyStoreType": "JKS",
         "brokerClientSslFactoryPlugin": "org.apache.pulsar.common.util.DefaultPulsarSslFactory",
     }
-
-
-def bundles_data(count: int) -> dict[str, Any]:
-    """Pulsar's BundlesData: `count` equal ranges of the 32-bit hash space."""
-    if not 1 <= count <= LAST_BUNDLE_BOUNDARY:
-        raise ValueError(f"a namespace cannot have {count} bundles")
-    size = 2**32 // count
-    boundaries = [*range(0, count * size, size), LAST_BUNDLE_BOUNDARY]
-    return {"boundaries": [f"0x{each:08x}" for each in boundaries], "numBundles": count}
 
 
 def namespace_policies(cluster: str, bundle_count: int) -> dict[str, Any]:

@@ -32,6 +32,7 @@ CLUSTERS = "/admin/clusters"
 POLICIES = "/admin/policies"
 LOCAL_POLICIES = "/admin/local-policies"
 PARTITIONED_TOPICS = "/admin/partitioned-topics"
+RESOURCE_GROUPS = "/admin/resourcegroups"
 PRODUCER_NAME_COUNTER = "/counters/producer-name"
 
 # Compiled, by the first use, where ledgers are listed: a start need not wait for it.
@@ -101,6 +102,19 @@ def cursor(name: str, cursor_name: str) -> str:
 
 def cluster(name: str) -> str:
     return f"{CLUSTERS}/{name}"
+
+
+def failure_domains(cluster_name: str) -> str:
+    """Whose children are the failure domains of a cluster."""
+    return f"{CLUSTERS}/{cluster_name}/failureDomain"
+
+
+def failure_domain(cluster_name: str, name: str) -> str:
+    return f"{failure_domains(cluster_name)}/{name}"
+
+
+def resource_group(name: str) -> str:
+    return f"{RESOURCE_GROUPS}/{name}"
 
 
 def tenant(name: str) -> str:

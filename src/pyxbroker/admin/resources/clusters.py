@@ -1,43 +1,257 @@
-"""/admin/v2/clusters: the clusters of this instance."""
+"""/admin/v2/clusters: the clusters of this instance, as in Pulsar's Clusters."""
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS
+from pyxbroker.admin.resources.names import STRINGS, node_name_of, read_json, texts_of
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import AUTHENTICATED, GET_CLUSTER
-from pyxbroker.metadata import paths
-from pyxbroker.policies.records import fields_of
+from pyxbroker.auth.authorization import (
+    AUTHENTICATED,
+    CREATE_CLUSTER,
+    DELETE_CLUSTER,
+    DELETE_FAILURE_DOMAIN,
+    GET_CLUSTER,
+    GET_FAILURE_DOMAIN,
+    GET_PEER_CLUSTERS,
+    UPDATE_CLUSTER,
+    UPDATE_FAILURE_DOMAIN,
+    UPDATE_PEER_CLUSTERS,
+)
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX, too_long
+from pyxbroker.base.topic_name import TenantName
+from pyxbroker.broker.clusters import BROKERS
+
+PATH = "/admin/v2/clusters"
+ONE = PATH + "/{cluster}"
+PEERS_PATH = ONE + "/peers"
+DOMAINS_PATH = ONE + "/failureDomains"
+DOMAIN_PATH = DOMAINS_PATH + "/{domainName}"
 
 # Where an instance keeps what belongs to all clusters; Pulsar does not list it either.
 GLOBAL = "global"
+PEERS = "peerClusterNames"
+NAMES_MAX = 1_000
+NAME_BYTES_MAX = 1_024
+BODY_BYTES_MAX = 256 << 10
+LISTS_BYTES_MAX = 64 << 10
+
+# The fields of Pulsar's ClusterData, in the order in which it writes them, and what JSON each is.
+FIELDS: dict[str, type] = {
+    "serviceUrl": str,
+    "serviceUrlTls": str,
+    "brokerServiceUrl": str,
+    "brokerServiceUrlTls": str,
+    "proxyServiceUrl": str,
+    "authenticationPlugin": str,
+    "authenticationParameters": str,
+    "proxyProtocol": str,
+    PEERS: list,
+    "brokerClientTlsEnabled": bool,
+    "tlsAllowInsecureConnection": bool,
+    "brokerClientTlsEnabledWithKeyStore": bool,
+    "brokerClientTlsTrustStoreType": str,
+    "brokerClientTlsTrustStore": str,
+    "brokerClientTlsTrustStorePassword": str,
+    "brokerClientTlsKeyStoreType": str,
+    "brokerClientTlsKeyStore": str,
+    "brokerClientTlsKeyStorePassword": str,
+    "brokerClientTrustCertsFilePath": str,
+    "brokerClientKeyFilePath": str,
+    "brokerClientCertificateFilePath": str,
+    "brokerClientSslFactoryPlugin": str,
+    "brokerClientSslFactoryPluginParams": str,
+    "listenerName": str,
+}
+URLS = {
+    "serviceUrl": (
+        ("http://",),
+        "Illegal service url, example: http://pulsar.example.com:8080",
+    ),
+    "serviceUrlTls": (
+        ("https://",),
+        "Illegal service tls url, example: https://pulsar.example.com:8443",
+    ),
+    "brokerServiceUrl": (
+        ("pulsar://",),
+        "Illegal broker service url, example: pulsar://pulsar.example.com:6650",
+    ),
+    "brokerServiceUrlTls": (
+        ("pulsar+ssl://",),
+        "Illegal broker service tls url, example: pulsar+ssl://pulsar.example.com:6651",
+    ),
+    "proxyServiceUrl": (
+        ("pulsar+ssl://", "pulsar://"),
+        "Illegal proxy service url, example: pulsar+ssl://ats-proxy.example.com:4443 or"
+        " pulsar://ats-proxy.example.com:4080",
+    ),
+}
+"""What an URL may begin with, and what is said of another one."""
 
 
 async def get_clusters(request: Request) -> Response:
     """The names of all clusters."""
-    names = await request.app.broker.metadata.children(paths.CLUSTERS)
+    names = await request.app.broker.clusters.names()
     return Response.json([name for name in names if name != GLOBAL])
 
 
 async def get_cluster(request: Request) -> Response:
     """Pulsar's ClusterData."""
-    name = request.parameters["cluster"]
-    path = paths.cluster(name)
-    metadata = request.app.broker.metadata
-    # A name may have slashes or dots, which lead elsewhere in a path.
-    is_known = name in await metadata.children(paths.CLUSTERS)
-    found = await metadata.get(path) if is_known else None
-    if found is None:
-        raise HttpError(404, "Cluster does not exist")
-    return Response.json(fields_of(path, found.value))
+    return Response.json(await request.app.broker.clusters.record(request.parameters["cluster"]))
 
+
+async def create(request: Request) -> Response:
+    """Makes a cluster known."""
+    name = request.parameters["cluster"]
+    fields = await _data(request)
+    try:
+        TenantName(name)
+    except InvalidTopicName:
+        raise HttpError(412, "Cluster name is not valid") from None
+    trouble = too_long("cluster's name", name, CLUSTER_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    await request.app.broker.clusters.create(name, fields)
+    return Response.empty(200)
+
+
+async def update(request: Request) -> Response:
+    """Says all of a cluster anew."""
+    fields = await _data(request)
+    await request.app.broker.clusters.replace(request.parameters["cluster"], fields)
+    return Response.empty(200)
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a cluster with its failure domains, unless a tenant may be in it."""
+    await request.app.broker.clusters.delete(request.parameters["cluster"])
+    return Response.empty()
+
+
+async def _data(request: Request) -> dict[str, Any]:
+    """The ClusterData of a body; what it does not know is left out. Raises HttpError."""
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(400, "cluster data is required")
+    if not isinstance(body, dict):
+        raise HttpError(400, f"A ClusterData is a JSON object, not {body!r:.100}.")
+    fields: dict[str, Any] = {}
+    for name, kind in FIELDS.items():
+        value = body.get(name, False if kind is bool else None)
+        if value is None:
+            continue
+        if kind is list:
+            fields[name] = texts_of(value, name, NAMES_MAX, NAME_BYTES_MAX)
+            continue
+        if not isinstance(value, kind):
+            what = "text" if kind is str else "true or false"
+            raise HttpError(400, f"{name} must be {what}, not {value!r:.100}.")
+        trouble = too_long(name, value, TEXT_BYTES_MAX) if isinstance(value, str) else None
+        if trouble is not None:
+            raise HttpError(400, trouble)
+        fields[name] = value
+    for name, (beginnings, text) in URLS.items():
+        url = fields.get(name, "")
+        if url.strip() and not url.lower().startswith(beginnings):
+            raise HttpError(400, text)
+    return fields
+
+
+# --- peers ------------------------------------------------------------------------------------
+
+
+async def get_peers(request: Request) -> Response:
+    """The clusters that clients are sent to when a namespace is in one of them."""
+    record = await request.app.broker.clusters.record(request.parameters["cluster"])
+    peers = record.get(PEERS)
+    return Response.empty(200) if peers is None else Response.json(peers)
+
+
+async def set_peers(request: Request) -> Response:
+    """Says which clusters these are."""
+    name = request.parameters["cluster"]
+    body = await read_json(request)
+    clusters = request.app.broker.clusters
+    await clusters.record(name)
+    peers = None if body is None else texts_of(body, "The peers", NAMES_MAX, NAME_BYTES_MAX)
+    known = set(await clusters.names())
+    for each in peers or ():
+        if each == name:
+            raise HttpError(412, f"{name} itself can't be part of peer-list")
+        if each not in known:
+            raise HttpError(412, f"Peer cluster {each} does not exist")
+    await clusters.set_field(name, PEERS, peers)
+    return Response.empty()
+
+
+# --- failure domains --------------------------------------------------------------------------
+
+
+async def get_failure_domains(request: Request) -> Response:
+    """The failure domains of a cluster, each with its brokers."""
+    name = request.parameters["cluster"]
+    return Response.json(await request.app.broker.clusters.failure_domains(name))
+
+
+async def get_failure_domain(request: Request) -> Response:
+    """The brokers of a failure domain."""
+    name, domain = await _domain_of(request)
+    found = (await request.app.broker.clusters.failure_domains(name)).get(domain)
+    if found is None:
+        raise HttpError(404, f"Domain {domain} for cluster {name} does not exist")
+    return Response.json(found)
+
+
+async def set_failure_domain(request: Request) -> Response:
+    """Says which brokers are in a failure domain."""
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise HttpError(400, f"A FailureDomain is a JSON object, not {body!r:.100}.")
+    brokers = body.get(BROKERS)
+    fields: dict[str, Any] = {}
+    if brokers is not None:
+        fields[BROKERS] = texts_of(brokers, BROKERS, NAMES_MAX, NAME_BYTES_MAX)
+    name, domain = await _domain_of(request)
+    await request.app.broker.clusters.set_failure_domain(name, domain, fields)
+    return Response.empty()
+
+
+async def delete_failure_domain(request: Request) -> Response:
+    """Deletes a failure domain; its brokers are in none then."""
+    name, domain = await _domain_of(request)
+    await request.app.broker.clusters.delete_failure_domain(name, domain)
+    return Response.empty(200)
+
+
+async def _domain_of(request: Request) -> tuple[str, str]:
+    """The cluster and the failure domain of a path. Raises HttpError 412."""
+    name = request.parameters["cluster"]
+    if name not in await request.app.broker.clusters.names():
+        raise HttpError(412, f"Cluster {name} does not exist.")
+    return name, node_name_of(request, "domainName", "failure domain")
+
+
+DATA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        name: {str: {"type": "string"}, bool: {"type": "boolean"}, list: STRINGS}[kind]
+        for name, kind in FIELDS.items()
+    },
+}
+CLUSTER_DATA = Content(
+    "Pulsar's ClusterData.", {"application/json": DATA}, bytes_max=BODY_BYTES_MAX
+)
+DOMAIN: dict[str, Any] = {"type": "object", "properties": {BROKERS: STRINGS}}
+SET = Answer("Done: nothing.", status=200)
 
 ENDPOINTS = (
     Endpoint(
         "GET",
-        "/admin/v2/clusters",
+        PATH,
         get_clusters,
         AUTHENTICATED,
         "The names of all clusters of this instance.",
@@ -45,10 +259,92 @@ ENDPOINTS = (
     ),
     Endpoint(
         "GET",
-        "/admin/v2/clusters/{cluster}",
+        ONE,
         get_cluster,
         GET_CLUSTER,
         "Where the brokers of a cluster are.",
-        Answer("Pulsar's ClusterData.", {"type": "object"}),
+        Answer("Pulsar's ClusterData.", DATA),
+    ),
+    Endpoint(
+        "PUT",
+        ONE,
+        create,
+        CREATE_CLUSTER,
+        "Makes a cluster known.",
+        SET,
+        content=CLUSTER_DATA,
+    ),
+    Endpoint(
+        "POST",
+        ONE,
+        update,
+        UPDATE_CLUSTER,
+        "Says all of a cluster anew.",
+        SET,
+        content=CLUSTER_DATA,
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        delete,
+        DELETE_CLUSTER,
+        "Deletes a cluster that no tenant may be in, with its failure domains.",
+    ),
+    Endpoint(
+        "GET",
+        PEERS_PATH,
+        get_peers,
+        GET_PEER_CLUSTERS,
+        "The peers of a cluster.",
+        Answer("The names; empty until some were set.", STRINGS),
+    ),
+    Endpoint(
+        "POST",
+        PEERS_PATH,
+        set_peers,
+        UPDATE_PEER_CLUSTERS,
+        "Says which clusters are the peers of one.",
+        content=Content(
+            "The names of clusters.", {"application/json": STRINGS}, bytes_max=LISTS_BYTES_MAX
+        ),
+    ),
+    Endpoint(
+        "GET",
+        DOMAINS_PATH,
+        get_failure_domains,
+        GET_FAILURE_DOMAIN,
+        "The failure domains of a cluster; empty where there is no cluster.",
+        Answer(
+            "Pulsar's FailureDomain by name.", {"type": "object", "additionalProperties": DOMAIN}
+        ),
+    ),
+    Endpoint(
+        "GET",
+        DOMAIN_PATH,
+        get_failure_domain,
+        GET_FAILURE_DOMAIN,
+        "The brokers of a failure domain.",
+        Answer("Pulsar's FailureDomain.", DOMAIN),
+    ),
+    Endpoint(
+        "POST",
+        DOMAIN_PATH,
+        set_failure_domain,
+        UPDATE_FAILURE_DOMAIN,
+        "Says which brokers are in a failure domain; each is in one.",
+        content=Content(
+            "Pulsar's FailureDomain.",
+            {"application/json": DOMAIN},
+            required=True,
+            bytes_max=LISTS_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        DOMAIN_PATH,
+        delete_failure_domain,
+        DELETE_FAILURE_DOMAIN,
+        "Deletes a failure domain.",
+        SET,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
-from pyxbroker.base.limits import properties_trouble
+from pyxbroker.base.limits import properties_trouble, too_long
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.records import DELETED
 
@@ -14,6 +14,7 @@ STRINGS = {"type": "array", "items": {"type": "string"}}
 STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 
 NAMESPACE_NOT_FOUND = "Namespace not found"
+NODE_NAME_BYTES_MAX = 256
 
 
 def domain_of(request: Request) -> str:
@@ -116,6 +117,30 @@ async def read_json(request: Request) -> object:
         wanted = " or ".join(content.schemas)
         raise HttpError(415, f"The Content-Type of the body must be {wanted}, it is {given}.")
     return await request.json(content.bytes_max)
+
+
+def node_name_of(request: Request, parameter: str, what: str) -> str:
+    """A part of a path that becomes the name of a node in metadata. Raises HttpError 412."""
+    name: str = request.parameters[parameter]
+    if "/" in name or "\0" in name or name in (".", "..") or not name.strip():
+        raise HttpError(412, f"The name of a {what} cannot be {name!r:.100}.")
+    trouble = too_long(f"name of the {what}", name, NODE_NAME_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    return name
+
+
+def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
+    """A JSON list of texts, each once. Raises HttpError 400."""
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise HttpError(400, f"{what} must be a list of texts, not {value!r:.100}.")
+    if len(value) > count_max:
+        raise HttpError(400, f"{what} has {len(value)} texts, and at most {count_max} are allowed.")
+    for each in value:
+        trouble = too_long(f"text in {what}", each, bytes_max)
+        if trouble is not None:
+            raise HttpError(400, trouble)
+    return list(dict.fromkeys(value))
 
 
 def strings_of(value: object, what: str) -> dict[str, str]:

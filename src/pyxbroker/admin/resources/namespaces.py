@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
-from pyxbroker.admin.namespace_record import bundles_of, new, shown
+from pyxbroker.admin.namespace_record import new, shown
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
@@ -28,6 +28,7 @@ from pyxbroker.auth.authorization import (
     WRITE_ALLOW_CLUSTERS,
     WRITE_REPLICATION,
 )
+from pyxbroker.base.bundles import bundles_of
 from pyxbroker.base.errors import NamespaceNotFound, TenantNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.metadata import paths

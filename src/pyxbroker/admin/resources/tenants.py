@@ -7,7 +7,7 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, read_json, tenant_of
+from pyxbroker.admin.resources.names import STRINGS, read_json, tenant_of, texts_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TENANT,
@@ -16,7 +16,6 @@ from pyxbroker.auth.authorization import (
     LIST_TENANTS,
     UPDATE_TENANT,
 )
-from pyxbroker.base.limits import too_long
 from pyxbroker.metadata import paths
 
 PATH = "/admin/v2/tenants"
@@ -89,17 +88,7 @@ async def _info(request: Request) -> dict[str, Any]:
 def _texts(body: dict[str, Any], name: str) -> list[str] | None:
     """A field that is a set of texts; None when it is not there."""
     value = body.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"{name} must be a list of texts, not {value!r:.100}.")
-    if len(value) > ROLES_MAX:
-        raise HttpError(400, f"{name} has {len(value)} texts, and at most {ROLES_MAX} are allowed.")
-    for each in value:
-        trouble = too_long(f"text in {name}", each, ROLE_BYTES_MAX)
-        if trouble is not None:
-            raise HttpError(400, trouble)
-    return list(dict.fromkeys(value))
+    return None if value is None else texts_of(value, name, ROLES_MAX, ROLE_BYTES_MAX)
 
 
 TENANT_INFO = {"type": "object", "properties": dict.fromkeys(FIELDS, STRINGS)}

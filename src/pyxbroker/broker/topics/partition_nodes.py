@@ -111,16 +111,27 @@ def _index_of(digits: str) -> int:
 async def each_of(
     items: Iterable[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE
 ) -> None:
-    """Does the work for each item, several at once; the first error ends all of it."""
+    """Does the work for each item, several at once; after the first error no more is begun.
+
+    What was begun is done to its end: who repeats it finds nothing under way, or half done.
+    """
     iterator = iter(items)
+    errors: list[Exception] = []
 
     async def do() -> None:
         for item in iterator:
-            await work(item)
+            try:
+                await work(item)
+            except Exception as error:
+                errors.append(error)
+            if errors:
+                return
 
     workers = [asyncio.ensure_future(do()) for _ in range(at_once)]
     try:
         await asyncio.gather(*workers)
+        if errors:
+            raise errors[0]
     finally:
         for worker in workers:
             worker.cancel()

@@ -1,0 +1,291 @@
+"""/admin/v2/namespaces/.../{bundle}: what is done to the topics of one bundle of a namespace."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    NAMESPACE_NOT_FOUND,
+    namespace_name_of,
+    namespace_of,
+    read_json,
+)
+from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE
+from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    CLEAR_BACKLOG,
+    DELETE_BUNDLE,
+    GET_BUNDLE,
+    SPLIT_BUNDLE,
+    UNLOAD_NAMESPACE,
+    UNSUBSCRIBE_NAMESPACE,
+)
+from pyxbroker.base import bundles
+from pyxbroker.base.bundles import Bundle
+from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
+from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
+
+PATH = ONE + "/{bundle}"
+LARGEST = "LARGEST"
+HOT = "HOT"
+EQUAL_RANGES = "range_equally_divide"
+EQUAL_COUNTS = "topic_count_equally_divide"
+POSITIONS = "specified_positions_divide"
+ALGORITHMS = (EQUAL_RANGES, EQUAL_COUNTS, POSITIONS)
+POSITIONS_BYTES_MAX = 64 << 10
+
+
+async def bundle_of(request: Request, missing: str = NAMESPACE_NOT_FOUND) -> Bundle:
+    """The bundle of a path. Raises HttpError: 404 where there is no namespace, 412."""
+    name, text = namespace_of(request), request.parameters["bundle"]
+    try:
+        boundaries = await request.app.broker.namespaces.bundles(name)
+    except NamespaceNotFound:
+        raise HttpError(404, missing) from None
+    try:
+        bundle = bundles.parse(text)
+    except ValueError:
+        raise HttpError(412, f"Invalid bundle range: {text:.100}") from None
+    if bundle.lower not in boundaries[:-1]:
+        raise HttpError(412, f"Cannot find bundle {name}/{bundle} in the bundles list")
+    expected = Bundle(bundle.lower, boundaries[boundaries.index(bundle.lower) + 1])
+    if bundle != expected:
+        raise HttpError(
+            412,
+            f"Invalid upper boundary for bundle {name}/{bundle}. Expected upper boundary of"
+            f" {name}/{expected}",
+        )
+    return bundle
+
+
+async def unload(request: Request) -> Response:
+    """Closes the topics of a bundle that are open; their clients open them again, here."""
+    request.argument("authoritative")
+    bundle = await bundle_of(request)
+    if request.argument("destinationBroker"):
+        raise HttpError(409, "Not allowed unload namespace bundle to inactive destination broker")
+    await request.app.broker.namespaces.unload(namespace_of(request), bundle)
+    return Response.empty()
+
+
+async def clear_backlog(request: Request) -> Response:
+    """Acknowledges everything that waits, for every subscription."""
+    return await _clear_backlog(request, None)
+
+
+async def clear_backlog_of_subscription(request: Request) -> Response:
+    """Acknowledges everything that waits, for the subscriptions of a name."""
+    return await _clear_backlog(request, request.parameters["subscription"])
+
+
+async def _clear_backlog(request: Request, subscription: str | None) -> Response:
+    request.argument("authoritative")
+    bundle = await bundle_of(request)
+    namespaces = request.app.broker.namespaces
+    try:
+        await namespaces.clear_backlog(namespace_of(request), subscription, bundle)
+    except SubscriptionNotFound as error:
+        raise HttpError(404, str(error)) from None
+    return Response.empty()
+
+
+async def unsubscribe(request: Request) -> Response:
+    """Deletes the subscriptions of a name; one that somebody consumes from stays."""
+    request.argument("authoritative")
+    subscription = request.parameters["subscription"]
+    bundle = await bundle_of(request)
+    if subscription.startswith(REPLICATOR_PREFIX):
+        raise HttpError(412, "Cannot unsubscribe a replication cursor")
+    try:
+        await request.app.broker.namespaces.unsubscribe(namespace_of(request), subscription, bundle)
+    except SubscriptionBusy as error:
+        raise HttpError(412, str(error)) from None
+    return Response.empty()
+
+
+async def get_hash_positions(request: Request) -> Response:
+    """Where in a bundle its topics are; of those that are asked for, or of all."""
+    bundle = await bundle_of(request)
+    request.argument("topics")
+    name = namespace_of(request)
+    asked = {value for key, value in parse_qsl(request.query_string) if key == "topics"}
+    found = await request.app.broker.namespaces.bundle_topics(name, bundle)
+    positions = {
+        str(each): bundles.hash_of(each) for each in found if not asked or str(each) in asked
+    }
+    return Response.json(
+        {"namespace": name, "bundle": str(bundle), "topicHashPositions": positions}
+    )
+
+
+async def split(request: Request) -> Response:
+    """Divides a bundle into two, or at positions."""
+    request.argument("authoritative")
+    algorithm = request.argument("splitAlgorithmName") or EQUAL_RANGES
+    wanted = await _positions(request)
+    name = namespace_of(request)
+    namespaces = request.app.broker.namespaces
+    text = request.parameters["bundle"]
+    if text == LARGEST:
+        bundle = await _largest(request)
+    elif text == HOT:
+        # What Pulsar takes for it is what its load manager says.
+        raise HttpError(404, "Bundle range HOT not found")
+    else:
+        bundle = await bundle_of(request)
+    if algorithm not in ALGORITHMS:
+        raise HttpError(
+            412,
+            "Unsupported namespace bundle split algorithm, supported algorithms are"
+            f" [{', '.join(ALGORITHMS)}]",
+        )
+    topics = [] if algorithm == EQUAL_RANGES else await namespaces.bundle_topics(name, bundle)
+    if algorithm == EQUAL_RANGES:
+        positions = bundles.halves(bundle)
+    elif algorithm == EQUAL_COUNTS:
+        positions = bundles.halves_by_topics(bundle, topics)
+    else:
+        positions = bundles.at_positions(bundle, topics, wanted)
+    if positions:
+        await namespaces.split_bundle(name, bundle, positions)
+    if request.argument("unload"):
+        await namespaces.unload(name, bundle)
+    return Response.empty()
+
+
+async def _largest(request: Request) -> Bundle:
+    name = namespace_of(request)
+    namespaces = request.app.broker.namespaces
+    try:
+        boundaries = await namespaces.bundles(name)
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    return bundles.largest(boundaries, await namespaces.bundle_topics(name, bundles.WHOLE))
+
+
+async def _positions(request: Request) -> list[int]:
+    """The positions of a body; none without one. Raises HttpError 400."""
+    body = await read_json(request)
+    if body is None:
+        return []
+    if not isinstance(body, list) or not all(
+        isinstance(each, int) and not isinstance(each, bool) for each in body
+    ):
+        raise HttpError(400, f"Positions are a list of whole numbers, not {body!r:.100}.")
+    if len(body) > bundles.BUNDLES_MAX:
+        raise HttpError(400, f"A namespace has at most {bundles.BUNDLES_MAX} bundles.")
+    return body
+
+
+async def delete(request: Request) -> Response:
+    """Deletes the topics of a bundle by force; without it there must not be any."""
+    force = request.argument("force")
+    request.argument("authoritative")
+    broker = request.app.broker
+    if force and not broker.config.forceDeleteNamespaceAllowed:
+        raise HttpError(405, "Broker doesn't allow forced deletion of namespaces")
+    bundle = await bundle_of(request, NOT_FOUND)
+    await broker.namespaces.delete_bundle(namespace_of(request), bundle, force)
+    return Response.empty()
+
+
+NUMBERS: dict[str, Any] = {"type": "array", "items": {"type": "integer"}}
+HASH_POSITIONS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "namespace": {"type": "string"},
+        "bundle": {"type": "string"},
+        "topicHashPositions": {"type": "object", "additionalProperties": {"type": "integer"}},
+    },
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "DELETE",
+        PATH,
+        delete,
+        DELETE_BUNDLE,
+        "Makes sure that a bundle, such as 0x00000000_0x40000000, has no topics. The bundle itself"
+        " stays.",
+        resource=namespace_name_of,
+        query=(
+            Query("force", "Deletes its topics, if forceDeleteNamespaceAllowed is.", False),
+            *AUTHORITATIVE,
+        ),
+    ),
+    Endpoint(
+        "PUT",
+        PATH + "/unload",
+        unload,
+        UNLOAD_NAMESPACE,
+        "Closes the topics of a bundle that are open; clients open them again.",
+        resource=namespace_name_of,
+        query=(
+            Query("destinationBroker", "Refused: there is no other broker."),
+            *AUTHORITATIVE,
+        ),
+    ),
+    Endpoint(
+        "POST",
+        PATH + "/clearBacklog",
+        clear_backlog,
+        CLEAR_BACKLOG,
+        "Acknowledges everything that waits in a bundle.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+    Endpoint(
+        "POST",
+        PATH + "/clearBacklog/{subscription}",
+        clear_backlog_of_subscription,
+        CLEAR_BACKLOG,
+        "Acknowledges everything that waits in a bundle for the subscriptions of a name.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+    Endpoint(
+        "POST",
+        PATH + "/unsubscribe/{subscription}",
+        unsubscribe,
+        UNSUBSCRIBE_NAMESPACE,
+        "Deletes the subscriptions of a name from all topics of a bundle.",
+        resource=namespace_name_of,
+        query=AUTHORITATIVE,
+    ),
+    Endpoint(
+        "GET",
+        PATH + "/topicHashPositions",
+        get_hash_positions,
+        GET_BUNDLE,
+        "Where in a bundle its topics are.",
+        Answer("The hash of each topic's name.", HASH_POSITIONS),
+        namespace_name_of,
+        (Query("topics", "Only these, once for each."),),
+    ),
+    Endpoint(
+        "PUT",
+        PATH + "/split",
+        split,
+        SPLIT_BUNDLE,
+        "Divides a bundle, or the one with the most topics (LARGEST).",
+        resource=namespace_name_of,
+        query=(
+            Query(
+                "splitAlgorithmName",
+                f"How: {EQUAL_RANGES} (also without it), {EQUAL_COUNTS} or {POSITIONS}.",
+            ),
+            Query("unload", "Closes its topics, too.", False),
+            *AUTHORITATIVE,
+        ),
+        content=Content(
+            f"Where it is divided ({POSITIONS}).",
+            {"application/json": NUMBERS},
+            bytes_max=POSITIONS_BYTES_MAX,
+        ),
+    ),
+)

@@ -1,0 +1,72 @@
+"""/admin/v2/namespaces/.../resourcegroup: the resource group that a namespace is in."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import namespace_name_of, namespace_of
+from pyxbroker.admin.resources.namespaces import ONE, record_of
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import READ_RESOURCE_GROUP, WRITE_RESOURCE_GROUP
+from pyxbroker.base.errors import NamespaceNotFound, ResourceGroupNotFound
+from pyxbroker.broker.resource_groups import GROUP
+
+PATH = ONE + "/resourcegroup"
+NO_POLICIES = "Namespace policies does not exist"
+
+
+async def get_resource_group(request: Request) -> Response:
+    """The name of the group, bare; nothing when there is none."""
+    return Response.text((await record_of(request)).get(GROUP) or "", JSON)
+
+
+async def set_resource_group(request: Request) -> Response:
+    """Puts a namespace into a resource group."""
+    await _set(request, request.parameters["resourcegroup"])
+    return Response.empty()
+
+
+async def remove_resource_group(request: Request) -> Response:
+    """Takes a namespace out of its resource group."""
+    await _set(request, None)
+    return Response.empty()
+
+
+async def _set(request: Request, group: str | None) -> None:
+    try:
+        groups = request.app.broker.resource_groups
+        await groups.set_of_namespace(namespace_of(request), group)
+    except NamespaceNotFound:
+        raise HttpError(404, NO_POLICIES) from None
+    except ResourceGroupNotFound as error:
+        raise HttpError(412, str(error)) from None
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_resource_group,
+        READ_RESOURCE_GROUP,
+        "The resource group that a namespace is in.",
+        Answer("Its name, bare; empty if there is no group."),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        PATH + "/{resourcegroup}",
+        set_resource_group,
+        WRITE_RESOURCE_GROUP,
+        "Puts a namespace into a resource group.",
+        resource=namespace_name_of,
+    ),
+    Endpoint(
+        "DELETE",
+        PATH,
+        remove_resource_group,
+        WRITE_RESOURCE_GROUP,
+        "Takes a namespace out of its resource group.",
+        resource=namespace_name_of,
+    ),
+)

@@ -1,0 +1,121 @@
+"""Bundles: ranges of the 32-bit hashes of topics' names, by which a namespace is divided among
+brokers. Each is served here; what is asked for one is done for the topics whose hashes are in it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from typing import Any, NamedTuple
+
+from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.topic_name import TopicName
+
+BUNDLES_MAX = 4_096  # of one namespace: each reader of its record reads all of their boundaries
+FIRST_BOUNDARY = 0
+LAST_BOUNDARY = 0xFFFFFFFF
+DIGITS_MAX = 8
+
+
+class Bundle(NamedTuple):
+    """The hashes from lower on, up to upper; the last bundle has the highest hash, too."""
+
+    lower: int
+    upper: int
+
+    def __contains__(self, topic: object) -> bool:
+        assert isinstance(topic, TopicName)
+        at = hash_of(topic)
+        return self.lower <= at < self.upper or at == self.upper == LAST_BOUNDARY
+
+    def __str__(self) -> str:
+        return f"{text_of(self.lower)}_{text_of(self.upper)}"
+
+
+WHOLE = Bundle(FIRST_BOUNDARY, LAST_BOUNDARY)
+
+
+def hash_of(topic: TopicName) -> int:
+    """Where a topic is: the CRC-32 of its whole name."""
+    return zlib.crc32(str(topic).encode())
+
+
+def text_of(boundary: int) -> str:
+    return f"0x{boundary:08x}"
+
+
+def bundles_data(count: int) -> dict[str, Any]:
+    """Pulsar's BundlesData: `count` equal ranges."""
+    if not 1 <= count <= LAST_BOUNDARY:
+        raise ValueError(f"a namespace cannot have {count} bundles")
+    size = 2**32 // count
+    return data_of([*range(0, count * size, size), LAST_BOUNDARY])
+
+
+def bundles_of(fields: dict[str, Any], local: dict[str, Any], count: int) -> dict[str, Any]:
+    """BundlesData of a namespace by its records; of `count` bundles when none says how many."""
+    found: dict[str, Any] = local.get("bundles") or fields.get("bundles") or bundles_data(count)
+    return found
+
+
+def data_of(boundaries: list[int]) -> dict[str, Any]:
+    """BundlesData of boundaries, which are sorted."""
+    return {"boundaries": [text_of(each) for each in boundaries], "numBundles": len(boundaries) - 1}
+
+
+def boundaries_of(data: dict[str, Any]) -> list[int]:
+    """Raises MetadataStoreError for what is no BundlesData."""
+    try:
+        found = sorted({int(each, 16) for each in data["boundaries"]})
+    except (KeyError, TypeError, ValueError) as error:
+        raise MetadataStoreError("The bundles of the namespace cannot be read.") from error
+    if found[:1] != [FIRST_BOUNDARY] or found[-1] != LAST_BOUNDARY:
+        raise MetadataStoreError("The bundles of the namespace do not have all hashes.")
+    return found
+
+
+def parse(text: str) -> Bundle:
+    """Reads 0x00000000_0x40000000. Raises ValueError."""
+    parts = text.split("_")
+    digits = [part.lower().removeprefix("0x") for part in parts]
+    if len(parts) != 2 or not all(
+        part.isascii() and part.isalnum() and len(part) <= DIGITS_MAX for part in digits
+    ):
+        raise ValueError(f"{text!r:.100} is not a range of hashes")
+    lower, upper = (int(part, 16) for part in digits)
+    if lower >= upper:
+        raise ValueError(f"{text!r:.100} is an empty range of hashes")
+    return Bundle(lower, upper)
+
+
+def halves(bundle: Bundle) -> list[int]:
+    """Where a bundle is split into two of the same range; nowhere if it has one hash."""
+    middle = bundle.lower + (bundle.upper - bundle.lower) // 2
+    return [middle] if middle > bundle.lower else []
+
+
+def halves_by_topics(bundle: Bundle, topics: list[TopicName]) -> list[int]:
+    """Where a bundle is split into two of the same number of topics; nowhere if it has one."""
+    hashes = sorted(hash_of(each) for each in topics)
+    if len(hashes) <= 1:
+        return []
+    before, behind = hashes[len(hashes) // 2 - 1], hashes[len(hashes) // 2]
+    middle = before + (behind - before) // 2
+    return [middle] if bundle.lower < middle < bundle.upper else []
+
+
+def at_positions(bundle: Bundle, topics: list[TopicName], positions: list[int]) -> list[int]:
+    """Where a bundle is split that is to be split there: nowhere if it has one topic."""
+    if len(topics) <= 1:
+        return []
+    return sorted({each for each in positions if bundle.lower < each < bundle.upper})
+
+
+def largest(boundaries: list[int], topics: list[TopicName]) -> Bundle:
+    """The bundle with the most topics."""
+    last = len(boundaries) - 2
+    counts = [0] * (last + 1)
+    for each in topics:
+        counts[min(bisect_right(boundaries, hash_of(each)) - 1, last)] += 1
+    index = counts.index(max(counts))
+    return Bundle(boundaries[index], boundaries[index + 1])

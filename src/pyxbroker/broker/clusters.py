@@ -1,0 +1,172 @@
+"""Clusters: a record each, Pulsar's ClusterData at /admin/clusters/<cluster>, above its failure
+domains. This broker serves one of them and replicates to none; the others are kept for who does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import (
+    BrokerInOtherDomain,
+    ClusterExists,
+    ClusterNotEmpty,
+    ClusterNotFound,
+    ClustersLimitReached,
+    FailureDomainNotFound,
+)
+from pyxbroker.base.log import get_logger
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty, NotFound
+from pyxbroker.policies.records import Fields, change_record, fields_of
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.tenants import Tenants
+    from pyxbroker.metadata.cache import MetadataCache
+
+log = get_logger("pyxbroker.clusters")
+
+CLUSTERS_MAX = 1_000  # of one instance: what names one is compared with all of them
+DOMAINS_MAX = 1_000  # of one cluster
+BROKERS = "brokers"  # a field of a failure domain
+
+
+class Clusters:
+    """The clusters of this instance. Mirrors ClustersBase and ClusterResources."""
+
+    def __init__(self, store: MetadataStore, cache: MetadataCache, tenants: Tenants) -> None:
+        self._store = store
+        self._cache = cache
+        self._tenants = tenants
+        self._changing = asyncio.Lock()  # limits are exact, and a broker is in one domain
+
+    async def names(self) -> list[str]:
+        return await self._store.children(paths.CLUSTERS)
+
+    async def record(self, name: str) -> Fields:
+        """The fields of a cluster's record. Raises ClusterNotFound."""
+        path = paths.cluster(name)
+        # A name may have slashes or dots, which lead elsewhere in a path.
+        found = await self._store.get(path) if name in await self.names() else None
+        if found is None:
+            raise ClusterNotFound("Cluster does not exist")
+        return fields_of(path, found.value)
+
+    async def create(self, name: str, fields: Fields) -> None:
+        """Raises ClusterExists, ClustersLimitReached."""
+        path = paths.cluster(name)
+        async with self._changing:
+            names = await self.names()
+            if name not in names and len(names) >= CLUSTERS_MAX:
+                raise ClustersLimitReached(f"There are {CLUSTERS_MAX} clusters already.")
+            try:
+                await self._store.put(path, to_json(fields), MUST_NOT_EXIST)
+            except BadVersion as error:
+                raise ClusterExists("Cluster already exists") from error
+            finally:
+                self._cache.forget(path)
+        log.info("a cluster was made known", cluster=name)
+
+    async def replace(self, name: str, fields: Fields) -> None:
+        """Says all of a cluster anew. Raises ClusterNotFound, ConcurrentModification."""
+
+        def change(record: Fields) -> None:
+            record.clear()
+            record.update(fields)
+
+        await self.record(name)
+        path = paths.cluster(name)
+        if await change_record(self._store, self._cache, path, change) is None:
+            raise ClusterNotFound("Cluster does not exist")
+
+    async def set_field(self, name: str, field: str, value: object) -> None:
+        """Raises ClusterNotFound, ConcurrentModification."""
+        await self.record(name)
+
+        def change(record: Fields) -> None:
+            record[field] = value
+
+        path = paths.cluster(name)
+        if await change_record(self._store, self._cache, path, change) is None:
+            raise ClusterNotFound("Cluster does not exist")
+
+    async def delete(self, name: str) -> None:
+        """Deletes a cluster that no tenant may be in, with its failure domains; who is interrupted
+        repeats it. Raises ClusterNotFound, ClusterNotEmpty.
+
+        Apache Pulsar looks for namespaces where its versions before 2.0 had them, and deletes a
+        cluster that is in use.
+        """
+        async with self._changing:
+            await self.record(name)
+            for tenant in await self._tenants.names():
+                if name in ((await self._tenants.record(tenant)).get("allowedClusters") or []):
+                    raise ClusterNotEmpty("Cluster not empty")
+            above = paths.failure_domains(name)
+            for each in await self._store.children(above):
+                await self._delete_node(paths.failure_domain(name, each))
+            await self._delete_node(above)
+            try:
+                await self._delete_node(paths.cluster(name))
+            except NotEmpty as error:
+                raise ClusterNotEmpty("Cluster not empty") from error
+        log.info("a cluster is not known any more", cluster=name)
+
+    async def _delete_node(self, path: str) -> None:
+        try:
+            await self._store.delete(path)
+        except NotFound:
+            pass  # As it should be.
+        finally:
+            self._cache.forget(path)
+
+    # --- failure domains ----------------------------------------------------------------------
+
+    async def failure_domains(self, name: str) -> dict[str, Fields]:
+        """The failure domains of a cluster; none of one that there is not."""
+        if name not in await self.names():
+            return {}
+        domains = {}
+        for each in await self._store.children(paths.failure_domains(name)):
+            path = paths.failure_domain(name, each)
+            found = await self._store.get(path)
+            if found is not None:
+                domains[each] = fields_of(path, found.value)
+        return domains
+
+    async def set_failure_domain(self, name: str, domain: str, fields: Fields) -> None:
+        """Makes a failure domain, or says it anew; a broker is in one of them.
+
+        Raises BrokerInOtherDomain, ClustersLimitReached.
+        """
+        path = paths.failure_domain(name, domain)
+        async with self._changing:
+            others = await self.failure_domains(name)
+            others.pop(domain, None)
+            if len(others) >= DOMAINS_MAX:
+                raise ClustersLimitReached(f"A cluster has at most {DOMAINS_MAX} failure domains.")
+            wanted = fields.get(BROKERS) or []
+            for other, told in others.items():
+                known = set(told.get(BROKERS) or [])
+                twice = [each for each in wanted if each in known]
+                if twice:
+                    raise BrokerInOtherDomain(f"[{', '.join(twice)}] already exists in {other}")
+            try:
+                await self._store.put(path, to_json(fields))
+            finally:
+                self._cache.forget(path)
+
+    async def delete_failure_domain(self, name: str, domain: str) -> None:
+        """Raises FailureDomainNotFound."""
+        path = paths.failure_domain(name, domain)
+        is_known = domain in await self._store.children(paths.failure_domains(name))
+        try:
+            if is_known:
+                await self._store.delete(path)
+        except NotFound:
+            is_known = False
+        finally:
+            self._cache.forget(path)
+        if not is_known:
+            raise FailureDomainNotFound(f"Domain-name {domain} or cluster {name} does not exist")

@@ -1,0 +1,114 @@
+"""Resource groups: a record each, Pulsar's ResourceGroup at /admin/resourcegroups/<name>.
+
+A namespace names the group that it belongs to. The rates of a group are kept for brokers that
+look at them: this one limits topics and subscriptions, not what namespaces have in common.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import (
+    NamespaceNotFound,
+    ResourceGroupInUse,
+    ResourceGroupNotFound,
+    ResourceGroupsLimitReached,
+)
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, MetadataStore, NotFound
+from pyxbroker.policies.records import Fields, change_record, fields_of
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.tenants import Tenants
+    from pyxbroker.metadata.cache import MetadataCache
+
+GROUPS_MAX = 1_000
+GROUP = "resource_group_name"  # a field of a namespace's record
+
+
+class ResourceGroups:
+    """The resource groups of this instance. Mirrors ResourceGroupsBase."""
+
+    def __init__(
+        self, store: MetadataStore, cache: MetadataCache, tenants: Tenants, namespaces: Namespaces
+    ) -> None:
+        self._store = store
+        self._cache = cache
+        self._tenants = tenants
+        self._namespaces = namespaces
+        # While a group is deleted no namespace comes to be in it.
+        self._changing = asyncio.Lock()
+
+    async def names(self) -> list[str]:
+        return await self._store.children(paths.RESOURCE_GROUPS)
+
+    async def record(self, name: str) -> Fields:
+        """The fields of a group's record. Raises ResourceGroupNotFound."""
+        path = paths.resource_group(name)
+        found = await self._store.get(path) if name in await self.names() else None
+        if found is None:
+            raise ResourceGroupNotFound("ResourceGroup does not exist")
+        return fields_of(path, found.value)
+
+    async def put(self, name: str, fields: Fields, new: Fields) -> None:
+        """Changes fields of a group; one that there is not begins with what a new one says.
+
+        Raises ResourceGroupsLimitReached, ConcurrentModification.
+        """
+        path = paths.resource_group(name)
+        async with self._changing:
+            names = await self.names()
+            if name in names:
+                await change_record(
+                    self._store, self._cache, path, lambda record: record.update(fields)
+                )
+                return
+            if len(names) >= GROUPS_MAX:
+                raise ResourceGroupsLimitReached(f"There are {GROUPS_MAX} resource groups already.")
+            try:
+                await self._store.put(path, to_json(new | fields), MUST_NOT_EXIST)
+            finally:
+                self._cache.forget(path)
+
+    async def delete(self, name: str) -> None:
+        """Raises ResourceGroupNotFound, ResourceGroupInUse while a namespace is in it."""
+        async with self._changing:
+            await self.record(name)
+            for tenant in await self._tenants.names():
+                for namespace in await self._namespaces.names(tenant):
+                    if await self.of_namespace(namespace) == name:
+                        raise ResourceGroupInUse("ResourceGroup is in use")
+            path = paths.resource_group(name)
+            try:
+                await self._store.delete(path)
+            except NotFound as error:
+                raise ResourceGroupNotFound("ResourceGroup does not exist") from error
+            finally:
+                self._cache.forget(path)
+
+    async def of_namespace(self, namespace: str) -> str | None:
+        """The group that a namespace is in; None of one that there is not any more."""
+        try:
+            return (await self._namespaces.record(namespace)).get(GROUP)
+        except NamespaceNotFound:
+            return None
+
+    async def set_of_namespace(self, namespace: str, group: str | None) -> None:
+        """Puts a namespace into a group, or (None) into none.
+
+        Raises NamespaceNotFound, ResourceGroupNotFound, ConcurrentModification.
+        """
+        async with self._changing:
+            if group is not None:
+                await self.record(group)
+
+            def change(fields: Fields) -> None:
+                if group is None:
+                    fields.pop(GROUP, None)
+                else:
+                    fields[GROUP] = group
+
+            await self._namespaces.change(namespace, change)
