@@ -1,128 +1,21 @@
-"""Policies by REST: set at each level, told, applied, removed; BROKER=apache asks Apache Pulsar."""
+"""Policies by REST, set at each level, told, applied, removed (BROKER=apache asks Pulsar)."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from harness.brokers import Broker
 
+from compat_tests.policy_cases import CASES, GLOBAL, NAMESPACE, TOPIC, Case, Place, case_of, until
 from compat_tests.test_rest_answers import DONE, ask_json, local
+from pyxbroker.policies.shapes import Level
+from pyxbroker.policies.table import TABLE
 
-TENANT = "/admin/v2/tenants/public"
-
-
-class Set(NamedTuple):
-    """A policy, what is set, and what is told then where that differs."""
-
-    segment: str
-    value: Any
-    told: Any = None
-    unset: Any = None  # what is told where nothing is set: None is 204
-    query: str = ""  # the field that brings the value
-    method: str = "POST"
-    has_applied: bool = True
-
-
-RETENTION = {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20}
-PERSISTENCE = {
-    "bookkeeperEnsemble": 1,
-    "bookkeeperWriteQuorum": 1,
-    "bookkeeperAckQuorum": 1,
-    "managedLedgerMaxMarkDeleteRate": 2.5,
-}
-INACTIVE = {
-    "inactiveTopicDeleteMode": "delete_when_no_subscriptions",
-    "maxInactiveDurationSeconds": 99,
-    "deleteWhileInactive": True,
-}
-PUBLISH = {"publishThrottlingRateInMsg": 11, "publishThrottlingRateInByte": 12}
-DISPATCH = {
-    "dispatchThrottlingRateInMsg": 21,
-    "dispatchThrottlingRateInByte": 22,
-    "relativeToPublishRate": False,
-    "ratePeriodInSecond": 3,
-}
-SUBSCRIBE = {"subscribeThrottlingRatePerConsumer": 6, "ratePeriodInSecond": 7}
-DELAYED = {"tickTime": 500, "active": True, "maxDeliveryDelayInMillis": 60_000}
-AUTO_SUBSCRIPTION = {"allowAutoSubscriptionCreation": False}
-AUTO_TOPIC = {
-    "allowAutoTopicCreation": True,
-    "topicType": "partitioned",
-    "defaultNumPartitions": 3,
-}
-
-OF_TOPICS = [
-    Set("retention", RETENTION),
-    Set("messageTTL", 33, query="messageTTL"),
-    Set("subscriptionExpirationTime", 9, query="subscriptionExpirationTime"),
-    Set("persistence", PERSISTENCE),
-    Set("inactiveTopicPolicies", INACTIVE),
-    Set("delayedDelivery", DELAYED),
-    Set("publishRate", PUBLISH, has_applied=False),
-    Set("dispatchRate", DISPATCH),
-    Set("subscriptionDispatchRate", DISPATCH),
-    Set("subscribeRate", SUBSCRIBE),
-    Set("maxProducers", 3),
-    Set("maxConsumers", 4),
-    Set("maxConsumersPerSubscription", 5, has_applied=False),
-    Set("maxSubscriptionsPerTopic", 6, has_applied=False),
-    Set("maxUnackedMessagesOnConsumer", 7),
-    Set("maxUnackedMessagesOnSubscription", 8),
-    Set("maxMessageSize", 1000, has_applied=False),
-    Set("subscriptionTypesEnabled", ["Shared", "Exclusive"], has_applied=False),
-    Set("autoSubscriptionCreation", AUTO_SUBSCRIPTION),
-    Set("dispatcherPauseOnAckStatePersistent", None, told=True),
-]
-OF_NAMESPACES = [
-    Set("retention", RETENTION),
-    Set("messageTTL", 33),
-    Set("subscriptionExpirationTime", 9),
-    Set("persistence", PERSISTENCE),
-    Set("inactiveTopicPolicies", INACTIVE),
-    Set("delayedDelivery", DELAYED),
-    Set("publishRate", PUBLISH),
-    Set("dispatchRate", DISPATCH),
-    Set("subscriptionDispatchRate", DISPATCH),
-    Set("subscribeRate", SUBSCRIBE),
-    Set("maxProducersPerTopic", 3),
-    Set("maxConsumersPerTopic", 4),
-    Set("maxConsumersPerSubscription", 5),
-    Set("maxSubscriptionsPerTopic", 6),
-    Set("maxUnackedMessagesPerConsumer", 7),
-    Set("maxUnackedMessagesPerSubscription", 8),
-    Set("maxTopicsPerNamespace", 100),
-    Set("subscriptionTypesEnabled", ["Shared", "Exclusive"], unset=[]),
-    Set("autoSubscriptionCreation", AUTO_SUBSCRIPTION),
-    Set("autoTopicCreation", AUTO_TOPIC),
-    Set("dispatcherPauseOnAckStatePersistent", None, told=True),
-]
-
-
-def told(broker: Broker, path: str) -> Any:
-    """What a policy is told to be; None for 204."""
-    status, text = broker.request("GET", path)
-    assert (status, bool(text)) in ((200, True), (204, False), (200, False)), (status, text)
-    return json.loads(text) if text else None
-
-
-def in_order(value: Any) -> Any:
-    """Pulsar tells sets in an order of its own."""
-    return sorted(value) if isinstance(value, list) else value
-
-
-def put(broker: Broker, base: str, policy: Set, more: str = "") -> tuple[int, str]:
-    path = f"{base}/{policy.segment}"
-    if policy.query:
-        return broker.request(policy.method, f"{path}?{policy.query}={policy.value}{more}")
-    return broker.request(policy.method, path + more.replace("&", "?", 1), policy.value)
-
-
-def expected(policy: Set) -> Any:
-    return in_order(policy.value if policy.told is None else policy.told)
+PERSISTENCE = case_of("persistence").value
+EVERY_LEVEL = [(case, level) for case in CASES for level in case.levels]
 
 
 @pytest.fixture(scope="module")
@@ -135,36 +28,41 @@ def namespace(broker: Broker) -> Iterator[str]:
 
 
 @pytest.fixture
-def own_topic(broker: Broker, topic: str) -> str:
-    """The path of a topic of its own."""
-    path = f"/admin/v2/persistent/public/default/{local(topic)}"
+def own_topic(broker: Broker, namespace: str, topic: str) -> str:
+    """The path of a topic of its own in that namespace."""
+    path = f"{namespace.replace('namespaces', 'persistent')}/{local(topic)}"
     assert broker.request("PUT", path) == DONE
     return path
 
 
-@pytest.mark.parametrize("policy", OF_TOPICS, ids=lambda policy: policy.segment)
-def test_a_topic_sets_a_policy(broker: Broker, own_topic: str, policy: Set) -> None:
-    path = f"{own_topic}/{policy.segment}"
-    before = told(broker, path + "?applied=true")
-    assert told(broker, path) is None
-    assert put(broker, own_topic, policy) == DONE
-    assert in_order(told(broker, path)) == expected(policy)
-    assert told(broker, path + "?isGlobal=true") is None
-    if policy.has_applied:
-        assert in_order(told(broker, path + "?applied=true")) == expected(policy)
-    assert broker.request("DELETE", path) == DONE
-    assert told(broker, path) is None
-    assert told(broker, path + "?applied=true") == before
+@pytest.mark.parametrize(
+    ("case", "level"), EVERY_LEVEL, ids=lambda each: getattr(each, "name", each)
+)
+def test_a_policy_is_set_told_applied_and_removed(
+    broker: Broker, namespace: str, own_topic: str, case: Case, level: str
+) -> None:
+    place = Place(broker, case, level, namespace if level == NAMESPACE else own_topic)
+    of_topic = place._replace(level=TOPIC, base=own_topic) if case.topic else None
+    before = of_topic and of_topic.applied()
+    assert place.told() == case.unset
+    assert place.set(case.value)[0] in (200, 204)
+    assert place.told() == case.expected
+    if level in (TOPIC, GLOBAL):
+        (other,) = {TOPIC, GLOBAL} - {level}
+        assert place._replace(level=other).told() is None
+    if of_topic and (case.has_applied or level == TOPIC):
+        until(lambda: of_topic.applied() == case.expected, "applied")
+    assert place.remove()[0] in (200, 204)
+    assert place.told() == case.unset
+    if of_topic:
+        until(lambda: of_topic.applied() == before, "applied as before")
 
 
-@pytest.mark.parametrize("policy", OF_NAMESPACES, ids=lambda policy: policy.segment)
-def test_a_namespace_sets_a_policy(broker: Broker, namespace: str, policy: Set) -> None:
-    path = f"{namespace}/{policy.segment}"
-    assert told(broker, path) == policy.unset
-    assert put(broker, namespace, policy)[0] in (200, 204)
-    assert in_order(told(broker, path)) == expected(policy)
-    assert broker.request("DELETE", path)[0] in (200, 204)
-    assert told(broker, path) == policy.unset
+def test_each_policy_that_can_be_set_has_a_case_at_each_of_its_levels() -> None:
+    for policy in TABLE:
+        levels = {{Level.NAMESPACE: NAMESPACE, Level.TOPIC: TOPIC}[each] for each in policy.paths}
+        if levels:
+            assert set(case_of(policy.name).levels) - {GLOBAL} == levels, policy.name
 
 
 def test_quotas_of_backlogs(broker: Broker, own_topic: str) -> None:
@@ -185,6 +83,13 @@ def test_quotas_of_backlogs(broker: Broker, own_topic: str) -> None:
         "message_age": whole,
         "destination_storage": {"limit": 1000, **size},
     }
+
+
+def told(broker: Broker, path: str) -> Any:
+    """What stands at a path; None for 204."""
+    status, text = broker.request("GET", path)
+    assert (status, bool(text)) in ((200, True), (204, False)), (status, text)
+    return json.loads(text) if text else None
 
 
 @pytest.mark.parametrize(
@@ -214,10 +119,7 @@ def test_a_topic_goes_before_its_namespace(broker: Broker, namespace: str) -> No
     segment = f"{path}/maxProducers?applied=true"
     assert told(broker, segment) == 0
     assert broker.request("POST", f"{namespace}/maxProducersPerTopic", 3) == DONE
-    deadline = time.monotonic() + 10
-    while told(broker, segment) != 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: told(broker, segment) == 3)
     assert broker.request("POST", f"{path}/maxProducers?isGlobal=true", 2) == DONE
     assert told(broker, segment) == 2
     assert broker.request("POST", f"{path}/maxProducers", 1) == DONE
