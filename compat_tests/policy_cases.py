@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from harness.brokers import Broker
 
+from compat_tests.policy_differences import differs
+
 NAMESPACE, TOPIC, GLOBAL = "namespace", "topic", "global"
 """The levels. A topic has two records: its own one, and one that all clusters share (GLOBAL)."""
 
@@ -24,7 +26,7 @@ class Case(NamedTuple):
     topic: str
     value: Any
     told: Any = None  # what is told then, where that is not the value
-    unset: Any = None  # what is told where nothing is set: None is 204, [] or nothing
+    unset: Any = None  # what is told where nothing is set: None is 204; [] is that of namespaces
     query: str = ""  # the field that brings a topic's value
     quota_type: str = ""  # of the two that are set with the same path
     has_applied: bool = True  # whether a topic is told what holds, whichever level says it
@@ -74,17 +76,27 @@ class Place(NamedTuple):
 
     def told(self, **query: object) -> Any:
         """What the policy is told to be; None for 204."""
-        path = self._path("GET", **query)
-        status, text = self.broker.request("GET", path)
-        assert (status, bool(text)) in ((200, True), (204, False), (200, False)), (path, text)
-        value = json.loads(text) if text else None
+        value = told(self.broker, self._path("GET", **query))
         if self.case.quota_type:
             return value.get(self.case.quota_type)
-        return in_order(value) or (None if value == [] else value)
+        # A topic without types has none of its own.
+        return None if value == [] and self.level != NAMESPACE else in_order(value)
 
-    def applied(self) -> Any:
+    def unset(self) -> Any:
+        """What is told where nothing is set."""
+        return None if self.case.unset == [] and self.level != NAMESPACE else self.case.unset
+
+    def applied(self, **query: object) -> Any:
         """What a topic is told to have, whichever level says it."""
-        return self.told(applied="true")
+        return self.told(applied="true", **query)
+
+
+def told(broker: Broker, path: str) -> Any:
+    """The value that stands at a path, where one is set; else None."""
+    status, text = broker.request("GET", path)
+    nothing = {(204, False), (200, False)} if differs("nothing is set") else {(204, False)}
+    assert (status, bool(text)) in {(200, True), *nothing}, (path, text)
+    return json.loads(text) if text else None
 
 
 def in_order(value: Any) -> Any:
@@ -229,6 +241,7 @@ CASES = (
         "subscriptionTypesEnabled",
         "subscriptionTypesEnabled",
         ["Exclusive", "Shared"],
+        unset=[],
         has_applied=False,
     ),
     Case(

@@ -10,7 +10,8 @@ import pytest
 from harness.brokers import Broker
 
 from compat_tests.conftest import ClientFactory
-from compat_tests.policy_cases import quota
+from compat_tests.policy_cases import NAMESPACE, TOPIC, quota
+from compat_tests.policy_differences import differs
 from compat_tests.policy_scenes import (
     SCENE_SETTINGS,
     SHARED,
@@ -28,6 +29,8 @@ from compat_tests.policy_scenes import (
 )
 
 BROKER_SETTINGS = SCENE_SETTINGS
+
+NOT_SHARED = "autoSubscriptionCreation in the record that all clusters share"
 
 # The Python client asks again where it may be only for now, until its time is up.
 EFFECTS = (
@@ -54,6 +57,7 @@ EFFECTS = (
         "auto_subscription_creation",
         {"allowAutoSubscriptionCreation": False},
         refuses_a_subscription((pulsar.SubscriptionNotFound, pulsar.Timeout)),
+        levels=(NAMESPACE, TOPIC) if differs(NOT_SHARED) else (),
     ),
     Effect(
         "auto_topic_creation",
