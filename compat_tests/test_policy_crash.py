@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import pulsar
 
@@ -12,7 +12,6 @@ from compat_tests.policy_scenes import (
     SCENE_SETTINGS,
     Effect,
     Scene,
-    not_,
     refuses_a_consumer,
     refuses_a_message,
     refuses_a_producer,
@@ -59,8 +58,8 @@ def test_all_policies_are_there_after_a_kill(own_broker: BrokerFactory) -> None:
         for effect in EFFECTS
         for level in case_of(effect.policy).levels
     ]
-    for effect, scene in scenes:
-        effect.prepare(scene)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: each[0].prepare(each[1]), scenes))
     for place in places:
         status, text = place.set(place.case.value)
         assert status in (200, 204), (place.case.name, place.level, text)
@@ -71,10 +70,14 @@ def test_all_policies_are_there_after_a_kill(own_broker: BrokerFactory) -> None:
     broker.start()
     for place in places:
         assert place.told() == place.case.expected, (place.case.name, place.level)
-    for effect, scene in scenes:
+
+    def is_seen_until_it_is_removed(effect: Effect, scene: Scene) -> None:
         scene.client = scene.another_client()
         what = f"{effect.name} of a {scene.policy.level} after a kill"
-        until(functools.partial(effect.is_seen, scene), what)
+        until(lambda: effect.is_seen(scene), what)
         assert scene.policy.remove() == DONE
-        until(functools.partial(not_(effect.is_seen), scene), f"no more: {what}")
+        until(lambda: not effect.is_seen(scene), f"no more: {what}")
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: is_seen_until_it_is_removed(*each), scenes))
     clients.close()

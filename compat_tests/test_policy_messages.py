@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from harness.brokers import Broker
 
+from compat_tests import test_policy_limits
 from compat_tests.conftest import ClientFactory
 from compat_tests.policy_cases import case_of, quota, until
 from compat_tests.policy_scenes import (
@@ -37,6 +38,7 @@ from compat_tests.policy_scenes import (
     with_old_messages,
 )
 from compat_tests.test_rest_answers import DONE
+from pyxbroker.policies.table import TABLE
 
 BROKER_SETTINGS = SCENE_SETTINGS
 
@@ -146,3 +148,13 @@ def test_a_topic_that_nobody_uses_is_deleted_as_its_policy_says(
         assert is_there()
 
     at_each(case_of("inactive_topics").levels, at)
+
+
+# It counts in minutes: tests/test_expiry.py has a clock of its own.
+NOT_SEEN = {"subscription_expiry_s"}
+
+
+def test_each_policy_that_can_be_set_is_seen_by_clients() -> None:
+    effects = (*test_policy_limits.EFFECTS, *EFFECTS, *WITH_ONE_CLIENT)
+    seen = {effect.policy for effect in effects} | {"inactive_topics"}
+    assert {policy.name for policy in TABLE if policy.paths} - seen == NOT_SEEN
