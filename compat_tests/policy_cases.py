@@ -14,7 +14,7 @@ from compat_tests.policy_differences import differs
 NAMESPACE, TOPIC, GLOBAL = "namespace", "topic", "global"
 """The levels. A topic has two records: its own one, and one that all clusters share (GLOBAL)."""
 
-FOREVER_S = 15.0
+FOREVER_S = 30.0
 """A change is in force long before: within a second, and sooner at once."""
 
 

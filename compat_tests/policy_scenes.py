@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ NOTHING_COMES_MS = 500
 REFUSED_S = 1.5  # a message that is taken is so sooner
 SLOW_S = 1.2  # what a rate of RATE in a second makes of COUNT messages takes longer
 RATE, COUNT = 10, 25
+EFFECTS_TOGETHER = 5
 
 SCENE_SETTINGS = {
     # Everything is looked after each second, and by default nothing is done to a topic.
@@ -248,7 +250,6 @@ def stops_at(count: int) -> Callable[[Scene], bool]:
         )
         found = received(consumer, COUNT)
         consumer.close()
-        assert len(found) in (count, COUNT)
         return len(found) == count
 
     return stops
@@ -323,33 +324,46 @@ class Effect(NamedTuple):
     about: str = ""  # of several effects of one policy
     is_final: bool = False  # what is done is not undone: another one is prepared to see no more
     levels: tuple[str, ...] = ()  # where not at all at which the policy can be set
+    clients: tuple[str, ...] = ("python", "go")
 
     @property
     def name(self) -> str:
         return self.policy + (self.about and f"-{self.about}")
 
 
-def seen_until_it_is_removed(broker: Broker, new_client: ClientFactory, effect: Effect) -> None:
-    """Each level has a topic of its own, so that they wait at the same time."""
+def seen_until_it_is_removed(broker: Broker, effect: Effect) -> None:
+    """Each level and client has a topic of its own, so that they wait at the same time."""
 
-    def at(level: str) -> None:
-        scene = Scene(broker, new_client, effect.policy, level)
-        what = f"{effect.name} of a {level}"
-        effect.prepare(scene)
-        until(lambda: not effect.is_seen(scene), f"not seen before: {what}")
-        status, text = scene.policy.set(effect.value)
-        assert status in (200, 204), (what, status, text)
-        until(lambda: effect.is_seen(scene), f"seen: {what}")
-        status, text = scene.policy.remove()
-        assert status in (200, 204), (what, status, text)
-        if effect.is_final:
+    def at(level: str, kind: str) -> None:
+        what = f"{effect.name} of a {level}, by the {kind} client"
+        clients = ClientFactory(kind, lambda: broker.url)
+        try:
+            scene = Scene(broker, clients, effect.policy, level)
             effect.prepare(scene)
-        until(lambda: not effect.is_seen(scene), f"seen no more: {what}")
+            until(lambda: not effect.is_seen(scene), f"not seen before: {what}")
+            assert scene.policy.set(effect.value) == DONE, what
+            until(lambda: effect.is_seen(scene), f"seen: {what}")
+            assert scene.policy.remove() == DONE, what
+            if effect.is_final:
+                effect.prepare(scene)
+            until(lambda: not effect.is_seen(scene), f"seen no more: {what}")
+        finally:
+            clients.close()
 
-    at_each(effect.levels or case_of(effect.policy).levels, at)
+    levels = effect.levels or case_of(effect.policy).levels
+    together(at, [(level, kind) for level in levels for kind in effect.clients])
 
 
-def at_each(levels: tuple[str, ...], work: Callable[[str], None]) -> None:
-    with ThreadPoolExecutor(len(levels)) as pool:
-        for done in [pool.submit(work, level) for level in levels]:
+def together(work: Callable[..., None], arguments: Iterable[tuple[Any, ...]]) -> None:
+    """Each in a thread of its own; raises the first error."""
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(work, *each) for each in arguments]:
             done.result()
+
+
+@contextlib.contextmanager
+def looked_at(broker: Broker, effects: Iterable[Effect]) -> Iterator[dict[str, Future[None]]]:
+    """What becomes of effects, by their names. They mostly wait, so some are looked at together."""
+    with ThreadPoolExecutor(EFFECTS_TOGETHER) as pool:
+        yield {each.name: pool.submit(seen_until_it_is_removed, broker, each) for each in effects}
+        pool.shutdown(cancel_futures=True)

@@ -5,11 +5,13 @@ Each is set at every level that has it, seen, removed and seen no more (BROKER=a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future
+
 import pulsar
 import pytest
 from harness.brokers import Broker
 
-from compat_tests.conftest import ClientFactory
 from compat_tests.policy_cases import NAMESPACE, TOPIC, quota
 from compat_tests.policy_differences import differs
 from compat_tests.policy_scenes import (
@@ -17,12 +19,12 @@ from compat_tests.policy_scenes import (
     SHARED,
     Effect,
     has_partitions,
+    looked_at,
     refuses_a_consumer,
     refuses_a_producer,
     refuses_a_subscription,
     refuses_a_topic,
     refuses_who_subscribes_again,
-    seen_until_it_is_removed,
     with_a_consumer,
     with_a_producer,
     with_old_messages,
@@ -103,8 +105,12 @@ EFFECTS = (
 )
 
 
+@pytest.fixture(scope="module")
+def outcomes(broker: Broker) -> Iterator[dict[str, Future[None]]]:
+    with looked_at(broker, EFFECTS) as found:
+        yield found
+
+
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.name)
-def test_who_is_too_many_is_refused(
-    broker: Broker, new_client: ClientFactory, effect: Effect
-) -> None:
-    seen_until_it_is_removed(broker, new_client, effect)
+def test_who_is_too_many_is_refused(outcomes: dict[str, Future[None]], effect: Effect) -> None:
+    outcomes[effect.name].result()

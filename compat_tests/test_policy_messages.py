@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -22,17 +24,17 @@ from compat_tests.policy_scenes import (
     SCENE_SETTINGS,
     Effect,
     Scene,
-    at_each,
     cannot_publish,
     has_lost_the_first,
     keeps_what_is_acknowledged,
+    looked_at,
     not_,
     publishes_slowly,
     receives_slowly,
     refuses_a_message,
-    seen_until_it_is_removed,
     stops_at,
     stops_at_holes,
+    together,
     waits,
     with_messages,
     with_old_messages,
@@ -51,6 +53,30 @@ def delays(active: bool = True, tick_ms: int = 1, max_ms: int = 0) -> dict[str, 
     return {"active": active, "tickTime": tick_ms, "maxDeliveryDelayInMillis": max_ms}
 
 
+# The same whoever the client is.
+OF_THE_BROKER = (
+    Effect(
+        "publish_rate",
+        {"publishThrottlingRateInMsg": RATE, "publishThrottlingRateInByte": -1},
+        publishes_slowly,
+    ),
+    Effect("dispatch_rate", dispatch(RATE), receives_slowly(), with_messages(COUNT)),
+    Effect("subscription_dispatch_rate", dispatch(RATE), receives_slowly(), with_messages(COUNT)),
+    Effect("dispatch_rates_of", dispatch(RATE), receives_slowly("s1"), with_messages(COUNT)),
+    Effect("unacked_per_consumer_max", 5, stops_at(5), with_messages(COUNT)),
+    Effect("unacked_per_subscription_max", 5, stops_at(5), with_messages(COUNT)),
+    Effect("pause_on_ack_state", None, stops_at_holes, with_messages(COUNT)),
+    Effect(
+        "persistence",
+        {
+            "bookkeeperEnsemble": 2,
+            "bookkeeperWriteQuorum": 2,
+            "bookkeeperAckQuorum": 2,
+            "managedLedgerMaxMarkDeleteRate": 1.0,
+        },
+        cannot_publish,
+    ),
+)
 EFFECTS = (
     Effect("message_ttl_s", 1, has_lost_the_first, with_old_messages, is_final=True),
     Effect(
@@ -80,46 +106,19 @@ EFFECTS = (
         {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20},
         keeps_what_is_acknowledged,
     ),
+    *(each._replace(clients=("python",)) for each in OF_THE_BROKER),
 )
-# The same for every client: what the broker sends, and when.
-WITH_ONE_CLIENT = (
-    Effect(
-        "publish_rate",
-        {"publishThrottlingRateInMsg": RATE, "publishThrottlingRateInByte": -1},
-        publishes_slowly,
-    ),
-    Effect("dispatch_rate", dispatch(RATE), receives_slowly(), with_messages(COUNT)),
-    Effect("subscription_dispatch_rate", dispatch(RATE), receives_slowly(), with_messages(COUNT)),
-    Effect("dispatch_rates_of", dispatch(RATE), receives_slowly("s1"), with_messages(COUNT)),
-    Effect("unacked_per_consumer_max", 5, stops_at(5), with_messages(COUNT)),
-    Effect("unacked_per_subscription_max", 5, stops_at(5), with_messages(COUNT)),
-    Effect("pause_on_ack_state", None, stops_at_holes, with_messages(COUNT)),
-    Effect(
-        "persistence",
-        {
-            "bookkeeperEnsemble": 2,
-            "bookkeeperWriteQuorum": 2,
-            "bookkeeperAckQuorum": 2,
-            "managedLedgerMaxMarkDeleteRate": 1.0,
-        },
-        cannot_publish,
-    ),
-)
+
+
+@pytest.fixture(scope="module")
+def outcomes(broker: Broker) -> Iterator[dict[str, Future[None]]]:
+    with looked_at(broker, EFFECTS) as found:
+        yield found
 
 
 @pytest.mark.parametrize("effect", EFFECTS, ids=lambda effect: effect.name)
-def test_what_clients_see_of_messages(
-    broker: Broker, new_client: ClientFactory, effect: Effect
-) -> None:
-    seen_until_it_is_removed(broker, new_client, effect)
-
-
-@pytest.mark.parametrize("effect", WITH_ONE_CLIENT, ids=lambda effect: effect.name)
-@pytest.mark.parametrize("new_client", ["python"], indirect=True)
-def test_what_one_client_sees_of_messages(
-    broker: Broker, new_client: ClientFactory, effect: Effect
-) -> None:
-    seen_until_it_is_removed(broker, new_client, effect)
+def test_what_clients_see_of_messages(outcomes: dict[str, Future[None]], effect: Effect) -> None:
+    outcomes[effect.name].result()
 
 
 @pytest.mark.parametrize("new_client", ["python"], indirect=True)
@@ -147,7 +146,7 @@ def test_a_topic_that_nobody_uses_is_deleted_as_its_policy_says(
         time.sleep(3)
         assert is_there()
 
-    at_each(case_of("inactive_topics").levels, at)
+    together(at, [(level,) for level in case_of("inactive_topics").levels])
 
 
 # It counts in minutes: tests/test_expiry.py has a clock of its own.
@@ -155,6 +154,6 @@ NOT_SEEN = {"subscription_expiry_s"}
 
 
 def test_each_policy_that_can_be_set_is_seen_by_clients() -> None:
-    effects = (*test_policy_limits.EFFECTS, *EFFECTS, *WITH_ONE_CLIENT)
+    effects = (*test_policy_limits.EFFECTS, *EFFECTS)
     seen = {effect.policy for effect in effects} | {"inactive_topics"}
     assert {policy.name for policy in TABLE if policy.paths} - seen == NOT_SEEN
