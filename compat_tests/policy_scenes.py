@@ -24,6 +24,7 @@ SHARED = pulsar.ConsumerType.Shared
 NOTHING_COMES_MS = 500
 REFUSED_S = 1.5  # a message that is taken is so sooner
 SLOW_S = 1.2  # what a rate of RATE in a second makes of COUNT messages takes longer
+ACKS_TAKE_S = 0.3  # until a client has sent them
 RATE, COUNT = 10, 25
 EFFECTS_TOGETHER = 5
 
@@ -292,8 +293,9 @@ def waits(seconds: float) -> Callable[[Scene], bool]:
 def keeps_what_is_acknowledged(scene: Scene) -> bool:
     consumer = scene.subscribe()
     scene.publish(3)
-    for message in received(consumer, 3, 10_000):
+    for message in received(consumer, COUNT):
         consumer.acknowledge(message)
+    time.sleep(ACKS_TAKE_S)
     consumer.close()
     scene.post("unload")
     scene.post("trim")
