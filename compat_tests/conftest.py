@@ -74,9 +74,10 @@ def module_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def broker(module_directory: Path) -> Iterator[Broker]:
-    """A running broker that the tests of one module share."""
-    one = Broker(broker_kind(), module_directory)
+def broker(request: pytest.FixtureRequest, module_directory: Path) -> Iterator[Broker]:
+    """A running broker, with the module's BROKER_SETTINGS, that its tests share."""
+    settings = getattr(request.module, "BROKER_SETTINGS", None)
+    one = Broker(broker_kind(), module_directory, settings=settings)
     try:
         one.start()
         yield one

@@ -13,9 +13,10 @@ from compat_tests.messages import TYPES, payload, publish, receive
 RATE = 200  # messages in a second
 COUNT = 800
 BODIES = [payload(number) for number in range(COUNT)]
+BROKER_SETTINGS = {"dispatchThrottlingRatePerTopicInMsg": str(RATE)}
 # Some may be saved up before. How much longer it takes is up to the machine.
 SECONDS_MIN = (COUNT - RATE) / RATE
-SECONDS_MAX = 4 * COUNT / RATE
+SECONDS_MAX = 8 * COUNT / RATE
 
 
 def test_a_publish_rate_holds_a_producer_back_and_no_other_client(
@@ -44,11 +45,9 @@ def test_a_publish_rate_holds_a_producer_back_and_no_other_client(
 
 @pytest.mark.parametrize("type_name", TYPES)
 def test_a_dispatch_rate_spreads_a_backlog(
-    own_broker: BrokerFactory, topic: str, type_name: str
+    python_client: pulsar.Client, topic: str, type_name: str
 ) -> None:
-    broker = own_broker(settings={"dispatchThrottlingRatePerTopicInMsg": str(RATE)})
-    broker.start()
-    client = official_client(broker.url)
+    client = python_client
     publish(client.create_producer(topic, batching_enabled=False), BODIES)
     began = time.monotonic()
     consumer = client.subscribe(
@@ -56,4 +55,3 @@ def test_a_dispatch_rate_spreads_a_backlog(
     )
     assert sorted(receive(consumer, COUNT)) == sorted(BODIES)
     assert SECONDS_MIN <= time.monotonic() - began <= SECONDS_MAX
-    client.close()

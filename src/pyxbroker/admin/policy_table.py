@@ -139,7 +139,7 @@ class Row(NamedTuple):
     applied: Callable[[Policies], Json] | None = None
     """What holds for a topic, where REST tells that."""
     per_cluster: bool = False
-    always: Json = None
+    unset: Callable[[Config], Json] = lambda config: None
     """What is answered where nothing is set; None: 204."""
 
 
@@ -150,6 +150,7 @@ def _limit(
     topic: tuple[str, str],
     texts: tuple[str, str],
     applied: str = "",
+    unset: Callable[[Config], Json] = lambda config: None,
 ) -> Row:
     """A number from 0 on; segment and field at each level, text of a refusal at each level."""
     return Row(
@@ -160,6 +161,7 @@ def _limit(
         Face(topic[0], (topic[1],)) if topic[0] else None,
         from_0(*texts),
         _number(applied) if applied else None,
+        unset=unset,
     )
 
 
@@ -356,6 +358,7 @@ ROWS: tuple[Row, ...] = (
         ("maxTopicsPerNamespace", "max_topics_per_namespace"),
         ("", ""),
         ("maxTopicsPerNamespace must be 0 or more", ""),
+        unset=lambda config: config.maxTopicsPerNamespace,
     ),
     Row(
         # Pulsar has no PolicyName for it: it asks for the administrator of the tenant.
@@ -407,13 +410,14 @@ ROWS: tuple[Row, ...] = (
             "dispatcherPauseOnAckStatePersistent", ("dispatcherPauseOnAckStatePersistentEnabled",)
         ),
         applied=lambda policies: policies.pause_on_ack_state,
+        unset=lambda config: False,
     ),
     Row(
         "ENCRYPTION",
         "whether producers have to encrypt",
         BOOLEAN,
         Face("encryptionRequired", ("encryption_required",), removes=False),
-        always=False,
+        unset=lambda config: False,
     ),
 )
 """What has a plain value in a record. Quotas and delays are in maps and parts of their own."""

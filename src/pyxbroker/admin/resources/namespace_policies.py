@@ -50,7 +50,7 @@ def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
     async def get(request: Request) -> Response:
         value = get_at(await _namespace_fields(request), _path(request, face.path))
         if value is None:
-            value = row.always
+            value = row.unset(request.app.broker.config)
         return Response.empty() if value is None else Response.json(value)
 
     async def put(request: Request) -> Response:

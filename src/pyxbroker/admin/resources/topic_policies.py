@@ -90,7 +90,13 @@ async def _change_topic(request: Request, change: Callable[[Fields], None]) -> R
 
 def _of_topic(row: Row, face: Face) -> list[Endpoint]:
     async def get(request: Request) -> Response:
-        return await _told(request, row.applied, lambda fields: get_at(fields, face.path))
+        unset = row.unset(request.app.broker.config)
+
+        def own(fields: Fields) -> Any:
+            value = get_at(fields, face.path)
+            return unset if value is None else value
+
+        return await _told(request, row.applied, own)
 
     async def put(request: Request) -> Response:
         value = await asked_for(request, row, face)
