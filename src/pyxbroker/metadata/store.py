@@ -345,9 +345,10 @@ def check_puts(puts: Sequence[Put]) -> None:
     paths = {put.path for put in puts}
     for path in paths:
         check_path(path)
-        above = path
-        while above != "/":
-            above = parent_of(above)
+        end = len(path) if path != "/" else 0
+        while end > 0:
+            end = path.rfind("/", 0, end)
+            above = path[:end] or "/"
             if above in paths:
                 raise InvalidPath(f"{above} cannot be written together with {path} below it")
     if len(paths) < len(puts):
