@@ -368,9 +368,14 @@ FIGURES: dict[str, Callable[[Broker, Scale], Numbers]] = {
 }
 
 
+# Those that are opened by nobody until they are opened again have to stay.
+SETTINGS = {"opening": {"brokerDeleteInactiveTopicsEnabled": "false"}}
+
+
 def one_figure(name: str, like: Broker, scale: Scale) -> Numbers:
     """One figure of a broker like that one, on fresh data."""
-    broker = Broker(like.kind, like.directory / name, settings=like.settings)
+    settings = like.settings | SETTINGS.get(name, {})
+    broker = Broker(like.kind, like.directory / name, settings=settings)
     try:
         broker.start()
         return FIGURES[name](broker, scale)
@@ -394,8 +399,10 @@ def main(arguments: list[str] | None = None) -> int:
     def one_life(broker: Broker) -> Numbers:
         numbers: Numbers = {}
         for name in options.figure or FIGURES:
-            numbers |= one_figure(name, broker, scale)
-            print(f"{broker.kind} {name} is done", file=sys.stderr, flush=True)
+            found = one_figure(name, broker, scale)
+            told = ", ".join(f"{number} {value:.4g}" for number, value in found.items())
+            print(f"{broker.kind} {name}: {told}", file=sys.stderr, flush=True)
+            numbers |= found
         return numbers
 
     side_by_side.run(options, ROWS, one_life)
