@@ -324,7 +324,10 @@ def resolve(future: asyncio.Future[Any], result: object) -> None:
     """Answers a future, with an error when `result` is one, unless its caller has given it up."""
     if future.done():
         return
-    if isinstance(result, BaseException):
+    if isinstance(result, MetadataError):
+        # Its frames may hold the future, or the error itself: that would be a ring.
+        future.set_exception(result.with_traceback(None))
+    elif isinstance(result, BaseException):
         future.set_exception(result)
     else:
         future.set_result(result)
