@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_clients_that_come_and_go_leave_no_rings(tmp_path: Path, kind: str) -> N
     asyncio.run(run())
 
 
-def test_topics_that_are_opened_again_leave_no_rings(tmp_path: Path) -> None:
+def test_topics_that_are_opened_again_leave_no_rings_of_what_was_refused(tmp_path: Path) -> None:
     async def again(broker: Broker) -> None:
         for number in range(10):
             topic = await broker.topic(f"{TOPIC}-{number}")
@@ -144,13 +145,11 @@ def test_topics_that_are_opened_again_leave_no_rings(tmp_path: Path) -> None:
                 await again(broker)
                 gc.set_debug(gc.DEBUG_SAVEALL)
                 gc.collect()
-                left = [each for each in gc.garbage if isinstance(each, Exception)]
-                modules = [type(each).__module__ for each in gc.garbage]
+                left = [each for each in gc.garbage if isinstance(each, (Exception, FrameType))]
             finally:
                 gc.set_debug(0)
                 gc.garbage.clear()
                 gc.enable()
             assert left == []
-            assert [name for name in modules if name.startswith("pyxbroker")] == []
 
     asyncio.run(run())
