@@ -123,7 +123,8 @@ def cost(kind: str, workspace: Path, settings: dict[str, str], rounds: int) -> N
 class Evenness:
     """How much came when, after a lead."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
         self._begins = time.perf_counter() + LEAD_S
         self._came: list[tuple[float, int]] = []
 
@@ -131,7 +132,7 @@ class Evenness:
         now = time.perf_counter()
         if now >= self._begins:
             self._came.append((now, count))
-        return now < self._begins + SECONDS
+        return now < self._begins + self._seconds
 
     def numbers(self, what: str) -> Numbers:
         times = [self._begins, *(at for at, _ in self._came)]
@@ -147,11 +148,11 @@ class Evenness:
         }
 
 
-def flood(broker: Broker) -> Numbers:
+def flood(broker: Broker, topic: str = TOPIC, seconds: float = SECONDS) -> Numbers:
     """Publishes as fast as the rate lets it."""
-    evenness = Evenness()
     with RawConnection(broker.port, timeout_s=PATIENCE_S) as raw:
-        raw.producer(TOPIC)
+        raw.producer(topic)
+        evenness = Evenness(seconds)
         is_over = threading.Event()
 
         def write() -> None:
@@ -172,16 +173,16 @@ def flood(broker: Broker) -> Numbers:
     return evenness.numbers("publish")
 
 
-def drain(broker: Broker) -> Numbers:
+def drain(broker: Broker, topic: str = TOPIC, seconds: float = SECONDS) -> Numbers:
     """Reads a backlog as fast as the rate lets it."""
     with RawConnection(broker.port, timeout_s=PATIENCE_S) as raw:
-        answer = raw.subscribe(TOPIC, "s")
+        answer = raw.subscribe(topic, "s")
         assert answer.type == wire.SUCCESS, answer
         with RawConnection(broker.port, timeout_s=PATIENCE_S) as producer:
-            producer.producer(TOPIC)
-            publish(producer, int(RATE * (SECONDS + 3) / BLOCK))
+            producer.producer(topic)
+            publish(producer, int(RATE * (seconds + LEAD_S + 2) / BLOCK))
         raw.flow(1_000_000)
-        evenness = Evenness()
+        evenness = Evenness(seconds)
         take(raw, wire.MESSAGE, evenness)
     return evenness.numbers("dispatch")
 

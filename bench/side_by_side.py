@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -49,9 +50,12 @@ def run(
 
 
 def table(rows: Sequence[Row], results: dict[str, Numbers]) -> str:
-    """The numbers as a Markdown table."""
+    """The numbers as a Markdown table; a dash where a broker has none."""
     lines = ["| figure | " + " | ".join(results) + " |", "|---" * (len(results) + 1) + "|"]
     for number, title, unit, decimals in rows:
-        cells = [f"{numbers[number]:,.{decimals}f}" for numbers in results.values()]
+        values = [numbers.get(number, math.nan) for numbers in results.values()]
+        if all(map(math.isnan, values)):
+            continue
+        cells = ["-" if math.isnan(each) else f"{each:,.{decimals}f}" for each in values]
         lines.append(f"| {title}{', ' * bool(unit)}{unit} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

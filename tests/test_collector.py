@@ -6,6 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -125,5 +126,30 @@ def test_clients_that_come_and_go_leave_no_rings(tmp_path: Path, kind: str) -> N
                 gc.garbage.clear()
                 gc.enable()
             assert [name for name in left if name.startswith("pyxbroker")] == []
+
+    asyncio.run(run())
+
+
+def test_topics_that_are_opened_again_leave_no_rings_of_what_was_refused(tmp_path: Path) -> None:
+    async def again(broker: Broker) -> None:
+        for number in range(10):
+            topic = await broker.topic(f"{TOPIC}-{number}")
+            await broker.topics.unload(topic.name)
+
+    async def run() -> None:
+        async with Broker(tmp_path) as broker:
+            await again(broker)
+            gc.collect()
+            gc.disable()
+            try:
+                await again(broker)
+                gc.set_debug(gc.DEBUG_SAVEALL)
+                gc.collect()
+                left = [each for each in gc.garbage if isinstance(each, (Exception, FrameType))]
+            finally:
+                gc.set_debug(0)
+                gc.garbage.clear()
+                gc.enable()
+            assert left == []
 
     asyncio.run(run())

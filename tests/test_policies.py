@@ -1163,6 +1163,32 @@ def test_an_empty_topic_that_waited_for_its_policy_is_as_any_new_one(tmp_path: P
     run(tmp_path, scenario)
 
 
+def test_topics_of_a_namespace_share_what_its_policies_make(tmp_path: Path) -> None:
+    """A change replaces few objects of each topic: else a collection has to look at all of them."""
+
+    async def scenario(broker: Broker) -> None:
+        topics = [await broker.topic(f"{TOPIC}-{number}") for number in range(2)]
+        one, other = (each for each in topics if isinstance(each, PersistentTopic))
+
+        async def change(**fields: Any) -> None:
+            before = other.policies
+            value = json.dumps({"encryption_required": True} | fields).encode()
+            await broker.node.store.put(paths.namespace_policies("public/default"), value)
+            await until(lambda: other.policies is not before, 1.0)
+
+        await change()
+        assert one._policy_steps[0] is other._policy_steps[0]
+        limits, publish = one.managed_ledger.limits, one.publish
+        assert limits is other.managed_ledger.limits
+        await change(message_ttl_in_seconds=60)
+        assert one.managed_ledger.limits is limits
+        assert one.publish is publish
+        await change(retention_policies={"retentionTimeInMinutes": 1, "retentionSizeInMB": 1})
+        assert one.managed_ledger.limits is other.managed_ledger.limits is not limits
+
+    run(tmp_path, scenario)
+
+
 def test_topics_that_are_gone_are_not_told(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         gone, stays = await broker.topic(TOPIC + "-gone"), await broker.topic()

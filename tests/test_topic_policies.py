@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -330,6 +331,32 @@ def test_what_a_topic_says_is_there_after_a_restart(tmp_path: Path) -> None:
         assert (await broker.topic(TOPIC + "-gone")).policies.consumers_max == 0
 
     run(tmp_path, scenario)
+
+
+def test_the_library_of_the_records_is_loaded_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fastavro
+
+    threads = []
+
+    def parse(*arguments: Any) -> Any:
+        threads.append(threading.current_thread())
+        return arguments[0]
+
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        await say(broker, maxProducerPerTopic=7)
+        schema.cache_clear()
+        await reopened(broker)
+        await broker.topic()
+
+    schema.cache_clear()
+    monkeypatch.setattr(fastavro, "parse_schema", parse)
+    run(tmp_path, scenario)
+    schema.cache_clear()
+    assert len(threads) == 2, "once to write, once to read"
+    assert threading.current_thread() not in threads
 
 
 def test_a_topic_that_is_deleted_says_nothing_any_more(tmp_path: Path) -> None:

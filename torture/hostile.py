@@ -35,6 +35,7 @@ from typing import NamedTuple
 from harness import wire
 from harness.brokers import Broker, BrokerFailed
 from harness.raw import ConnectionClosed, RawConnection
+from harness.turns import Turns, longest_ms, turns_of
 
 from torture.burners import burners
 from torture.hostile_floods import COMMAND_FLOODS, PEERS, REQUEST_FLOODS
@@ -63,7 +64,6 @@ LAST = {
     "apache": wire.command(wire.LOOKUP, {1: TOPIC, 2: LAST_REQUEST}),
 }
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
-BUCKET = "pyxbroker_loop_turn_seconds_bucket{"
 
 
 class Cost(NamedTuple):
@@ -129,7 +129,7 @@ class Account(NamedTuple):
 
     memory_kib: float
     cpu_s: float
-    turns: dict[float, int]
+    turns: Turns
 
 
 class Attack:
@@ -363,24 +363,6 @@ def told(error: BaseException) -> str:
         return "time is up"
     text = f"{type(error).__name__} {error}".strip()
     return " ".join(text.replace("|", "/").split())[:80]
-
-
-def turns_of(text: str) -> dict[float, int]:
-    """The histogram: turns that took at most so many ms, by the bound."""
-    found = {}
-    for line in text.splitlines():
-        if line.startswith(BUCKET):
-            bound = line.split('le="')[1].split('"')[0]
-            found[float(bound.replace("+Inf", "inf")) * 1000] = int(line.rpartition(" ")[2])
-    return found
-
-
-def longest_ms(before: dict[float, int], after: dict[float, int]) -> float:
-    """The bound of the longest turn between two histograms; NaN when there are none."""
-    if not before or not after:
-        return math.nan
-    total = after[math.inf] - before[math.inf]
-    return min(bound for bound in after if after[bound] - before[bound] == total)
 
 
 def exchange_until(

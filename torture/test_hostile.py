@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from harness.brokers import Broker
+from harness.turns import longest_ms, turns_of
 
 from pyxbroker.admin.endpoints import every_endpoint, load
 from pyxbroker.broker.commands.handlers import Handlers
@@ -29,11 +30,9 @@ from torture.hostile import (
     flood_all,
     is_over,
     is_wanted,
-    longest_ms,
     parsed,
     time_limit,
     told,
-    turns_of,
 )
 from torture.hostile_floods import PEERS
 from torture.hostile_inputs import COMMANDS, ENDPOINTS, endpoints_of

@@ -15,6 +15,7 @@ ledger never gets two topics; and `-partition-N` with nothing before it is a top
 
 from __future__ import annotations
 
+import functools
 import re
 
 from pyxbroker.base import limits
@@ -28,6 +29,7 @@ PERSISTENT = "persistent"
 NON_PERSISTENT = "non-persistent"
 
 CACHED_NAMES_MAX = 10_000
+CACHED_NAMESPACES_MAX = 1_000
 CACHED_NAME_LENGTH_MAX = 1_024  # characters; a client must not fill the memory with huge names
 SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
 PARTITION_INDEX_MAX = 2**31 - 1
@@ -100,6 +102,15 @@ class NamespaceName:
             )
         return cls(parts[0], parts[1])
 
+    @classmethod
+    def shared(cls, tenant: str, local_name: str) -> NamespaceName:
+        """One object for all topics of a namespace, from a cache of the last namespaces used.
+
+        Raises InvalidTopicName.
+        """
+        is_short = len(tenant) + len(local_name) < CACHED_NAME_LENGTH_MAX
+        return (_shared_namespace if is_short else cls)(tenant, local_name)
+
     def check_length(self) -> None:
         """Raises InvalidTopicName when a part is too long to be given to anything new."""
         _check_length("tenant's name", self.tenant, limits.TENANT_BYTES_MAX)
@@ -121,12 +132,18 @@ class NamespaceName:
 class TopicName:
     """A topic's full name and its parts. Equal names compare equal; the object does not change."""
 
-    __slots__ = ("_full_name", "domain", "local_name", "namespace_name", "partition_index")
+    __slots__ = (
+        *("_full_name", "domain", "is_persistent", "is_system", "local_name", "namespace"),
+        *("namespace_name", "partition_index"),
+    )
 
     domain: str
+    is_persistent: bool
     namespace_name: NamespaceName
+    namespace: str  # `tenant/namespace`
     local_name: str
     partition_index: int  # -1: not a partition
+    is_system: bool  # one of the broker's own, which lists leave out; SystemTopicNames
 
     def __init__(self, domain: str, namespace_name: NamespaceName, local_name: str) -> None:
         """Use `get` for what a client wrote. Raises InvalidTopicName."""
@@ -147,9 +164,14 @@ class TopicName:
                 " a slash."
             )
         self.domain = domain
+        self.is_persistent = domain == PERSISTENT
         self.namespace_name = namespace_name
+        self.namespace = namespace = str(namespace_name)
         self.local_name = local_name
         self.partition_index = _partition_index(local_name)
+        self.is_system = namespace == SYSTEM_NAMESPACE or (
+            "__" in local_name and _is_system(self._base_local_name())
+        )
 
     @classmethod
     def get(cls, name: str) -> TopicName:
@@ -173,16 +195,11 @@ class TopicName:
         if len(parts) != 4:
             raise InvalidTopicName(f"{_shown(name)} is not the name of a topic's managed ledger.")
         tenant, namespace, domain, encoded = parts
-        return cls(domain, NamespaceName(tenant, namespace), decode(encoded))
+        return cls(domain, NamespaceName.shared(tenant, namespace), decode(encoded))
 
     @property
     def tenant(self) -> str:
         return self.namespace_name.tenant
-
-    @property
-    def namespace(self) -> str:
-        """`tenant/namespace`."""
-        return str(self.namespace_name)
 
     @property
     def namespace_portion(self) -> str:
@@ -190,24 +207,9 @@ class TopicName:
         return self.namespace_name.local_name
 
     @property
-    def is_persistent(self) -> bool:
-        return self.domain == PERSISTENT
-
-    @property
     def is_partitioned(self) -> bool:
         """Whether this names one partition of a topic."""
         return self.partition_index >= 0
-
-    @property
-    def is_system(self) -> bool:
-        """Whether it is one of the broker's own, which lists leave out; SystemTopicNames."""
-        name = self._base_local_name()
-        return (
-            self.namespace == SYSTEM_NAMESPACE
-            or name == CHANGE_EVENTS
-            or name.startswith("__transaction_")
-            or name.endswith("__transaction_pending_ack")
-        )
 
     @property
     def is_change_events(self) -> bool:
@@ -275,6 +277,8 @@ class TopicName:
         return hash(self._full_name)
 
 
+_shared_namespace = functools.lru_cache(CACHED_NAMESPACES_MAX)(NamespaceName)
+
 # What clients wrote -> the topic; the oldest leaves when the cache is full.
 _cache: dict[str, TopicName] = {}
 
@@ -294,15 +298,15 @@ def _parse(name: str) -> TopicName:
             f"{_shown(name)} is not a topic name: it has the form domain://tenant/namespace/topic."
         )
     tenant, namespace, local_name = parts
-    return TopicName(domain.lower(), NamespaceName(tenant, namespace), local_name)
+    return TopicName(domain.lower(), NamespaceName.shared(tenant, namespace), local_name)
 
 
 def _parse_short(name: str) -> TopicName:
     parts = name.split("/")
     if len(parts) == 1:
-        return TopicName(PERSISTENT, NamespaceName(PUBLIC_TENANT, DEFAULT_NAMESPACE), name)
+        return TopicName(PERSISTENT, NamespaceName.shared(PUBLIC_TENANT, DEFAULT_NAMESPACE), name)
     if len(parts) == 3:
-        return TopicName(PERSISTENT, NamespaceName(parts[0], parts[1]), parts[2])
+        return TopicName(PERSISTENT, NamespaceName.shared(parts[0], parts[1]), parts[2])
     raise InvalidTopicName(
         f"{_shown(name)} is not a topic name: a short name is topic or tenant/namespace/topic."
     )
@@ -314,6 +318,14 @@ def _partition_index(local_name: str) -> int:
         return -1
     index = int(digits)
     return index if str(index) == digits and index <= PARTITION_INDEX_MAX else -1
+
+
+def _is_system(local_name: str) -> bool:
+    return (
+        local_name == CHANGE_EVENTS
+        or local_name.startswith("__transaction_")
+        or local_name.endswith("__transaction_pending_ack")
+    )
 
 
 def _is_entity(text: str) -> bool:

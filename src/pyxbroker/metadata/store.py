@@ -324,7 +324,10 @@ def resolve(future: asyncio.Future[Any], result: object) -> None:
     """Answers a future, with an error when `result` is one, unless its caller has given it up."""
     if future.done():
         return
-    if isinstance(result, BaseException):
+    if isinstance(result, MetadataError):
+        # Its frames may hold the future, or the error itself: that would be a ring.
+        future.set_exception(result.with_traceback(None))
+    elif isinstance(result, BaseException):
         future.set_exception(result)
     else:
         future.set_result(result)
@@ -345,9 +348,10 @@ def check_puts(puts: Sequence[Put]) -> None:
     paths = {put.path for put in puts}
     for path in paths:
         check_path(path)
-        above = path
-        while above != "/":
-            above = parent_of(above)
+        end = len(path) if path != "/" else 0
+        while end > 0:
+            end = path.rfind("/", 0, end)
+            above = path[:end] or "/"
             if above in paths:
                 raise InvalidPath(f"{above} cannot be written together with {path} below it")
     if len(paths) < len(puts):

@@ -91,8 +91,7 @@ class NamespacePolicies:
 
     async def get(self, topic: TopicName) -> Policies:
         """What holds for a topic, by what metadata and the topic say now."""
-        await self.of_namespace(topic.namespace)
-        return self._of_topic(self._namespace(topic.namespace), topic)
+        return self._of_topic(await self._read(topic.namespace), topic)
 
     async def of_namespace(self, name: str) -> Policies:
         """What holds for the topics of a namespace that say nothing, by what metadata says now.
@@ -100,28 +99,40 @@ class NamespacePolicies:
         Raises NamespaceNotFound when there is no such namespace, MetadataStoreError when its record
         cannot be read and never could.
         """
+        policies = (await self._read(name)).policies
+        assert policies is not None
+        return policies
+
+    async def is_deleted(self, name: str) -> bool:
+        """Whether a namespace is being deleted. Raises NamespaceNotFound when it is gone."""
+        return (await self._read(name)).is_deleted
+
+    async def get_open(self, topic: TopicName) -> Policies:
+        """As get; raises NamespaceNotFound also while the namespace is being deleted."""
+        namespace = await self._read(topic.namespace)
+        if namespace.is_deleted:
+            raise _is_going(namespace.name)
+        return self._of_topic(namespace, topic)
+
+    async def check_open(self, name: str) -> None:
+        """Raises NamespaceNotFound for a namespace that is being deleted, or that there is not."""
+        if await self.is_deleted(name):
+            raise _is_going(name)
+
+    async def _read(self, name: str) -> _Namespace:
+        """What metadata says of a namespace now; its policies are known. Raises as of_namespace."""
         value = await self._cache.get(paths.namespace_policies(name))
         if value is None:
             raise NamespaceNotFound(
                 f"Namespace not found: {name} does not exist; create it first, or use a topic of"
                 " public/default."
             )
-        namespace = self._namespace(name)
+        namespace = self._namespaces.get(name) or self._namespace(name)
         if namespace.value is not value:
             self._take(namespace, value)
         if namespace.policies is None:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
-        return namespace.policies
-
-    async def is_deleted(self, name: str) -> bool:
-        """Whether a namespace is being deleted. Raises NamespaceNotFound when it is gone."""
-        await self.of_namespace(name)
-        return self._namespace(name).is_deleted
-
-    async def check_open(self, name: str) -> None:
-        """Raises NamespaceNotFound for a namespace that is being deleted, or that there is not."""
-        if await self.is_deleted(name):
-            raise NamespaceNotFound(f"Namespace is deleted: {name} goes with all that is in it.")
+        return namespace
 
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
@@ -159,6 +170,11 @@ class NamespacePolicies:
         """How often what the topics of a namespace say has changed."""
         namespace = self._namespaces.get(name)
         return 0 if namespace is None else namespace.changes
+
+    def says(self, topic: TopicName) -> bool:
+        """Whether a topic says anything of itself, as far as is known."""
+        namespace = self._namespaces.get(topic.namespace)
+        return namespace is not None and topic in namespace.topics
 
     def fields(self, topic: TopicName, is_global: bool) -> dict[str, Any]:
         """What one of the two records of a topic says."""
@@ -332,6 +348,10 @@ class NamespacePolicies:
         except Exception as error:
             # The others are told all the same.
             log.failure("a topic did not take its policies over", error, topic=follower.name)
+
+
+def _is_going(name: str) -> NamespaceNotFound:
+    return NamespaceNotFound(f"Namespace is deleted: {name} goes with all that is in it.")
 
 
 def _whole(topic: TopicName) -> TopicName:

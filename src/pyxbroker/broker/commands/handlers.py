@@ -7,9 +7,8 @@ metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -97,19 +96,17 @@ class LookupLimit:
         self._limit = limit
         self.admitted_now = 0
 
-    @contextlib.contextmanager
-    def admitted(self) -> Iterator[None]:
-        """Raises TooManyRequests when there are as many as there may be."""
+    def __enter__(self) -> None:
+        """One begins. Raises TooManyRequests when there are as many as there may be."""
         if self.admitted_now >= self._limit:
             raise TooManyRequests(
                 f"{self._limit} lookups are under way, which is the limit of this broker"
                 " (maxConcurrentLookupRequest); try again."
             )
         self.admitted_now += 1
-        try:
-            yield
-        finally:
-            self.admitted_now -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self.admitted_now -= 1
 
 
 class Handlers:
@@ -551,12 +548,12 @@ class Handlers:
     # --- lookups ------------------------------------------------------------------------------
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
-        with self._lookups.admitted():
+        with self._lookups:
             result = await self.broker.lookup(message.topic)
         connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
-        with self._lookups.admitted():
+        with self._lookups:
             count = await self.broker.topics.partitioned.metadata(
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )

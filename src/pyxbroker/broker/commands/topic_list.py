@@ -285,7 +285,7 @@ class TopicLists:
         """GET_TOPICS_OF_NAMESPACE."""
         namespace = str(NamespaceName.get(message.namespace))
         pattern = self._pattern(message)
-        with self._lookups.admitted():
+        with self._lookups:
             topics = await self._topics_of(namespace, message.mode)
             if pattern is not None:
                 topics = await _matching(pattern, topics)
@@ -330,7 +330,7 @@ class TopicLists:
         """WATCH_TOPIC_LIST; asked again, it answers with the list as it is now."""
         watcher_id = message.watcher_id
         watchers = connection.session.watchers
-        with self._lookups.admitted():
+        with self._lookups:
             watcher = watchers.get(watcher_id)
             if watcher is None:
                 watcher = await self._watch(connection, message)

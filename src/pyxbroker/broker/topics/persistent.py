@@ -6,6 +6,7 @@ The door to both: what needs the log is here, and all else in topic.py.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.mledger import backlog
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import delete_managed_ledger, delete_unreadable_cursor
 from pyxbroker.mledger.state import State
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
+LIMITS_MAX = 1_000  # different ones
 KEEPS_ALL = Retention(-1.0, -1)
 
 
@@ -98,15 +101,11 @@ class PersistentTopic(Topic):
             self.on_ttl_changed(self)
 
     def _apply(self, policies: Policies) -> None:
-        persistence = policies.persistence
-        rate = persistence.mark_delete_per_s
         # Nobody knows how much a policy that is refused would keep, so all is.
         retention = KEEPS_ALL if "retention" in policies.refused else policies.retention
+        limits = self.managed_ledger.limits
         self.managed_ledger.set_limits(
-            self.managed_ledger.limits.keeping(*retention)._replace(
-                quorums=quorums_of(persistence),
-                mark_delete_per_s=rate if rate >= 0 else self._broker_mark_delete_per_s,
-            )
+            _limits_of(limits, retention, policies.persistence, self._broker_mark_delete_per_s)
         )
         super()._apply(policies)
 
@@ -506,6 +505,21 @@ class PersistentTopic(Topic):
 
     def _is_used(self, mode: str) -> bool:
         return bool(self.managed_ledger.unreadable) or super()._is_used(mode)
+
+
+@functools.lru_cache(LIMITS_MAX)
+def _limits_of(
+    limits: ManagedLedgerLimits,
+    retention: Retention,
+    persistence: Persistence,
+    broker_mark_delete_per_s: float,
+) -> ManagedLedgerLimits:
+    """The same for all topics with the same policies: a namespace may have many."""
+    rate = persistence.mark_delete_per_s
+    return limits.keeping(*retention)._replace(
+        quorums=quorums_of(persistence),
+        mark_delete_per_s=rate if rate >= 0 else broker_mark_delete_per_s,
+    )
 
 
 def quorums_of(persistence: Persistence) -> LedgerQuorums:

@@ -65,8 +65,8 @@ class PublishRate:
         """Whether there is any rate now."""
         return bool(self._limiters)
 
-    def change(self, rate: Rate) -> None:
-        """From now on the topic's is another one."""
+    def change(self, rate: Rate) -> bool:
+        """From now on the topic's is another one; whether others limit it than before."""
         topic = self._of_topic
         if not (rate.messages or rate.bytes):
             self._of_topic = None
@@ -77,7 +77,11 @@ class PublishRate:
         elif rate != topic.rate:
             topic.change(rate)
         both = (self._in_broker, self._of_topic)
-        self._limiters = [each for each in both if each is not None]
+        limiters = [each for each in both if each is not None]
+        if limiters == self._limiters:
+            return False
+        self._limiters = limiters
+        return True
 
     def before(self, publish: Callable[[EntryRun], None]) -> Callable[[EntryRun], None]:
         """Publishes a run, and has its connection wait when that was too much."""

@@ -3,14 +3,15 @@
 A topic is judged by its nodes alone: when at the earliest something will be due that its policies
 ask for. Only one for which something is due is opened, looked after, and
 closed again unless somebody uses it by then; one at a time, and with long rests between. Of a
-namespace is remembered when the first of its topics is due, so that it is not looked into before.
+namespace is remembered when the first of its topics is due, so that it is not looked into before;
+but a topic that was closed meanwhile is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -62,7 +63,7 @@ class Sweep:
         self._started_ms = started_ms
         self._namespaces: dict[str, _Namespace] = {}
         self._at: dict[TopicName, asyncio.Task[None]] = {}  # that it looks after
-        self._closed: set[str] = set()  # namespaces of topics that others have closed meanwhile
+        self._closed: dict[str, set[TopicName]] = {}  # that others have closed, by namespace
         self._work_since = 0.0
         self.wall_clock = time.time
 
@@ -79,27 +80,29 @@ class Sweep:
             except (PulsarError, MetadataError) as error:
                 log.warning("a namespace is not looked into", namespace=name, error=error)
                 continue
-            known = self._namespaces.get(name)
+            # If it is not looked into to the end, all of it is the next time.
+            known = self._namespaces.pop(name, None)
+            closed = self._closed.pop(name, set())
             if (
                 known is None
-                or name in self._closed
                 or known[:2] != (policies, changes)
                 or known.due_ms <= self.wall_clock() * 1000
             ):
-                self._closed.discard(name)
                 due_ms = await self._look_into(name)
-                self._namespaces[name] = _Namespace(policies, changes, due_ms)
+            else:
+                due_ms = min(known.due_ms, await self._look_at_each(closed))
+            self._namespaces[name] = _Namespace(policies, changes, due_ms)
             await self._rest()
 
     def on_closed(self, name: TopicName) -> None:
         """A topic is not open any more."""
         if name not in self._at:
-            self._closed.add(name.namespace)
+            self._closed.setdefault(name.namespace, set()).add(name)
 
     def forget(self, namespace: str) -> None:
         """A namespace goes."""
         self._namespaces.pop(namespace, None)
-        self._closed.discard(namespace)
+        self._closed.pop(namespace, None)
 
     def close(self) -> None:
         """Topics that still go on by themselves are left as they are."""
@@ -113,10 +116,15 @@ class Sweep:
 
     async def _look_into(self, namespace: str) -> float:
         """Looks after each topic; when the next one is due, in ms since the epoch."""
+        nodes = await self._store.children(paths.managed_ledgers(namespace))
+        names = (topic_of_node(PERSISTENT, namespace, encoded) for encoded in nodes)
+        return await self._look_at_each(name for name in names if name is not None)
+
+    async def _look_at_each(self, names: Iterable[TopicName]) -> float:
+        """The same of some topics; those that are open are not looked after."""
         next_ms = inf
-        for encoded in await self._store.children(paths.managed_ledgers(namespace)):
-            name = topic_of_node(PERSISTENT, namespace, encoded)
-            if name is not None and (name in self._at or not self._topics.is_open(name)):
+        for name in names:
+            if name in self._at or not self._topics.is_open(name):
                 next_ms = min(next_ms, await self._look_at(name))
             await self._rest()
         return next_ms

@@ -132,9 +132,10 @@ class Topic:
         there stays.
         """
         self.policies = policies
-        self._policy_steps = self._steps_of(policies)
-        self._apply_publish_rate(policies.publish_rate)
-        self._resolve_publish()
+        steps = self._steps_of(policies)
+        if self._apply_publish_rate(policies.publish_rate) or steps != self._policy_steps:
+            self._policy_steps = steps
+            self._resolve_publish()
         self._apply_dispatch_rate(policies)
         self._apply_subscribe_rate(policies.subscribe_rate)
         for subscription in self.all_subscriptions():
@@ -246,21 +247,23 @@ class Topic:
         delay_max_ms = policies.delay_max_ms if policies.delayed_delivery else 0
         if not (bytes_max or delay_max_ms or policies.encryption_required):
             return ()
-        from pyxbroker.broker.topics.policy_checks import PolicyChecks
+        from pyxbroker.broker.topics.policy_checks import policy_checks
 
-        return (PolicyChecks(policies.encryption_required, bytes_max, delay_max_ms),)
+        return (policy_checks(policies.encryption_required, bytes_max, delay_max_ms),)
 
-    def _apply_publish_rate(self, rate: Rate) -> None:
+    def _apply_publish_rate(self, rate: Rate) -> bool:
+        """Whether others limit it than before."""
         if self._publish_rate is None:
             if rate == NO_RATE and self.broker_limits.publish is None:
-                return
+                return False
             # Most topics have none.
             from pyxbroker.broker.topics.publish_rate import PublishRate
 
             self._publish_rate = PublishRate(self.turn, self.broker_limits.publish)
-        self._publish_rate.change(rate)
+        is_other = self._publish_rate.change(rate)
         for producer in self.producers.values():
             self._publish_rate.cut_runs(producer)
+        return is_other
 
     def _apply_dispatch_rate(self, policies: Policies) -> None:
         if self.dispatch_limiter is not None or policies.dispatch_rate != NO_DISPATCH_RATE:

@@ -35,6 +35,7 @@ from pyxbroker.policies.change_events import (
     encode,
     key_of,
     record_of_key,
+    schema,
 )
 from pyxbroker.policies.namespaces import NamespacePolicies
 
@@ -85,6 +86,7 @@ class TopicPolicies:
         self._policies = policies
         self._namespaces: dict[str, _Namespace] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._can_read = False  # the library is imported
 
     def is_loaded(self, name: str) -> bool:
         """Whether all that the topics of a namespace say is known."""
@@ -124,10 +126,6 @@ class TopicPolicies:
         """What one of the two records of a topic says; the namespace is loaded."""
         return self._policies.fields(name, is_global)
 
-    def says(self, name: TopicName) -> bool:
-        """Whether a topic says anything, as far as is known."""
-        return any(self._policies.fields(name, is_global) for is_global in (False, True))
-
     async def update(self, name: TopicName, is_global: bool, change: Change) -> None:
         """Writes what a change makes of one of a topic's records, and waits until it is in force.
 
@@ -136,6 +134,7 @@ class TopicPolicies:
         if name.is_partitioned or name.is_system:
             raise NotAllowed(f"Topic {name} has no policies of its own.")
         namespace = await self.load(name.namespace_name)
+        await self._import()
         async with namespace.changing:
             before = self._policies.fields(name, is_global)
             fields = change(dict(before))
@@ -257,6 +256,7 @@ class TopicPolicies:
 
     async def _catch_up(self, events: _Events) -> None:
         """Takes in what was added since it was read last. Raises LedgerError."""
+        await self._import()
         slices = Slices(SLICE_S)
         async with events.reading:
             topic = events.topic
@@ -269,6 +269,12 @@ class TopicPolicies:
                 self._take(events, position, entry)
                 events.position = Position(position.ledger_id, position.entry_id + 1)
                 await slices.pause()
+
+    async def _import(self) -> None:
+        """The library takes tens of milliseconds to be imported: a thread does it."""
+        if not self._can_read:
+            await asyncio.to_thread(schema)
+            self._can_read = True
 
     def _take(self, events: _Events, position: Position, entry: bytes) -> None:
         name = events.name

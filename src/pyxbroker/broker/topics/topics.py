@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 TOPICS_PER_LOOK = 256  # then the look yields
+UNLIMITED = nullcontext()
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
 
@@ -167,7 +168,9 @@ class Topics:
     async def _make(self, name: TopicName, properties: Mapping[str, str]) -> Topic:
         # Who asked may have looked before a partitioned topic was made; one that is there already
         # is opened, if only to be deleted.
-        if not await self.exists(name):
+        if await self.exists(name):
+            await self._policies_of(name)
+        else:
             await self.policies(name)
             if not name.is_partitioned:
                 await self.partitioned.check_not_partitioned(name)
@@ -183,9 +186,9 @@ class Topics:
     async def _load(
         self, name: TopicName, create: bool, properties: Mapping[str, str] = NONE
     ) -> Topic:
-        # First, since it opens topics itself: those who wait for it must not hold all that may be
-        # opened at a time.
-        await self._policies_of(name)
+        """Its policies were asked for: that may have opened topics itself, and who waits for it
+        must not hold one of those places.
+        """
         if create:
             await self.forget_former(name)
         async with self._loading:
@@ -273,17 +276,23 @@ class Topics:
             why = "the metadata store cannot answer" if isinstance(error, Unavailable) else error
             raise ServiceNotReady(f"Topic {name} cannot be opened now: {why}.") from error
 
-    @contextlib.asynccontextmanager
-    async def room(
+    def room(
         self, name: TopicName, policies: Policies, missing: Callable[[], Awaitable[int]]
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """Within it `missing` topics may be made, of which persistent ones count; others of the
         namespace wait.
 
         Raises TopicsLimitReached when the namespace has as many as it may have.
         """
-        limit = policies.topics_max
-        if not limit or name.is_system or not await missing():
+        if not policies.topics_max or name.is_system:
+            return UNLIMITED
+        return self._room(name, policies.topics_max, missing)
+
+    @asynccontextmanager
+    async def _room(
+        self, name: TopicName, limit: int, missing: Callable[[], Awaitable[int]]
+    ) -> AsyncIterator[None]:
+        if not await missing():
             yield
             return
         async with self._counts.lock(name.namespace):
@@ -354,8 +363,9 @@ class Topics:
 
         Raises NamespaceNotFound when there is no such namespace, or when it is being deleted.
         """
-        await self._policies.check_open(name.namespace)
-        return await self._policies_of(name)
+        if await self._lacks_records(name):
+            await self.namespace_policies(name.namespace_name)
+        return await self._policies.get_open(name)
 
     async def _policies_of(self, name: TopicName) -> Policies:
         """The same, also while the namespace is being deleted."""
@@ -483,7 +493,7 @@ class Topics:
         if (
             self._records is None
             or name.is_partitioned
-            or not (name.is_persistent and self._records.says(name))
+            or not (name.is_persistent and self._policies.says(name))
             or await self.exists(name)
             or (await self.partitioned.read(name)).target
         ):
