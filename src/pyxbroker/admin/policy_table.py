@@ -33,6 +33,7 @@ from pyxbroker.policies.values import (
     DispatchRate,
     Policies,
 )
+from pyxbroker.settings.config import Config
 
 # --- what holds -----------------------------------------------------------------------------------
 

@@ -40,6 +40,8 @@ from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.partition_nodes import each_of
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
     MetadataStore,
     NotEmpty,
     NotFound,
