@@ -172,11 +172,12 @@ class Opener:
 
     def send(self, producers: Sequence[int]) -> set[int]:
         """A message by each producer; those whose topic does not take it, or is closed to them."""
-        refused = set()
+        refused: set[int] = set()
         meta = wire.metadata("p", 0, int(time.time() * 1000))
         for some in chunks(producers, SENDS):
-            self.raw.write(b"".join(wire.send(each, 0, meta, b"") for each in some))
-            waiting = set(some)
+            # Who was sent away meanwhile gets no answer any more.
+            waiting = set(some) - refused
+            self.raw.write(b"".join(wire.send(each, 0, meta, b"") for each in waiting))
             while waiting:
                 answer = self.raw.receive()
                 producer = answer.number(1)
