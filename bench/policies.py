@@ -45,7 +45,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 120.0
 STOP_S = 600.0
-WINDOW = 50  # commands, or messages, on their way
+WINDOW = 50  # commands on their way
+SENDS = 200  # messages on their way, each to another topic
 UNREACHED = {"publishThrottlingRateInMsg": 2_000_000_000, "publishThrottlingRateInByte": 1 << 40}
 TTL_S = 86_400
 WARM_UP = 200  # topics that are opened before others are timed
@@ -126,9 +127,9 @@ def names_of(namespace: str, topics: int) -> list[str]:
     return [f"persistent://public/{namespace}/t-{number:06}" for number in range(topics)]
 
 
-def chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), WINDOW):
-        yield items[at : at + WINDOW]
+def chunks(items: Sequence[T], size: int = WINDOW) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
 
 
 class Opener:
@@ -171,11 +172,12 @@ class Opener:
 
     def send(self, producers: Sequence[int]) -> set[int]:
         """A message by each producer; those whose topic does not take it, or is closed to them."""
-        refused = set()
+        refused: set[int] = set()
         meta = wire.metadata("p", 0, int(time.time() * 1000))
-        for some in chunks(producers):
-            self.raw.write(b"".join(wire.send(each, 0, meta, b"") for each in some))
-            waiting = set(some)
+        for some in chunks(producers, SENDS):
+            # Who was sent away meanwhile gets no answer any more.
+            waiting = set(some) - refused
+            self.raw.write(b"".join(wire.send(each, 0, meta, b"") for each in waiting))
             while waiting:
                 answer = self.raw.receive()
                 producer = answer.number(1)
