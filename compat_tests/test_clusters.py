@@ -115,8 +115,9 @@ def test_a_bundle(broker: Broker, namespace: str) -> None:
     name = f"persistent://{namespace}/t"
     told = {}
     for low, high in zip(bundles["boundaries"], bundles["boundaries"][1:], strict=False):
-        answer = ask_json(broker, "GET", f"{at}/{low}_{high}/topicHashPositions")
-        found = answer[1].get("topicHashPositions", {})
+        status, answer = ask_json(broker, "GET", f"{at}/{low}_{high}/topicHashPositions")
+        # Where there is no topic, nobody has the bundle in Apache Pulsar.
+        found = answer["topicHashPositions"] if status == 200 else {}
         told |= {each: (low, position, high) for each, position in found.items()}
     low, position, high = told[name]
     assert int(low, 16) <= position < int(high, 16)
