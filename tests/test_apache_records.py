@@ -24,6 +24,8 @@ from pyxbroker.admin.policy_table import (
     Face,
     Row,
 )
+from pyxbroker.admin.resources.clusters import FIELDS as CLUSTER_DATA
+from pyxbroker.admin.resources.clusters import URLS
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.log_reader import read_log
 from pyxbroker.broker.topics.messages import read_message
@@ -229,6 +231,7 @@ def test_apache_reads_tenants_clusters_and_partitioned_topics(
             "pulsar://here:1",
         )
         assert told["brokerClientTlsTrustStoreType"] == "JKS"
+        await clusters_and_groups(rest, apache)
         for domain in DOMAINS:
             target = f"/admin/v2/{domain}/a/x/t/partitions"
             body = json.dumps({"partitions": 3, "properties": {"k": "v"}})
@@ -242,6 +245,42 @@ def test_apache_reads_tenants_clusters_and_partitioned_topics(
             assert apache.read("PartitionedTopicMetadata", json.dumps(whole).encode()) == told
 
     run(tmp_path, scenario)
+
+
+async def clusters_and_groups(rest: Rest, apache: ApacheRecords) -> None:
+    """What REST makes of clusters, failure domains, resource groups and split bundles."""
+    of_cluster: dict[str, Any] = {
+        name: {str: name, bool: True, list: ["other"]}[kind] for name, kind in CLUSTER_DATA.items()
+    }
+    of_cluster |= {name: beginnings[0] + name for name, (beginnings, _) in URLS.items()}
+    of_cluster["proxyProtocol"] = "SNI"
+    assert await rest("PUT", "/admin/v2/clusters/c", json.dumps(of_cluster)) == (200, None)
+    assert apache.read("ClusterData", await stored(rest, paths.cluster("c"))) == of_cluster
+    domain = {"brokers": ["b1", "b2"]}
+    assert await rest("POST", "/admin/v2/clusters/c/failureDomains/d", json.dumps(domain)) == DONE
+    assert (
+        apache.read("FailureDomain", await stored(rest, paths.failure_domain("c", "d"))) == domain
+    )
+    group = {
+        "publishRateInMsgs": 1,
+        "publishRateInBytes": 1 << 40,
+        "dispatchRateInMsgs": 3,
+        "dispatchRateInBytes": -1,
+    }
+    assert await rest("PUT", "/admin/v2/resourcegroups/g", json.dumps(group)) == DONE
+    assert apache.read("ResourceGroup", await stored(rest, paths.resource_group("g"))) == group
+    assert await rest("POST", f"{NS}/resourcegroup/g") == DONE
+    told = apache.read("Policies", await stored(rest, paths.namespace_policies("a/x")))
+    assert told["resource_group_name"] == "g"
+    assert await rest("PUT", f"{NS}/0x00000000_0x40000000/split") == DONE
+    local = apache.read("LocalPolicies", await stored(rest, paths.local_policies("a/x")))
+    assert local == {
+        "bundles": (await rest("GET", f"{NS}/bundles"))[1],
+        "bookieAffinityGroup": None,
+        "namespaceAntiAffinityGroup": None,
+        "migrated": False,
+    }
+    assert local["bundles"]["numBundles"] == 5
 
 
 # --- what Apache writes ---------------------------------------------------------------------------
@@ -343,6 +382,12 @@ def test_tenants_clusters_and_partitioned_topics_that_apache_writes_are_read(
         for kind, path, target in (
             ("TenantInfo", paths.tenant("b"), f"{T}/b"),
             ("ClusterData", paths.cluster("c"), "/admin/v2/clusters/c"),
+            (
+                "FailureDomain",
+                paths.failure_domain("c", "d"),
+                "/admin/v2/clusters/c/failureDomains/d",
+            ),
+            ("ResourceGroup", paths.resource_group("g"), "/admin/v2/resourcegroups/g"),
             (
                 "PartitionedTopicMetadata",
                 paths.partitioned_topic("a/x", "p"),

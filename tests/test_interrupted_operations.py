@@ -23,6 +23,8 @@ from test_admin_topics import DONE, Rest
 from test_tenants import HERE, N, T, begin
 
 X = f"{N}/a/x"
+C = "/admin/v2/clusters"
+G = "/admin/v2/resourcegroups"
 P = "/admin/v2/persistent/a/x"
 NP = "/admin/v2/non-persistent/a/x"
 KIND = "application/vnd.partitioned-topic-metadata+json"
@@ -117,6 +119,18 @@ async def everything(rest: Rest) -> None:
     await store.put(f"{paths.schemas('a/x')}/t", b"")
 
 
+async def a_cluster(rest: Rest) -> None:
+    await nothing(rest)
+    assert await rest("PUT", f"{C}/a", "{}") == (200, None)
+    for name in ("d", "e"):
+        await ask(rest, "POST", f"{C}/a/failureDomains/{name}", json.dumps({"brokers": [name]}))
+
+
+async def a_group(rest: Rest) -> None:
+    await a_namespace(rest)
+    await ask(rest, "PUT", f"{G}/a", '{"publishRateInMsgs":1}')
+
+
 # --- the operations -------------------------------------------------------------------------------
 
 RETENTION = '{"retentionTimeInMinutes":10,"retentionSizeInMB":20}'
@@ -155,6 +169,19 @@ OPERATIONS = (
         a_topic_that_says_something,
         *("DELETE", f"{P}/t/messageTTL", "", 0),
     ),
+    Operation("create cluster", nothing, "PUT", f"{C}/a", "{}"),
+    Operation("update cluster", a_cluster, "POST", f"{C}/a", '{"serviceUrl":"http://a:8080"}'),
+    Operation("delete cluster", a_cluster, "DELETE", f"{C}/a", "", 4),
+    Operation("set peers", a_cluster, "POST", f"{C}/a/peers", '["standalone"]'),
+    Operation(
+        "set failure domain",
+        a_cluster,
+        *("POST", f"{C}/a/failureDomains/d", '{"brokers":["x"]}'),
+    ),
+    Operation("change group", a_group, "PUT", f"{G}/a", '{"dispatchRateInMsgs":1}'),
+    Operation("delete group", a_group, "DELETE", f"{G}/a"),
+    Operation("join group", a_group, "POST", f"{X}/resourcegroup/a"),
+    Operation("split bundle", a_namespace, "PUT", f"{X}/0x00000000_0x40000000/split"),
     Operation("create partitioned", a_namespace, "PUT", f"{P}/p/partitions", "5", 3),
     Operation("grow", a_partitioned_topic, "POST", f"{P}/p/partitions", "8", 4),
     Operation("delete partitioned", a_partitioned_topic, "DELETE", f"{P}/p/partitions", "", 10),
@@ -178,6 +205,8 @@ async def look(rest: Rest) -> dict[str, Any]:
     """All that anybody can see of tenant a and what is in it."""
     seen: dict[str, Any] = {"tenants": await rest("GET", T)}
     seen["tenant"] = await rest("GET", f"{T}/a")
+    seen["cluster"] = await rest("GET", f"{C}/a"), await rest("GET", f"{C}/a/failureDomains")
+    seen["group"] = await rest("GET", f"{G}/a")
     seen["namespaces"] = await rest("GET", f"{N}/a")
     seen["nodes"] = await nodes(rest, "/")
     status, names = seen["namespaces"]

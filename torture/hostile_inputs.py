@@ -363,7 +363,7 @@ GROUP = "/admin/v2/resourcegroups/hostile-{n}"
 BUNDLE = NS + "/0x00000000_0x40000000"
 # Objects in lists: the most work for a reader of JSON, for the bytes that there may be.
 PEERS = b'{"peerClusterNames":' + ROLES + b',"a":[' + b"{}," * 60_000 + b"1]}"
-BROKERS = b'{"brokers":[' + b",".join(b'"%s-%03d"' % (b"b" * 55, i) for i in range(1000)) + b"]}"
+BROKERS = b'{"brokers":[' + b",".join(b'"b%03d"' % i for i in range(1000)) + b"]}"
 POSITIONS = b"[" + b",".join(b"%d" % (i << 18) for i in range(4096)) + b"]"
 
 ENDPOINTS |= {

@@ -5,7 +5,6 @@ brokers. Each is served here; what is asked for one is done for the topics whose
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from pyxbroker.base.errors import MetadataStoreError
@@ -94,9 +93,10 @@ def halves(bundle: Bundle) -> list[int]:
     return [middle] if middle > bundle.lower else []
 
 
-def halves_by_topics(bundle: Bundle, topics: list[TopicName]) -> list[int]:
-    """Where a bundle is split into two of the same number of topics; nowhere if it has one."""
-    hashes = sorted(hash_of(each) for each in topics)
+def halves_by_topics(bundle: Bundle, hashes: list[int]) -> list[int]:
+    """Where a bundle is split into two of the same number of topics, whose hashes are sorted;
+    nowhere if it has one.
+    """
     if len(hashes) <= 1:
         return []
     before, behind = hashes[len(hashes) // 2 - 1], hashes[len(hashes) // 2]
@@ -104,18 +104,8 @@ def halves_by_topics(bundle: Bundle, topics: list[TopicName]) -> list[int]:
     return [middle] if bundle.lower < middle < bundle.upper else []
 
 
-def at_positions(bundle: Bundle, topics: list[TopicName], positions: list[int]) -> list[int]:
+def at_positions(bundle: Bundle, topics: int, positions: list[int]) -> list[int]:
     """Where a bundle is split that is to be split there: nowhere if it has one topic."""
-    if len(topics) <= 1:
+    if topics <= 1:
         return []
     return sorted({each for each in positions if bundle.lower < each < bundle.upper})
-
-
-def largest(boundaries: list[int], topics: list[TopicName]) -> Bundle:
-    """The bundle with the most topics."""
-    last = len(boundaries) - 2
-    counts = [0] * (last + 1)
-    for each in topics:
-        counts[min(bisect_right(boundaries, hash_of(each)) - 1, last)] += 1
-    index = counts.index(max(counts))
-    return Bundle(boundaries[index], boundaries[index + 1])

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.clusters")
 
 CLUSTERS_MAX = 1_000  # of one instance: what names one is compared with all of them
-DOMAINS_MAX = 1_000  # of one cluster
+DOMAINS_MAX = 100  # of one cluster: who sets one reads the others
 BROKERS = "brokers"  # a field of a failure domain
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from bisect import bisect_right
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from pyxbroker.base.bundles import (
     boundaries_of,
     bundles_of,
     data_of,
+    hash_of,
 )
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import (
@@ -35,6 +37,7 @@ from pyxbroker.base.errors import (
     TopicNotFound,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.broker.topics.partition_nodes import each_of
@@ -64,6 +67,7 @@ log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
 NAMES_PER_SLICE = 256
+SLICE_S = 0.002  # of looking at hashes, then it yields
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
 
 
@@ -265,7 +269,7 @@ class Namespaces:
         """
         await self.record(name)
         found = await self._topics.in_namespace(name)
-        await each_of([each for each in found if each in bundle], self._topics.unload)
+        await each_of(await _inside(found, bundle), self._topics.unload)
 
     async def clear_backlog(
         self, name: str, subscription: str | None = None, bundle: Bundle = WHOLE
@@ -322,7 +326,7 @@ class Namespaces:
                 await work(await self._topics.get(topic, create=False))
 
         found = await self.topic_names(name, PERSISTENT)
-        await each_of([each for each in found if each in bundle], do)
+        await each_of(await _inside(found, bundle), do)
         return count
 
     # --- bundles ------------------------------------------------------------------------------
@@ -339,9 +343,29 @@ class Namespaces:
         return [
             each
             for domain in DOMAINS
-            for each in await self.topic_names(name, domain)
-            if each in bundle
+            for each in await _inside(await self.topic_names(name, domain), bundle)
         ]
+
+    async def hashes(self, name: str, bundle: Bundle) -> dict[str, int]:
+        """Where the topics of a bundle are."""
+        slices = Slices(SLICE_S)
+        found = {}
+        for each in await self.bundle_topics(name, bundle):
+            found[str(each)] = hash_of(each)
+            await slices.pause()
+        return found
+
+    async def largest_bundle(self, name: str) -> Bundle:
+        """The bundle with the most topics. Raises NamespaceNotFound."""
+        boundaries = await self.bundles(name)
+        slices = Slices(SLICE_S)
+        last = len(boundaries) - 2
+        counts = [0] * (last + 1)
+        for at in (await self.hashes(name, WHOLE)).values():
+            counts[min(bisect_right(boundaries, at) - 1, last)] += 1
+            await slices.pause()
+        index = counts.index(max(counts))
+        return Bundle(boundaries[index], boundaries[index + 1])
 
     async def split_bundle(self, name: str, bundle: Bundle, positions: list[int]) -> None:
         """Divides a bundle at some positions in it. This cluster alone says how a namespace is
@@ -383,3 +407,16 @@ class Namespaces:
         if found and not force:
             raise BundleNotEmpty("Cannot delete non empty bundle")
         await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))
+
+
+async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:
+    """Those of some topics that are in a bundle."""
+    if bundle == WHOLE:
+        return names
+    slices = Slices(SLICE_S)
+    found = []
+    for each in names:
+        if each in bundle:
+            found.append(each)
+        await slices.pause()
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,7 @@ from pyxbroker.admin.resources.names import (
 )
 from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE
 from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     DELETE_BUNDLE,
@@ -27,6 +28,7 @@ from pyxbroker.auth.authorization import (
 )
 from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
+from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
 from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
 
@@ -38,6 +40,7 @@ EQUAL_COUNTS = "topic_count_equally_divide"
 POSITIONS = "specified_positions_divide"
 ALGORITHMS = (EQUAL_RANGES, EQUAL_COUNTS, POSITIONS)
 POSITIONS_BYTES_MAX = 64 << 10
+SLICE = 1_000  # topics
 
 
 async def bundle_of(request: Request, missing: str = NAMESPACE_NOT_FOUND) -> Bundle:
@@ -114,13 +117,19 @@ async def get_hash_positions(request: Request) -> Response:
     request.argument("topics")
     name = namespace_of(request)
     asked = {value for key, value in parse_qsl(request.query_string) if key == "topics"}
-    found = await request.app.broker.namespaces.bundle_topics(name, bundle)
-    positions = {
-        str(each): bundles.hash_of(each) for each in found if not asked or str(each) in asked
-    }
-    return Response.json(
-        {"namespace": name, "bundle": str(bundle), "topicHashPositions": positions}
-    )
+    found = await request.app.broker.namespaces.hashes(name, bundle)
+    if asked:
+        found = {each: found[each] for each in asked if each in found}
+    head = to_json({"namespace": name, "bundle": str(bundle), "topicHashPositions": {}})[:-2]
+    loop = asyncio.get_running_loop()
+    return Response(head + await loop.run_in_executor(None, _encode, found) + b"}}", JSON)
+
+
+def _encode(found: dict[str, int]) -> bytes:
+    """The fields in JSON, in parts: a thread lets others run between them."""
+    names = list(found)
+    parts = (names[at : at + SLICE] for at in range(0, len(names), SLICE))
+    return b",".join(to_json({each: found[each] for each in part})[1:-1] for part in parts)
 
 
 async def split(request: Request) -> Response:
@@ -144,13 +153,14 @@ async def split(request: Request) -> Response:
             "Unsupported namespace bundle split algorithm, supported algorithms are"
             f" [{', '.join(ALGORITHMS)}]",
         )
-    topics = [] if algorithm == EQUAL_RANGES else await namespaces.bundle_topics(name, bundle)
     if algorithm == EQUAL_RANGES:
         positions = bundles.halves(bundle)
-    elif algorithm == EQUAL_COUNTS:
-        positions = bundles.halves_by_topics(bundle, topics)
     else:
-        positions = bundles.at_positions(bundle, topics, wanted)
+        hashes = (await namespaces.hashes(name, bundle)).values()
+        if algorithm == EQUAL_COUNTS:
+            positions = bundles.halves_by_topics(bundle, await _sorted(list(hashes)))
+        else:
+            positions = bundles.at_positions(bundle, len(hashes), wanted)
     if positions:
         await namespaces.split_bundle(name, bundle, positions)
     if request.argument("unload"):
@@ -159,13 +169,20 @@ async def split(request: Request) -> Response:
 
 
 async def _largest(request: Request) -> Bundle:
-    name = namespace_of(request)
-    namespaces = request.app.broker.namespaces
     try:
-        boundaries = await namespaces.bundles(name)
+        return await request.app.broker.namespaces.largest_bundle(namespace_of(request))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
-    return bundles.largest(boundaries, await namespaces.bundle_topics(name, bundles.WHOLE))
+
+
+async def _sorted(hashes: list[int]) -> list[int]:
+    """In order. What is sorted in parts is soon sorted as a whole."""
+    parts: list[int] = []
+    for at in range(0, len(hashes), SLICE):
+        parts += sorted(hashes[at : at + SLICE])
+        await asyncio.sleep(0)
+    parts.sort()
+    return parts
 
 
 async def _positions(request: Request) -> list[int]:

@@ -39,6 +39,7 @@ NAMES_MAX = 1_000
 NAME_BYTES_MAX = 1_024
 BODY_BYTES_MAX = 256 << 10
 LISTS_BYTES_MAX = 64 << 10
+DOMAIN_BYTES_MAX = 16 << 10
 
 # The fields of Pulsar's ClusterData, in the order in which it writes them, and what JSON each is.
 FIELDS: dict[str, type] = {
@@ -336,7 +337,7 @@ ENDPOINTS = (
             "Pulsar's FailureDomain.",
             {"application/json": DOMAIN},
             required=True,
-            bytes_max=LISTS_BYTES_MAX,
+            bytes_max=DOMAIN_BYTES_MAX,
         ),
     ),
     Endpoint(
