@@ -12,6 +12,7 @@ from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
 
 
@@ -32,6 +33,7 @@ class Session:
         "ping_sent",
         "principal",
         "tasks",
+        "waiting_producers",
         "watchers",
     )
 
@@ -56,11 +58,24 @@ class Session:
         # Resolves when the connection is closed; made by the first command that waits for another.
         self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
+        self.waiting_producers: dict[int, WaitingProducer] = {}
 
     def end(self) -> None:
         """The connection is closed: nobody waits for the sake of its client any more."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the client has something open that is neither a producer nor a consumer."""
+        return bool(self.watchers or self.waiting_producers)
+
+    def forget_one(self) -> None:
+        """The connection is closed: one thing of those leaves."""
+        if self.watchers:
+            self.watchers.popitem()[1].forget()
+        elif self.waiting_producers:
+            self.waiting_producers.popitem()[1].leave()
 
 
 class Opening:

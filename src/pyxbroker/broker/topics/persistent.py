@@ -23,6 +23,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
+from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
@@ -83,6 +84,8 @@ class PersistentTopic(Topic):
         self.on_ttl_changed: Callable[[PersistentTopic], None] = _ignore
         self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
+        if EPOCH_PROPERTY in managed_ledger.properties:
+            self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
         for cursor in managed_ledger.cursors.values():
             self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self._apply(policies)
@@ -125,6 +128,11 @@ class PersistentTopic(Topic):
                 f"Topic {self.name} cannot be written: its persistence policy wants more bookies"
                 " than there are."
             )
+
+    async def keep_epoch(self, epoch: int) -> None:
+        """It is durable when this returns. Raises ManagedLedgerError, MetadataError."""
+        await self.managed_ledger.put_property(EPOCH_PROPERTY, str(epoch))
+        await super().keep_epoch(epoch)
 
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
         """The entries that are there from a position on, each with its own; log_reader.py."""
