@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.policies.values import DispatchRate, Rate
 from pyxbroker.settings.config import Config
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from pyxbroker.turn import Turn
 
 
+class DeduplicationLimits(NamedTuple):
+    """How much, and how long, topics remember of what producers have sent."""
+
+    entries_interval: int = 1000  # after so many entries it is stored
+    producers_max: int = 10_000
+    inactive_s: float = 360 * 60.0
+
+
 class BrokerLimits:
     """Those that the settings say."""
 
@@ -20,6 +28,7 @@ class BrokerLimits:
         self.publish: PublishLimiter | None = None  # where there is such a rate
         self.dispatch: DispatchLimiter | None = None
         self.message_bytes_max = 2**32 - 1
+        self.deduplication = DeduplicationLimits()
 
 
 NO_BROKER_LIMITS = BrokerLimits()
@@ -29,6 +38,11 @@ def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
     """What the settings say."""
     limits = BrokerLimits()
     limits.message_bytes_max = config.maxMessageSize
+    limits.deduplication = DeduplicationLimits(
+        config.brokerDeduplicationEntriesInterval,
+        config.brokerDeduplicationMaxNumberOfProducers,
+        config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60.0,
+    )
     publish = Rate(
         config.brokerPublisherThrottlingMaxMessageRate, config.brokerPublisherThrottlingMaxByteRate
     )

@@ -22,7 +22,6 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled
     dispatcherMinReadBatchSize flushInterval
     managedLedgerCacheEvictionTimeThresholdMillis managedLedgerCacheSizeMB
     managedLedgerCursorBackloggedThreshold managedLedgerCursorPositionFlushSeconds

@@ -110,7 +110,12 @@ class TopicCommands:
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
         connection.send_frame(
-            replies.producer_success(request_id, producer.name, epoch=producer.topic.epoch)
+            replies.producer_success(
+                request_id,
+                producer.name,
+                last_sequence_id=producer.topic.last_sequence_id(producer.name),
+                epoch=producer.topic.epoch,
+            )
         )
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:

@@ -13,6 +13,7 @@ from pyxbroker.base.errors import (
     NotAllowed,
     PersistenceError,
     ProducerBlockedQuotaExceededException,
+    ProducerBusy,
     ServiceNotReady,
     SubscriptionBusy,
     SubscriptionNotFound,
@@ -24,6 +25,7 @@ from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
+from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
@@ -42,6 +44,7 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.topics.confirmed import ConfirmListener
+    from pyxbroker.broker.topics.deduplication import Deduplication
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
@@ -67,6 +70,8 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
+    _deduplication_task: asyncio.Task[None] | None = None
+    _confirm_listeners: Sequence[ConfirmListener] = ()
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
     def __init__(
@@ -87,7 +92,8 @@ class PersistentTopic(Topic):
         if EPOCH_PROPERTY in managed_ledger.properties:
             self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
         for cursor in managed_ledger.cursors.values():
-            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
@@ -99,6 +105,8 @@ class PersistentTopic(Topic):
             self.managed_ledger.trim()
         if policies.message_ttl_s != before.message_ttl_s:
             self.on_ttl_changed(self)
+        if policies.deduplication != before.deduplication:
+            self._check_deduplication_soon()
 
     def _apply(self, policies: Policies) -> None:
         persistence = policies.persistence
@@ -162,7 +170,44 @@ class PersistentTopic(Topic):
         """Who is told from now on of what is durable, in that order."""
         from pyxbroker.broker.topics.confirmed import resolve
 
-        self.managed_ledger.on_confirmed = resolve(listeners)
+        self._confirm_listeners = listeners
+        own = () if self.deduplication is None else (self.deduplication,)
+        self.managed_ledger.on_confirmed = resolve((*own, *listeners))
+
+    async def check_deduplication(self) -> None:
+        """Begins deduplication, or ends it, as the policy says; nothing changes when it does so
+        already. Raises LedgerError, MetadataError: then it is as it was.
+        """
+        if self.policies.deduplication or DEDUPLICATION_CURSOR in self.managed_ledger.cursors:
+            # Most topics have none.
+            from pyxbroker.broker.topics.deduplication import check
+
+            await check(self)
+
+    def _check_deduplication_soon(self) -> None:
+        if self._deduplication_task is None and not self.fenced:
+            from pyxbroker.broker.topics.deduplication import check_until_settled
+
+            task = self.loop.create_task(check_until_settled(self))
+            task.add_done_callback(self._on_deduplication_checked)
+            self._deduplication_task = task
+
+    def _on_deduplication_checked(self, task: asyncio.Task[None]) -> None:
+        self._deduplication_task = None
+
+    async def _settle_deduplication(self) -> None:
+        """Nothing of it is under way any more; what it knows goes into its cursor."""
+        if self._deduplication_task is not None:
+            await asyncio.wait([self._deduplication_task])
+        if self.deduplication is not None:
+            await self.deduplication.settle()
+            self.deduplication.prepare_close()
+
+    def set_deduplication(self, deduplication: Deduplication | None) -> None:
+        """From now on this judges what is published."""
+        self.deduplication = deduplication
+        self._resolve_publish()
+        self.set_confirm_listeners(self._confirm_listeners)
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -203,6 +248,8 @@ class PersistentTopic(Topic):
         replicated: bool = False,
     ) -> Subscription:
         self.check_open()
+        if name == DEDUPLICATION_CURSOR or name.startswith(expiry.REPLICATOR_PREFIX):
+            raise ProducerBusy("Subscription with reserved subscription name attempted")
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
@@ -467,6 +514,9 @@ class PersistentTopic(Topic):
 
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""
+        if self.deduplication is not None:
+            # What it keeps goes with the next look.
+            self.deduplication.begin_snapshot()
         self.managed_ledger.roll_over_if_consumed()
 
     async def truncate(self) -> None:
@@ -480,12 +530,15 @@ class PersistentTopic(Topic):
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:
             await each.persist()
+        if self.deduplication is not None:
+            await self.deduplication.snapshot()
         await self.managed_ledger.truncate()
 
     async def close(self) -> None:
         self.fenced = True
         self.disconnect()
         self.managed_ledger.take_back()
+        await self._settle_deduplication()
         await self.managed_ledger.close()
 
     @property
@@ -508,6 +561,7 @@ class PersistentTopic(Topic):
         self.disconnect()
         self.managed_ledger.take_back()
         try:
+            await self._settle_deduplication()
             await delete_managed_ledger(self.managed_ledger)
         finally:
             self.being_deleted = False

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.topics.access import ProducerAccess
     from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.deduplication import Deduplication
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
@@ -84,6 +85,7 @@ class Topic:
 
     access: ProducerAccess | None = None  # once a producer wanted the topic for itself
     being_deleted = False
+    deduplication: Deduplication | None = None  # while a policy asks for it
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
@@ -153,6 +155,10 @@ class Topic:
     async def keep_epoch(self, epoch: int) -> None:
         """An exclusive producer is about to have an epoch; it lasts as long as the topic."""
         self.epoch = epoch
+
+    def last_sequence_id(self, name: str) -> int:
+        """What a producer of that name has published last; -1 where that is not looked at."""
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
     def holder(self, producer: Producer) -> Producer | None:
         """Who has a producer's name and does not give way to it."""
@@ -244,7 +250,9 @@ class Topic:
     def _resolve_publish(self) -> None:
         self.publish = self._log.append
         steps = (*self._policy_steps, *self._publish_steps)
-        if steps:
+        if self.deduplication is not None:
+            self.publish = self.deduplication.publisher(steps, self._log.append)
+        elif steps:
             # Most topics have none.
             from pyxbroker.broker.topics.publish_steps import PublishChain
 
