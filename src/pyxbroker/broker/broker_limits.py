@@ -1,4 +1,4 @@
-"""What all topics of a broker share: its rates, and the largest message that it takes."""
+"""What all topics of a broker share: its rates, its limits, and what it puts before entries."""
 
 from __future__ import annotations
 
@@ -21,6 +21,22 @@ class DeduplicationLimits(NamedTuple):
     inactive_s: float = 360 * 60.0
 
 
+TIMESTAMP_INTERCEPTOR = (
+    "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+)
+INDEX_INTERCEPTOR = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+
+
+class EntryMetadataKinds(NamedTuple):
+    """What the broker puts in front of each entry."""
+
+    timestamp: bool = False
+    index: bool = False
+
+
+NO_ENTRY_METADATA = EntryMetadataKinds()
+
+
 class BrokerLimits:
     """Those that the settings say."""
 
@@ -29,6 +45,7 @@ class BrokerLimits:
         self.dispatch: DispatchLimiter | None = None
         self.message_bytes_max = 2**32 - 1
         self.deduplication = DeduplicationLimits()
+        self.entry_metadata = NO_ENTRY_METADATA
 
 
 NO_BROKER_LIMITS = BrokerLimits()
@@ -42,6 +59,10 @@ def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
         config.brokerDeduplicationEntriesInterval,
         config.brokerDeduplicationMaxNumberOfProducers,
         config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60.0,
+    )
+    interceptors = {each.strip() for each in config.brokerEntryMetadataInterceptors.split(",")}
+    limits.entry_metadata = EntryMetadataKinds(
+        TIMESTAMP_INTERCEPTOR in interceptors, INDEX_INTERCEPTOR in interceptors
     )
     publish = Rate(
         config.brokerPublisherThrottlingMaxMessageRate, config.brokerPublisherThrottlingMaxByteRate

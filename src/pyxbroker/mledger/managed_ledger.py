@@ -67,6 +67,7 @@ class ManagedLedger:
     they are called.
     """
 
+    before_list_write: Callable[[], None] | None = None  # brings its properties up to date
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
     was_closed = False  # by who had it before; else it was killed, or could not
@@ -175,6 +176,8 @@ class ManagedLedger:
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
         """The write of a list of ledgers over what the node has now."""
+        if self.before_list_write is not None:
+            self.before_list_write()
         records = (
             positions.LedgerRecord(
                 info.ledger_id, info.entries, info.size, info.timestamp_ms, info.raw

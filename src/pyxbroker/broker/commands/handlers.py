@@ -64,6 +64,7 @@ log = get_logger("pyxbroker.connection")
 
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
+PROTOCOL_VERSION_ENTRY_METADATA = 18
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
 LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
@@ -492,6 +493,11 @@ class Handlers:
             return
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         connection.session.client_version = connect.client_version
+        connection.session.takes_entry_metadata = (
+            self.broker.config.exposingBrokerEntryMetadataToClientEnabled
+            and connect.feature_flags.supports_broker_entry_metadata
+            and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
+        )
         connection.established = True
         connection.send_frame(
             replies.connected(

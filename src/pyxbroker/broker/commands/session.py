@@ -32,6 +32,7 @@ class Session:
         "opening",
         "ping_sent",
         "principal",
+        "takes_entry_metadata",
         "tasks",
         "waiting_producers",
         "watchers",
@@ -45,6 +46,7 @@ class Session:
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
         self.principal = ANONYMOUS
+        self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False
         self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.

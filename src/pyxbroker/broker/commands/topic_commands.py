@@ -206,6 +206,7 @@ class TopicCommands:
             {each.key: each.value for each in message.metadata},
             key_shared,
         )
+        consumer.wants_block = connection.session.takes_entry_metadata
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
         connection.session.memory.charge(consumer.cost)

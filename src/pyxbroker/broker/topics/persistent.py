@@ -21,7 +21,7 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
@@ -154,7 +154,7 @@ class PersistentTopic(Topic):
         Raises ManagedLedgerError.
         """
         waiting = _Waiting()
-        self.turn.run(self.managed_ledger.append, EntryRun.of(entry, waiting))
+        self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 
     async def check_quotas(self) -> None:
@@ -173,6 +173,19 @@ class PersistentTopic(Topic):
         self._confirm_listeners = listeners
         own = () if self.deduplication is None else (self.deduplication,)
         self.managed_ledger.on_confirmed = resolve((*own, *listeners))
+
+    async def prepare(self) -> None:
+        """Reads what it has to know before it serves anybody. Raises LedgerError, MetadataError."""
+        if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
+            from pyxbroker.broker.topics.entry_metadata import EntryMetadata
+
+            entry_metadata = EntryMetadata(
+                self.managed_ledger, self.broker_limits.entry_metadata, self.wall_clock
+            )
+            await entry_metadata.open()
+            self.entry_metadata = entry_metadata
+            self._resolve_publish()
+        await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
         """Begins deduplication, or ends it, as the policy says; nothing changes when it does so

@@ -120,6 +120,8 @@ class Producer(ProducerState):
             self._answer(run, error)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
+        if self.topic.entry_metadata is not None:
+            self.topic.entry_metadata.take_back(run)
         self._on_not_stored()
 
     def _on_not_stored(self) -> None:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.access import ProducerAccess
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.deduplication import Deduplication
+    from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
@@ -86,6 +87,7 @@ class Topic:
     access: ProducerAccess | None = None  # once a producer wanted the topic for itself
     being_deleted = False
     deduplication: Deduplication | None = None  # while a policy asks for it
+    entry_metadata: EntryMetadata | None = None  # where the broker puts some before entries
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
@@ -248,17 +250,25 @@ class Topic:
         self._resolve_publish()
 
     def _resolve_publish(self) -> None:
-        self.publish = self._log.append
+        append = self._append
+        self.publish = append
         steps = (*self._policy_steps, *self._publish_steps)
         if self.deduplication is not None:
-            self.publish = self.deduplication.publisher(steps, self._log.append)
+            self.publish = self.deduplication.publisher(steps, append)
         elif steps:
             # Most topics have none.
             from pyxbroker.broker.topics.publish_steps import PublishChain
 
-            self.publish = PublishChain(steps, self._log.append).publish
+            self.publish = PublishChain(steps, append).publish
         if self._publish_rate is not None and self._publish_rate.is_limit:
             self.publish = self._publish_rate.before(self.publish)
+
+    @property
+    def _append(self) -> Callable[[EntryRun], None]:
+        """Appends a run, whatever anybody says of it."""
+        if self.entry_metadata is not None:
+            return self.entry_metadata.append
+        return self._log.append
 
     def _steps_of(self, policies: Policies) -> Sequence[PublishStep]:
         bytes_max = policies.message_bytes_max

@@ -219,19 +219,19 @@ class Topics:
             name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
         topic.on_ttl_changed = self.upkeep.expire_soon
-        await self._begin_deduplication(topic)
+        await self._prepare(topic)
         return self._add(topic)
 
-    async def _begin_deduplication(self, topic: PersistentTopic) -> None:
-        """Raises ServiceNotReady when nobody can tell now what a producer has sent already."""
+    async def _prepare(self, topic: PersistentTopic) -> None:
+        """Raises ServiceNotReady when what it has to know cannot be read now."""
         try:
-            await topic.check_deduplication()
+            await topic.prepare()
         except (LedgerError, MetadataError) as error:
             log.error("a topic cannot be opened now", topic=topic.name, error=error)
             with contextlib.suppress(LedgerError, MetadataError, ManagedLedgerError):
                 await topic.close()
             raise ServiceNotReady(
-                f"Topic {topic.name} cannot be opened now: what was sent already is not known."
+                f"Topic {topic.name} cannot be opened now: its last entries cannot be read."
             ) from error
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:

@@ -83,6 +83,16 @@ class Topics(Section, title="Topics and subscriptions"):
         unit="min",
         minimum=1,
     )
+    brokerEntryMetadataInterceptors: str = setting(
+        "",
+        "What is stored in front of each entry, by the names of Pulsar's classes, with commas:"
+        " org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor (when it was"
+        " appended), org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor (the index"
+        " of its last message).",
+    )
+    exposingBrokerEntryMetadataToClientEnabled: bool = setting(
+        False, "Whether consumers get that, too, if their client knows it."
+    )
     defaultNumberOfNamespaceBundles: int = setting(
         4, "Bundles of a namespace that is created without saying how many.", minimum=1
     )
