@@ -100,7 +100,7 @@ def read_all(port: int, count: int) -> list[bytes]:
     with RawConnection(port) as connection:
         assert subscribe(connection).type == wire.SUCCESS
         connection.flow(count + 100)
-        bodies = []
+        bodies: list[bytes] = []
         with contextlib.suppress(TimeoutError):
             while True:
                 answer = connection.receive(0.5 if len(bodies) >= count else 10.0)

@@ -59,6 +59,8 @@ def test_metadata_before_100(benchmark: Any, line: material.Line) -> None:
     data = kept_run(line)
 
     def prefix() -> int:
-        return data.without(()).prefix(1_700_000_000_000, 41)
+        run = data.without(())
+        assert run is not None
+        return run.prefix(1_700_000_000_000, 41)
 
     assert benchmark(prefix) == 41 + ENTRIES

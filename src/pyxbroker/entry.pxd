@@ -26,7 +26,7 @@ cdef class EntryRun:
     cdef readonly uint32_t count
     cdef uint32_t capacity
     cdef readonly uint64_t bytes    # of all data
-    cdef readonly uint64_t prefixed # of them, what prefix() has put in front
+    cdef readonly uint64_t prefixed     # of them, what prefix() has put in front
     cdef readonly uint64_t messages
     cdef public object owner        # told by on_run_added(run) or on_run_failed(run, error)
     cdef public int64_t ledger_id   # set when appended to a ledger

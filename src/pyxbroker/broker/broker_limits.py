@@ -30,8 +30,8 @@ INDEX_INTERCEPTOR = "org.apache.pulsar.common.intercept.AppendIndexMetadataInter
 class EntryMetadataKinds(NamedTuple):
     """What the broker puts in front of each entry."""
 
-    timestamp: bool = False
-    index: bool = False
+    timestamps: bool = False
+    indexes: bool = False
 
 
 NO_ENTRY_METADATA = EntryMetadataKinds()

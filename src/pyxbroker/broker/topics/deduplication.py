@@ -56,10 +56,11 @@ class Deduplication:
         self._limits = limits
         self._ids: dict[str, SequenceIds] = {}
         self._cursor: Cursor | None = None
-        self._position = NOWHERE  # up to which the ids are those of what is stored
+        self._ledger_id, self._entry_id = NOWHERE  # see _position
         self._snapshot_at = NOWHERE
         self._snapshot_s = topic.loop.time()  # when it was taken
         self._entries = 0  # since then
+        self._entries_due = limits.entries_interval  # for the next one
         self._task: asyncio.Task[None] | None = None
 
     # --- coming and going ---------------------------------------------------------------------
@@ -72,15 +73,16 @@ class Deduplication:
         """
         cursor = await self._open_cursor()
         self._cursor = cursor
-        self._snapshot_at = self._position = cursor.acks.mark_delete
+        self._snapshot_at = cursor.acks.mark_delete
+        self._note_position(self._snapshot_at)
         # The newest were written first.
         newest = cursor.position_properties.items()
         found = {name.encode(): value for name, value in reversed(newest)}
-        start = self._log.next_position(self._position)
+        start = self._log.next_position(self._snapshot_at)
         async for batch in read_batches(self._log, start, "sequence ids"):
             replay(batch, found, PRODUCER_BYTES_MAX)
             self._entries += len(batch)
-            self._position = Position(batch.ledger_id, batch.entry_id(len(batch) - 1))
+            self._note_position(Position(batch.ledger_id, batch.entry_id(len(batch) - 1)))
             self._forget_oldest(found)
             await asyncio.sleep(0)
         now = self._topic.loop.time()
@@ -146,8 +148,8 @@ class Deduplication:
             return PublishChain((*steps, self), append).publish
 
         def publish(run: EntryRun) -> None:
-            producer: Producer = run.owner
-            if self._of(producer.name).take(run):
+            name = run.owner.name
+            if (self._ids.get(name) or self._of(name)).take(run):
                 append(run)
             else:
                 self._publish_rest(run, append)
@@ -202,21 +204,40 @@ class Deduplication:
                 return
             self._ids[name] = ids
 
-    def on_confirmed(self, run: EntryRun, first: Position) -> None:
-        """A run is stored."""
+    def confirming(self, listen: Callable[[EntryRun], None] | None) -> Callable[[EntryRun], None]:
+        """What a log calls for each run, where others may listen, too."""
+        if listen is None:
+            return self.on_confirmed
+        others = listen
+
+        def on_run(run: EntryRun) -> None:
+            self.on_confirmed(run)
+            others(run)
+
+        return on_run
+
+    def on_confirmed(self, run: EntryRun) -> None:
+        """A run is stored. Called for each, so it makes no objects."""
         name = getattr(run.owner, "name", None)
         if name is not None:
-            ids = self._of(name)
+            ids = self._ids.get(name) or self._of(name)
             ids.confirm(run)
             if ids.has_failed:
                 self._reset_if_idle(run.owner, ids)
-        before = self._position.ledger_id
-        self._position = Position(first.ledger_id, run.last_entry_id)
+        before = self._ledger_id
+        self._ledger_id = run.ledger_id
+        self._entry_id = run.last_entry_id
         self._entries += run.count
-        if before != first.ledger_id or self._entries >= max(
-            self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids)
-        ):
+        if self._entries >= self._entries_due or before != self._ledger_id:
             self.begin_snapshot()
+
+    @property
+    def _position(self) -> Position:
+        """Up to here the ids are those of what is stored."""
+        return Position(self._ledger_id, self._entry_id)
+
+    def _note_position(self, position: Position) -> None:
+        self._ledger_id, self._entry_id = position
 
     def on_failed(self, producer: Producer) -> None:
         """Something of a producer will never be stored. What it has sent behind that must not be:
@@ -300,6 +321,7 @@ class Deduplication:
         self._snapshot_at = self._position
         self._snapshot_s = self._topic.loop.time()
         self._entries = 0
+        self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
     def _newest(self) -> dict[str, int]:
         """What a snapshot has room for."""

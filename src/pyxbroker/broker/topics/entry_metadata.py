@@ -47,7 +47,7 @@ class EntryMetadata:
 
     async def open(self) -> None:
         """Learns the index of the last message. Raises LedgerError."""
-        if not self._kinds.index:
+        if not self._kinds.indexes:
             return
         found = self._managed_ledger.properties.get(INDEX_PROPERTY, "-1")
         self.index = int(found) if found.lstrip("-").isdecimal() else -1
@@ -69,9 +69,9 @@ class EntryMetadata:
 
     def append(self, run: EntryRun) -> None:
         """Raises ManagedLedgerError like the log's own."""
-        timestamp_ms = int(self._wall_clock() * 1000) if self._kinds.timestamp else 0
-        index = run.prefix(timestamp_ms, self.index if self._kinds.index else NO_INDEX)
-        if self._kinds.index:
+        timestamp_ms = int(self._wall_clock() * 1000) if self._kinds.timestamps else 0
+        index = run.prefix(timestamp_ms, self.index if self._kinds.indexes else NO_INDEX)
+        if self._kinds.indexes:
             self.index = index
         try:
             self._managed_ledger.append(run)

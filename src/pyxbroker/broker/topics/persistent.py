@@ -171,8 +171,10 @@ class PersistentTopic(Topic):
         from pyxbroker.broker.topics.confirmed import resolve
 
         self._confirm_listeners = listeners
-        own = () if self.deduplication is None else (self.deduplication,)
-        self.managed_ledger.on_confirmed = resolve((*own, *listeners))
+        listen = resolve(listeners)
+        self.managed_ledger.on_confirmed = listen
+        if self.deduplication is not None:
+            self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
 
     async def prepare(self) -> None:
         """Reads what it has to know before it serves anybody. Raises LedgerError, MetadataError."""
