@@ -32,7 +32,6 @@ from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.metadata.store import BadVersion
 from pyxbroker.mledger.cursor import CursorError
 from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
-from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import Config
 
 TIMEOUT_S = 10
@@ -265,7 +264,7 @@ def test_an_error_from_below_is_the_same_refusal_for_a_client_and_for_rest(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = cast(Any, SimpleNamespace(peer="somebody"))
-    told = Handlers._client_error(connection, pb.CommandSeek(), error)
+    told = Handlers.client_error(connection, "CommandSeek", error)
     answer = refusal_of(error)
     assert answer is not None and isinstance(answer.body, bytes)
 

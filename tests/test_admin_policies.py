@@ -59,6 +59,8 @@ VALUES: dict[str, Any] = {
     "autoSubscriptionCreation": {"allowAutoSubscriptionCreation": False},
     "subscriptionTypesEnabled": ["Shared", "Exclusive"],
     "encryptionRequired": True,
+    "deduplication": True,
+    "deduplicationEnabled": True,
     "delayedDelivery": {"tickTime": 500, "active": True, "maxDeliveryDelayInMillis": 60_000},
 }
 

@@ -353,7 +353,7 @@ def test_mistyped_settings_are_named_with_what_may_have_been_meant(tmp_path: Pat
     conf = tmp_path / "standalone.conf"
     conf.write_text(
         "maxMesageSize=1\nbrokerServicePortTls=6651\nauthenticationEnable=true\n"
-        "brokerDeduplicationEnabled=true\n"
+        "managedLedgerPassword=secret\n"
     )
     setting = {"PULSAR_PREFIX_journalsyncdata": "false"}
     with standalone(tmp_path / "data", "--config", str(conf), **setting) as broker:
@@ -362,7 +362,7 @@ def test_mistyped_settings_are_named_with_what_may_have_been_meant(tmp_path: Pat
     assert len(warnings) == 1
     assert warnings[0].endswith(
         'keys="maxMesageSize (did you mean maxMessageSize?),brokerServicePortTls,'
-        "authenticationEnable (did you mean authenticationEnabled?),brokerDeduplicationEnabled,"
+        "authenticationEnable (did you mean authenticationEnabled?),managedLedgerPassword,"
         'journalsyncdata (did you mean journalSyncData?)"'
     )
 

@@ -88,6 +88,7 @@ metadata = messages(
     ordering_key=maybe(st.binary(max_size=12)),
     deliver_at_time=maybe(int64),
     marker_type=maybe(int32),
+    highest_sequence_id=maybe(uint64),
 )
 
 # name -> message class, messages, decoder under test, plain decoder, protobuf's view

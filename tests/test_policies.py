@@ -389,6 +389,52 @@ async def encryption_required(broker: Broker, client: Client, topic: Topic) -> N
     assert await answer(client, 2) is None
 
 
+async def are_stored(client: Client, *ids: int) -> list[bool]:
+    """Whether SENDs with these ids, one after the other, have got a place."""
+    found = []
+    for each in ids:
+        client.publish(each, b"x")
+        receipt = await client.receive("send_receipt")
+        found.append(receipt.message_id.ledgerId != 2**64 - 1)
+    return found
+
+
+async def deduplication(broker: Broker, client: Client, topic: Topic) -> None:
+    await client.produce()
+    assert await are_stored(client, 1, 1) == [True, True]
+    await change(broker, {"deduplicationEnabled": True})
+    await in_force(topic, "deduplication", True)
+    await until(lambda: topic.deduplication is not None, SECONDS_MAX)
+    assert await are_stored(client, 2, 2) == [True, False]
+    await change(broker, {"deduplicationEnabled": None})
+    await in_force(topic, "deduplication", False)
+    await until(lambda: topic.deduplication is None, SECONDS_MAX)
+    assert await are_stored(client, 2) == [True]
+
+
+async def deduplication_snapshot_s(broker: Broker, client: Client, topic: Any) -> None:
+    await change(broker, {"deduplicationEnabled": True, "deduplicationSnapshotIntervalSeconds": 60})
+    await in_force(topic, "deduplication_snapshot_s", 60)
+    await until(lambda: topic.deduplication is not None, SECONDS_MAX)
+    await client.produce(producer_name="p")
+    assert await are_stored(client, 5) == [True]
+    await snapshot_after(broker, topic, 50)
+    assert topic.managed_ledger.cursors["pulsar.dedup"].position_properties == {}
+    await snapshot_after(broker, topic, 20)
+    assert topic.managed_ledger.cursors["pulsar.dedup"].position_properties == {"p": 5}
+    await change(broker, {"deduplicationEnabled": True, "deduplicationSnapshotIntervalSeconds": 0})
+    await in_force(topic, "deduplication_snapshot_s", 0)
+    assert await are_stored(client, 6) == [True]
+    await snapshot_after(broker, topic, 10_000)
+    assert topic.managed_ledger.cursors["pulsar.dedup"].position_properties == {"p": 5}
+
+
+async def snapshot_after(broker: Broker, topic: Any, seconds: float) -> None:
+    """The look for what is due, so many seconds later."""
+    topic.deduplication._snapshot_s -= seconds
+    await broker.topics.upkeep.store_sequence_ids()
+
+
 async def producers_max(broker: Broker, client: Client, topic: Topic) -> None:
     await client.produce(1)
     await client.produce(2)
@@ -569,6 +615,11 @@ class AtOpening:
         "subscription_types": {"subscription_types_enabled": ["Exclusive"]},
         "pause_on_ack_state": {"dispatcherPauseOnAckStatePersistentEnabled": True},
         "encryption_required": {"encryption_required": True},
+        "deduplication": {"deduplicationEnabled": True},
+        "deduplication_snapshot_s": {
+            "deduplicationEnabled": True,
+            "deduplicationSnapshotIntervalSeconds": 60,
+        },
         "producers_max": {"max_producers_per_topic": 1},
         "consumers_max": {"max_consumers_per_topic": 1},
         "consumers_per_subscription_max": {"max_consumers_per_subscription": 1},
@@ -692,6 +743,18 @@ class AtOpening:
 
     async def encryption_required(self) -> None:
         assert (await self.client.produce()).error == pb.MetadataError
+
+    async def deduplication(self) -> None:
+        await self.client.produce()
+        assert await are_stored(self.client, 3, 3) == [True, False]
+
+    async def deduplication_snapshot_s(self) -> None:
+        await self.client.produce(producer_name="p")
+        assert await are_stored(self.client, 3) == [True]
+        topic: Any = self.topic
+        await snapshot_after(self.broker, topic, 70)
+        cursor = topic.managed_ledger.cursors["pulsar.dedup"]
+        assert cursor.position_properties == {"p": 3}
 
     async def producers_max(self) -> None:
         assert (await self.client.produce(1)).producer_name

@@ -77,6 +77,7 @@ cdef struct AckCommand:
 # What the broker wants to know of MessageMetadata.
 cdef struct MetadataPeek:
     uint64_t sequence_id
+    uint64_t highest_sequence_id    # of a batch, 0: not given
     uint64_t publish_time           # ms since the epoch
     int64_t deliver_at_time         # ms since the epoch, 0: at once
     int32_t num_messages            # in the batch; 1 for a single message; not checked

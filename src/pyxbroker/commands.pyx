@@ -346,6 +346,8 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
                 out.deliver_at_time = <int64_t>field.value
             elif field.number == 20:
                 out.marker_type = <int32_t>field.value
+            elif field.number == 24:
+                out.highest_sequence_id = field.value
             elif field.number == 27:
                 out.num_chunks = <int32_t>field.value
             elif field.number == 29:
@@ -535,7 +537,8 @@ def peek_metadata_py(const uint8_t[::1] data not None):
     if peek_metadata(_start(data), <uint32_t>data.shape[0], &out) != 0:
         return None
     return {
-        "sequence_id": out.sequence_id, "publish_time": out.publish_time,
+        "sequence_id": out.sequence_id, "highest_sequence_id": out.highest_sequence_id,
+        "publish_time": out.publish_time,
         "deliver_at_time": out.deliver_at_time, "num_messages": out.num_messages,
         "marker_type": out.marker_type, "is_batch": bool(out.is_batch),
         "is_encrypted": bool(out.is_encrypted),

@@ -32,7 +32,7 @@ from pyxbroker.commands cimport (
     has_room_for_messages,
     peek_metadata,
 )
-from pyxbroker.entry cimport AckItem, AckRun
+from pyxbroker.entry cimport ITEM_CHUNK, ITEM_UNCOUNTED, AckItem, AckRun
 from pyxbroker.frames cimport (
     FRAME_TOO_LARGE,
     PAYLOAD_CHECKSUM,
@@ -236,7 +236,7 @@ cdef class ProducerState:
         cdef Connection connection = self.connection
         self.pending_sends -= run.count
         connection.pending_sends -= run.count
-        connection.group.publish_ended(<int64_t>run.bytes)
+        connection.group.publish_ended(<int64_t>(run.bytes - run.prefixed))
         if (connection.paused & PAUSED_SENDS
                 and connection.pending_sends * 2 <= connection.group.sends_max):
             connection._set_paused(PAUSED_SENDS, False)
@@ -501,6 +501,9 @@ cdef class Connection:
             self.run_producers.append(producer)
         producer.run.append(send.sequence_id, send.highest_sequence_id, frame.payload,
                             frame.payload_size, crc, send.num_messages)
+        if send.is_chunk or send.marker:
+            producer.run.items[producer.run.count - 1].kind = (
+                ITEM_UNCOUNTED if send.marker else ITEM_CHUNK)
         if (producer.run.messages >= producer.run_messages_max
                 or producer.run.bytes >= producer.run_bytes_max):
             return self._publish_runs()

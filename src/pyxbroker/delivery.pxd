@@ -55,6 +55,7 @@ cdef class ConsumerState:
     cdef public int64_t permits             # messages the client still wants; below 0 after a batch
     cdef public int64_t unacked_messages    # delivered, not acknowledged
     cdef readonly int64_t unacked_max       # delivered before acks must come; 0: no limit
+    cdef public bint wants_block            # of broker entry metadata; others do not get it
     cdef public UnackedCount unacked_total  # of its subscription; None: not limited
     cdef public SentCount sent_total        # of its subscription; None: no rate limits it
     cdef Holders holders                    # of its subscription; None: there is no other consumer

@@ -75,6 +75,7 @@ class Holders:
 class ConsumerState:
     """Permits, deliveries and unacknowledged entries of one consumer."""
 
+    wants_block: bool
     permits: int
     """Messages that the client still wants; below 0 after a batch larger than they were."""
     unacked_messages: int

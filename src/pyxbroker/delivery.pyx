@@ -329,8 +329,8 @@ cdef class ConsumerState:
         cdef entry_ref *ref = &batch.refs[i]
         cdef const uint8_t *data = ref.data + batch.data_offset
         cdef uint32_t size = ref.length - batch.data_offset
-        # What another broker has put in front is for brokers.
-        cdef uint32_t skipped = broker_metadata_size(data, size)
+        # What brokers have put in front is for brokers, unless the client knows it.
+        cdef uint32_t skipped = 0 if self.wants_block else broker_metadata_size(data, size)
         cdef uint32_t words = 0 if ack_set is None else <uint32_t>(len(ack_set) // 8)
         cdef uint8_t *at = out.reserve(MESSAGE_HEADER_BYTES_MAX + words * ACK_SET_WORD_BYTES_MAX)
         cdef dict ledger

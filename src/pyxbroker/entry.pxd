@@ -8,6 +8,12 @@ from pyxbroker.native cimport digest, entry_ref
 cdef class Digest:
     cdef digest spec
 
+cdef enum:
+    BLOCK_BYTES_MAX = 28            # broker entry metadata before what a client has sent
+
+    ITEM_CHUNK = 1                  # kind of a RunItem: of a message in chunks, maybe not the last
+    ITEM_UNCOUNTED = 2              # its sequence id does not count
+
 cdef struct RunItem:
     uint64_t sequence_id
     uint64_t highest_sequence_id
@@ -15,6 +21,7 @@ cdef struct RunItem:
     uint32_t length                 # bytes of data
     uint32_t crc                    # CRC32C of data
     int32_t num_messages
+    int32_t kind                    # 0: a message or a batch; ITEM_...
 
 # Entries that one producer sent in one read of its socket, in order.
 cdef class EntryRun:
@@ -22,6 +29,7 @@ cdef class EntryRun:
     cdef readonly uint32_t count
     cdef uint32_t capacity
     cdef readonly uint64_t bytes    # of all data
+    cdef readonly uint64_t prefixed     # of them, what prefix() has put in front
     cdef readonly uint64_t messages
     cdef public object owner        # told by on_run_added(run) or on_run_failed(run, error)
     cdef public int64_t ledger_id   # set when appended to a ledger

@@ -56,6 +56,11 @@ class EntryRun:
         """A run of one entry, for what the broker itself writes."""
     def without(self, indexes: Container[int]) -> EntryRun | None:
         """A run of the other entries, None when there are none; it shares this one's data."""
+    @property
+    def prefixed(self) -> int:
+        """Bytes of it that prefix() has put in front."""
+    def prefix(self, timestamp_ms: int, index: int) -> int:
+        """Puts broker entry metadata in front of each entry; the index of the last message."""
     def keep(self) -> None:
         """Copies the data, so that the run may wait after the read that brought it is over."""
     def release(self) -> None:

@@ -2,6 +2,7 @@
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
+from pyxbroker.integers cimport put_varint, store_be32
 from pyxbroker.native cimport (
     DIGEST_CRC32,
     DIGEST_CRC32C,
@@ -54,6 +55,19 @@ class Position(NamedTuple):
         return f"{self.ledger_id}:{self.entry_id}"
 
 
+cdef uint32_t _build_block(uint8_t *out, uint64_t timestamp_ms, int64_t index) noexcept:
+    """0x0e02, the size of a BrokerEntryMetadata, and that; the size of all of it."""
+    cdef uint8_t *at = out + 6
+    if timestamp_ms:
+        at = put_varint(put_varint(at, 1 << 3), timestamp_ms)
+    if index >= 0:
+        at = put_varint(put_varint(at, 2 << 3), <uint64_t>index)
+    out[0] = 0x0e
+    out[1] = 0x02
+    store_be32(out + 2, <uint32_t>(at - out - 6))
+    return <uint32_t>(at - out)
+
+
 cdef class EntryRun:
     def __cinit__(self, object owner=None):
         self.owner = owner
@@ -83,6 +97,7 @@ cdef class EntryRun:
         item.length = length
         item.crc = crc
         item.num_messages = num_messages
+        item.kind = 0
         self.count += 1
         self.bytes += length
         self.messages += num_messages if num_messages > 0 else 1
@@ -110,7 +125,41 @@ cdef class EntryRun:
                 item = &self.items[i]
                 rest.append(item.sequence_id, item.highest_sequence_id, item.data, item.length,
                             item.crc, item.num_messages)
+                rest.items[rest.count - 1].kind = item.kind
         return rest if rest.count else None
+
+    def prefix(self, uint64_t timestamp_ms, int64_t index):
+        """Puts broker entry metadata in front of each entry, in a copy of the run's own; a time of
+        0, and an index below 0, are left out.
+
+        index: that of the message before the run. Returns that of its last message.
+        """
+        cdef uint8_t block[BLOCK_BYTES_MAX]
+        cdef RunItem *item
+        cdef uint8_t *copy
+        cdef uint64_t at = 0
+        cdef uint32_t i, size
+        cdef bint counts = index >= -1
+        copy = <uint8_t *>malloc(self.bytes + <uint64_t>self.count * BLOCK_BYTES_MAX)
+        if copy == NULL:
+            raise MemoryError("no memory for the metadata of a run of %d bytes" % self.bytes)
+        for i in range(self.count):
+            item = &self.items[i]
+            if counts:
+                index += item.num_messages if item.num_messages > 0 else 1
+            size = _build_block(block, timestamp_ms, index if counts else -1)
+            memcpy(copy + at, block, size)
+            memcpy(copy + at + size, item.data, item.length)
+            item.crc = _api.crc32c_combine(_api.crc32c(0, block, size), item.crc, item.length)
+            item.data = copy + at
+            item.length += size
+            at += item.length
+            self.bytes += size
+            self.prefixed += size
+        free(self.copied)
+        self.copied = copy
+        self.kept = None
+        return index
 
     def keep(self):
         """Copies the data, so that the run may wait after the read that brought it is over."""

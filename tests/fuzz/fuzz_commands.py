@@ -42,6 +42,7 @@ def seeds() -> list[bytes]:
                 ordering_key=b"order",
                 deliver_at_time=5,
                 marker_type=20,
+                highest_sequence_id=9,
             ),
         ),
         (

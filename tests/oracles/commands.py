@@ -152,6 +152,7 @@ def peek_metadata(data: bytes) -> dict[str, Any] | None:
         return None
     return {
         "sequence_id": numbers[2],
+        "highest_sequence_id": numbers.get(24, 0),
         "publish_time": numbers[3],
         "deliver_at_time": signed(numbers.get(19, 0), 64),
         "num_messages": signed(numbers.get(11, 1), 32),
@@ -241,6 +242,7 @@ def metadata_of(message: Any) -> dict[str, Any]:
     """What peek_metadata tells of a MessageMetadata."""
     return {
         "sequence_id": message.sequence_id,
+        "highest_sequence_id": message.highest_sequence_id,
         "publish_time": message.publish_time,
         "deliver_at_time": message.deliver_at_time,
         "num_messages": message.num_messages_in_batch,

@@ -414,6 +414,22 @@ ROWS: tuple[Row, ...] = (
         unset=lambda config: False,
     ),
     Row(
+        "DEDUPLICATION",
+        "whether what a producer sends again is stored once",
+        BOOLEAN,
+        Face("deduplication", ("deduplicationEnabled",)),
+        Face("deduplicationEnabled", ("deduplicationEnabled",)),
+        applied=lambda policies: policies.deduplication,
+    ),
+    _limit(
+        "DEDUPLICATION_SNAPSHOT",
+        "after how many seconds the sequence ids of producers are stored",
+        ("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+        ("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
+        ("interval must be greater than or equal to 0", "interval must be 0 or more"),
+        "deduplication_snapshot_s",
+    ),
+    Row(
         "ENCRYPTION",
         "whether producers have to encrypt",
         BOOLEAN,

@@ -207,6 +207,17 @@ class Broker:
             config.subscriptionExpiryCheckIntervalInMinutes * 60,
             self._expire_subscriptions,
         )
+        if config.brokerDeduplicationSnapshotFrequencyInSeconds > 0:
+            self.repeat(
+                "sequence ids",
+                config.brokerDeduplicationSnapshotFrequencyInSeconds,
+                self._store_sequence_ids,
+            )
+        self.repeat(
+            "producers that are gone",
+            config.brokerDeduplicationProducerInactivityTimeoutMinutes * 20,
+            self._forget_producers,
+        )
         self.repeat("closed topics", SWEEP_INTERVAL_S, self._sweep)
         if config.backlogQuotaCheckEnabled:
             self.repeat(
@@ -320,6 +331,12 @@ class Broker:
 
     async def _expire_subscriptions(self) -> None:
         await self.topics.upkeep.expire_subscriptions()
+
+    async def _store_sequence_ids(self) -> None:
+        await self.topics.upkeep.store_sequence_ids()
+
+    async def _forget_producers(self) -> None:
+        await self.topics.upkeep.forget_producers()
 
     async def _check_quotas(self) -> None:
         await self.topics.upkeep.check_quotas()

@@ -1,8 +1,8 @@
-"""What all topics of a broker share: its rates, and the largest message that it takes."""
+"""What all topics of a broker share: its rates, its limits, and what it puts before entries."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.policies.values import DispatchRate, Rate
 from pyxbroker.settings.config import Config
@@ -13,6 +13,30 @@ if TYPE_CHECKING:
     from pyxbroker.turn import Turn
 
 
+class DeduplicationLimits(NamedTuple):
+    """How much, and how long, topics remember of what producers have sent."""
+
+    entries_interval: int = 1000  # after so many entries it is stored
+    producers_max: int = 10_000
+    inactive_s: float = 360 * 60.0
+
+
+TIMESTAMP_INTERCEPTOR = (
+    "org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor"
+)
+INDEX_INTERCEPTOR = "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+
+
+class EntryMetadataKinds(NamedTuple):
+    """What the broker puts in front of each entry."""
+
+    timestamps: bool = False
+    indexes: bool = False
+
+
+NO_ENTRY_METADATA = EntryMetadataKinds()
+
+
 class BrokerLimits:
     """Those that the settings say."""
 
@@ -20,6 +44,8 @@ class BrokerLimits:
         self.publish: PublishLimiter | None = None  # where there is such a rate
         self.dispatch: DispatchLimiter | None = None
         self.message_bytes_max = 2**32 - 1
+        self.deduplication = DeduplicationLimits()
+        self.entry_metadata = NO_ENTRY_METADATA
 
 
 NO_BROKER_LIMITS = BrokerLimits()
@@ -29,6 +55,15 @@ def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
     """What the settings say."""
     limits = BrokerLimits()
     limits.message_bytes_max = config.maxMessageSize
+    limits.deduplication = DeduplicationLimits(
+        config.brokerDeduplicationEntriesInterval,
+        config.brokerDeduplicationMaxNumberOfProducers,
+        config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60.0,
+    )
+    interceptors = {each.strip() for each in config.brokerEntryMetadataInterceptors.split(",")}
+    limits.entry_metadata = EntryMetadataKinds(
+        TIMESTAMP_INTERCEPTOR in interceptors, INDEX_INTERCEPTOR in interceptors
+    )
     publish = Rate(
         config.brokerPublisherThrottlingMaxMessageRate, config.brokerPublisherThrottlingMaxByteRate
     )

@@ -51,6 +51,10 @@ class CursorError(Exception):
 class Cursor:
     """One reader's acknowledgements. durable=False lives in memory only (readers)."""
 
+    # What is behind this position is kept, where that is more than what is not acknowledged: the
+    # state that says what was before the mark is not durable yet.
+    kept_after: Position | None = None
+
     def __init__(
         self, managed_ledger: ManagedLedger, name: str, mark_delete: Position, durable: bool = True
     ) -> None:
@@ -165,6 +169,18 @@ class Cursor:
                 self.acks.acknowledge_batch(*following, ack_set)
         if self.durable:
             self._dirty = True
+
+    @property
+    def needs_after(self) -> Position:
+        """What is behind this position is kept for it."""
+        return self.acks.mark_delete if self.kept_after is None else self.kept_after
+
+    def put_state(self, mark: Position, properties: dict[str, int]) -> None:
+        """All that the entries up to a mark say is in some numbers, which are kept with it."""
+        self.position_properties = properties
+        if not self.acknowledge_up_to(mark):
+            self._dirty = self.durable
+            self._schedule_write()
 
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
         """Keeps a number with the position; the future resolves when it is durable."""

@@ -67,6 +67,7 @@ class ManagedLedger:
     they are called.
     """
 
+    before_list_write: Callable[[], None] | None = None  # brings its properties up to date
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
     was_closed = False  # by who had it before; else it was killed, or could not
@@ -149,14 +150,34 @@ class ManagedLedger:
     async def write_info(self) -> None:
         """Writes the list. Raises ManagedLedgerFenced when somebody else has changed it."""
         async with self._info_lock:
+            await self._write_info()
+
+    async def _write_info(self) -> None:
+        try:
+            result = await self.store.put(*self._list_put(self.ledgers.values()))
+        except BadVersion as error:
+            raise self.fence(str(error)) from error
+        self.version = result.version
+
+    async def put_property(self, key: str, value: str) -> None:
+        """Keeps a text with the list, durable when this returns. Raises ManagedLedgerError,
+        MetadataError: nobody knows then which of the two values whoever opens it next will find.
+        """
+        async with self._info_lock:
+            if self.is_dead:
+                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            before = self.properties
+            self.properties = {**before, key: value}
             try:
-                result = await self.store.put(*self._list_put(self.ledgers.values()))
-            except BadVersion as error:
-                raise self.fence(str(error)) from error
-            self.version = result.version
+                await self._write_info()
+            except BaseException:
+                self.properties = before
+                raise
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
         """The write of a list of ledgers over what the node has now."""
+        if self.before_list_write is not None:
+            self.before_list_write()
         records = (
             positions.LedgerRecord(
                 info.ledger_id, info.entries, info.size, info.timestamp_ms, info.raw

@@ -43,7 +43,7 @@ def _slowest(managed_ledger: ManagedLedger) -> Position:
     """Everything up to here is acknowledged by every durable cursor."""
     cursors = managed_ledger.cursors.values()
     return min(
-        (cursor.acks.mark_delete for cursor in cursors if cursor.durable),
+        (cursor.needs_after for cursor in cursors if cursor.durable),
         default=managed_ledger.last_confirmed,
     )
 

@@ -484,6 +484,21 @@ TABLE: tuple[Policy, ...] = (
         is_unset=lambda value: value is False,
     ),
     Policy(
+        "deduplication",
+        "Whether what a producer sends again is answered and not stored twice.",
+        lambda config: config.brokerDeduplicationEnabled,
+        _paths("deduplicationEnabled", "deduplicationEnabled"),
+        (Part(bool),),
+    ),
+    _limit(
+        "deduplication_snapshot_s",
+        "deduplicationSnapshotIntervalSeconds",
+        "deduplicationSnapshotIntervalSeconds",
+        "Seconds after which the sequence ids of a topic's producers are stored, if it has more"
+        " entries by then.",
+        lambda config: config.brokerDeduplicationSnapshotIntervalSeconds,
+    ),
+    Policy(
         "unacked_in_broker_max",
         "Messages that all consumers of all shared subscriptions may hold unacknowledged.",
         lambda config: config.maxUnackedMessagesPerBroker,
@@ -597,6 +612,7 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
             *("subscription_types", "message_bytes_max", "topics_max", "producers_max"),
             *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
             *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),
+            "deduplication",
         )
     },
 }

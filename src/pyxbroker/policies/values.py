@@ -112,6 +112,8 @@ class Policies(NamedTuple):
     unacked_per_subscription_max: int = 0  # messages
     pause_on_ack_state: bool = False
     encryption_required: bool = False
+    deduplication: bool = False
+    deduplication_snapshot_s: int = 120
     unacked_in_broker_max: int = 0  # messages
     unacked_share: int = 0  # messages
     read_batch_max: int = 100  # entries

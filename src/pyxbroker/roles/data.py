@@ -32,7 +32,7 @@ from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.store import MetadataStore, open_store
-from pyxbroker.settings.config import DEFAULT_METADATA_URL, Config
+from pyxbroker.settings.config import DEFAULT_METADATA_URL, ENTRY_METADATA_BYTES_MAX, Config
 
 log = get_logger("pyxbroker.standalone")
 
@@ -202,7 +202,12 @@ class StandaloneData:
             journal_file_bytes=config.journalMaxSizeMB << 20,
             dirty_bytes_max=dirty,
             cache_bytes_max=2 * dirty + (config.dbStorage_readAheadCacheMaxSizeMb << 20),
-            entry_bytes_max=config.maxMessageSize + FRAME_PADDING + ENTRY_HEADER_SIZE_MAX,
+            entry_bytes_max=(
+                config.maxMessageSize
+                + FRAME_PADDING
+                + ENTRY_METADATA_BYTES_MAX
+                + ENTRY_HEADER_SIZE_MAX
+            ),
             journal_sync_data=config.journalSyncData,
             accept_loss=self.accept_loss,
         )

@@ -36,6 +36,7 @@ MISTYPED_LIKENESS_MIN = 0.85
 # What a journal file holds besides the largest payload: the rest of its frame, the packaging of an
 # entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
 FRAME_PADDING_BYTES = 10240
+ENTRY_METADATA_BYTES_MAX = 28  # that the broker puts in front of an entry
 ENTRY_HEADER_BYTES_MAX = 52
 RECORD_HEADER_BYTES = 32
 GROUP_HEADER_BYTES = 64
@@ -121,7 +122,9 @@ class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, 
 
 def journal_size_min(payload_bytes_max: int) -> int:
     """The least size of a journal file in MiB with which payloads of this size can be stored."""
-    entry = payload_bytes_max + FRAME_PADDING_BYTES + ENTRY_HEADER_BYTES_MAX
+    entry = (
+        payload_bytes_max + FRAME_PADDING_BYTES + ENTRY_METADATA_BYTES_MAX + ENTRY_HEADER_BYTES_MAX
+    )
     record = _round_up(RECORD_HEADER_BYTES + entry, 8)
     group = _round_up(GROUP_HEADER_BYTES + record, BLOCK_BYTES)
     return _round_up(BLOCK_BYTES + group, 1 << 20) >> 20

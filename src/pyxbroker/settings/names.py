@@ -23,7 +23,6 @@ ALIASES = {
 # checks that this list is neither too long nor too short.
 NOT_YET = frozenset(
     """
-    brokerDeduplicationEnabled
     """.split()
 )
 

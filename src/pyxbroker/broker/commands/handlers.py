@@ -63,6 +63,7 @@ log = get_logger("pyxbroker.connection")
 
 PROTOCOL_VERSION = 21
 PROTOCOL_VERSION_BATCHES = 4
+PROTOCOL_VERSION_ENTRY_METADATA = 18
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
 LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
@@ -298,7 +299,7 @@ class Handlers:
         100,000 producers, would hold a turn up.
         """
         session = connection.session
-        if connection.producers or connection.consumers or session.watchers:
+        if connection.producers or connection.consumers or session.has_more:
             session.line.wait(partial(self._leave_next, connection))
 
     def _leave_next(self, connection: Connection) -> None:
@@ -312,8 +313,8 @@ class Handlers:
                 connection.producers.popitem()[1].leave()
             elif connection.consumers:
                 connection.consumers.popitem()[1].leave()
-            elif session.watchers:
-                session.watchers.popitem()[1].forget()
+            else:
+                session.forget_one()
         except Exception as error:
             # A defect met by one of them must not keep the others attached.
             self.on_internal_error(connection, error)
@@ -379,7 +380,9 @@ class Handlers:
         self, connection: Connection, command: Command, message: Any, error: Exception
     ) -> None:
         try:
-            answer = command.refusal(message, self._client_error(connection, message, error))
+            answer = command.refusal(
+                message, self.client_error(connection, type(message).__name__, error)
+            )
         except Exception as defect:
             answer = self._answer_defect(connection, command, message, defect)
         connection.send_frame(answer)
@@ -399,11 +402,11 @@ class Handlers:
             return answer_error(message, told)
 
     @staticmethod
-    def _client_error(connection: Connection, message: Any, error: Exception) -> PulsarError:
+    def client_error(connection: Connection, command: str, error: Exception) -> PulsarError:
         """The error that the client of a failed command gets; the log gets what caused it."""
         if isinstance(error, PulsarError):
             return error
-        about = {"peer": connection.peer, "command": type(message).__name__}
+        about = {"peer": connection.peer, "command": command}
         told = refusal_of(error, log, "a command is refused", **about)
         if told is not None:
             return told
@@ -487,6 +490,11 @@ class Handlers:
             return
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         connection.session.client_version = connect.client_version
+        connection.session.takes_entry_metadata = (
+            self.broker.config.exposingBrokerEntryMetadataToClientEnabled
+            and connect.feature_flags.supports_broker_entry_metadata
+            and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
+        )
         connection.established = True
         connection.send_frame(
             replies.connected(

@@ -117,14 +117,28 @@ def send_receipt(
     return frame(command)
 
 
-def producer_success(request_id: int, name: str) -> bytes:
-    """A producer is open; nothing is known of what one of its name has sent before."""
+def producer_success(
+    request_id: int,
+    name: str,
+    *,
+    last_sequence_id: int = -1,
+    epoch: int | None = None,
+    is_ready: bool = True,
+) -> bytes:
+    """A producer is open, or (not ready) waits until it may publish.
+
+    last_sequence_id: what one of its name has sent before, -1 where nobody knows. epoch: of the
+    topic, once there was an exclusive producer.
+    """
     command = _command(pb.BaseCommand.PRODUCER_SUCCESS)
     answer = command.producer_success
     answer.request_id = request_id
     answer.producer_name = name
-    answer.last_sequence_id = -1
+    answer.last_sequence_id = last_sequence_id
     answer.schema_version = b""
+    if epoch is not None:
+        answer.topic_epoch = epoch
+    answer.producer_ready = is_ready
     return frame(command)
 
 

@@ -12,6 +12,7 @@ from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
 
 
@@ -31,7 +32,9 @@ class Session:
         "opening",
         "ping_sent",
         "principal",
+        "takes_entry_metadata",
         "tasks",
+        "waiting_producers",
         "watchers",
     )
 
@@ -43,6 +46,7 @@ class Session:
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
         self.principal = ANONYMOUS
+        self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False
         self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
@@ -56,11 +60,24 @@ class Session:
         # Resolves when the connection is closed; made by the first command that waits for another.
         self.ended: asyncio.Future[None] | None = None
         self.watchers: dict[int, TopicListWatcher] = {}
+        self.waiting_producers: dict[int, WaitingProducer] = {}
 
     def end(self) -> None:
         """The connection is closed: nobody waits for the sake of its client any more."""
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(None)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the client has something open that is neither a producer nor a consumer."""
+        return bool(self.watchers or self.waiting_producers)
+
+    def forget_one(self) -> None:
+        """The connection is closed: one thing of those leaves."""
+        if self.watchers:
+            self.watchers.popitem()[1].forget()
+        elif self.waiting_producers:
+            self.waiting_producers.popitem()[1].leave()
 
 
 class Opening:

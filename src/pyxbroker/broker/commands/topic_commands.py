@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -15,6 +16,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
+from pyxbroker.broker.commands.exclusive_producers import check_not_waiting, is_admitted
 from pyxbroker.broker.commands.liveness import Liveness
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
@@ -25,7 +27,6 @@ from pyxbroker.broker.topics.subscription import INDIVIDUAL, Subscription, Subsc
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.connection import Connection
 from pyxbroker.hash_ranges import HashRanges
-from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
@@ -47,6 +48,7 @@ class TopicCommands:
             # The client asks again because it did not see the answer.
             self._answer_producer(connection, message.request_id, existing)
             return
+        check_not_waiting(connection.session, producer_id)
         _refuse_unsupported_producer(message)
         topic_name = TopicName.get(message.topic)
         if topic_name.is_persistent:
@@ -76,7 +78,8 @@ class TopicCommands:
             return
         connection.session.memory.charge(producer.cost)
         try:
-            topic.add_producer(producer)
+            if not await is_admitted(producer, message, partial(self._answer_producer, connection)):
+                return
         except BaseException:
             producer.release()
             raise
@@ -106,10 +109,20 @@ class TopicCommands:
 
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
-        connection.send_frame(replies.producer_success(request_id, producer.name))
+        connection.send_frame(
+            replies.producer_success(
+                request_id,
+                producer.name,
+                last_sequence_id=producer.topic.last_sequence_id(producer.name),
+                epoch=producer.topic.epoch,
+            )
+        )
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
         await opened(connection, ("producer", message.producer_id))
+        waiting = connection.session.waiting_producers.pop(message.producer_id, None)
+        if waiting is not None:
+            waiting.leave()
         producer = connection.producers.get(message.producer_id)
         if producer is not None:
             await producer.idle()
@@ -193,6 +206,7 @@ class TopicCommands:
             {each.key: each.value for each in message.metadata},
             key_shared,
         )
+        consumer.wants_block = connection.session.takes_entry_metadata
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
         connection.session.memory.charge(consumer.cost)
@@ -280,11 +294,6 @@ class TopicCommands:
 def _refuse_unsupported_producer(message: Any) -> None:
     if message.txn_enabled:
         raise NotAllowed("Transactions are not supported by this broker.")
-    if message.producer_access_mode != pb.Shared:
-        raise NotAllowed(
-            "Only the producer access mode Shared is supported by this broker; exclusive"
-            " producers are not."
-        )
     if message.HasField("schema") and message.schema.type != 0:
         raise NotAllowed(_NO_SCHEMAS)
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 COMPACTION = "__compaction"
-SYSTEM_CURSORS = frozenset({COMPACTION, "pulsar.dedup"})
+DEDUPLICATION_CURSOR = "pulsar.dedup"
+SYSTEM_CURSORS = frozenset({COMPACTION, DEDUPLICATION_CURSOR})
 REPLICATOR_PREFIX = "pulsar.repl"
 
 

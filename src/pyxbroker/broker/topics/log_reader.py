@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from pyxbroker.base.log import get_logger
-from pyxbroker.entry import Position
+from pyxbroker.entry import EntryBatch, Position
 from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.mledger.managed_ledger import ManagedLedger
@@ -20,7 +20,16 @@ BYTES_PER_READ = 1 << 20
 async def read_log(
     managed_ledger: ManagedLedger, start: Position, what: str
 ) -> AsyncIterator[tuple[Position, bytes]]:
-    """The entries that are there from a position on, each with its own.
+    """The entries that are there from a position on, each with its own; as read_batches."""
+    async for batch in read_batches(managed_ledger, start, what):
+        for index in range(len(batch)):
+            yield Position(batch.ledger_id, batch.entry_id(index)), batch.data(index)
+
+
+async def read_batches(
+    managed_ledger: ManagedLedger, start: Position, what: str
+) -> AsyncIterator[EntryBatch]:
+    """The entries that are there from a position on.
 
     What is lost is passed over, with one line in the log for all of it. Raises LedgerError when an
     entry cannot be read now.
@@ -38,8 +47,7 @@ async def read_log(
                 lost.append(wanted)
                 position = Position(wanted.ledger_id, wanted.entry_id + 1)
                 continue
-        for index in range(len(batch)):
-            yield Position(batch.ledger_id, batch.entry_id(index)), batch.data(index)
+        yield batch
         position = Position(batch.ledger_id, batch.entry_id(len(batch) - 1) + 1)
     if lost:
         log.error(

@@ -14,6 +14,7 @@ from pyxbroker.base.errors import (
     NotAllowed,
     PersistenceError,
     ProducerBlockedQuotaExceededException,
+    ProducerBusy,
     ServiceNotReady,
     SubscriptionBusy,
     SubscriptionNotFound,
@@ -21,9 +22,11 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, NO_ENTRY_METADATA, BrokerLimits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
+from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
+from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
@@ -43,6 +46,7 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.topics.confirmed import ConfirmListener
+    from pyxbroker.broker.topics.deduplication import Deduplication
     from pyxbroker.broker.topics.peeking import Peeking
 
 log = get_logger("pyxbroker.topic")
@@ -69,6 +73,8 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
+    _deduplication_task: asyncio.Task[None] | None = None
+    _confirm_listeners: Sequence[ConfirmListener] = ()
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
     def __init__(
@@ -86,8 +92,11 @@ class PersistentTopic(Topic):
         self.on_ttl_changed: Callable[[PersistentTopic], None] = _ignore
         self._broker_mark_delete_per_s = managed_ledger.limits.mark_delete_per_s
         managed_ledger.listener = self
+        if EPOCH_PROPERTY in managed_ledger.properties:
+            self.epoch = stored_epoch(managed_ledger.properties[EPOCH_PROPERTY], str(name))
         for cursor in managed_ledger.cursors.values():
-            self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
+            if cursor.name != DEDUPLICATION_CURSOR:
+                self.subscriptions[cursor.name] = Subscription(self, cursor.name, cursor)
         self._apply(policies)
 
     def on_policies(self, policies: Policies) -> None:
@@ -99,6 +108,8 @@ class PersistentTopic(Topic):
             self.managed_ledger.trim()
         if policies.message_ttl_s != before.message_ttl_s:
             self.on_ttl_changed(self)
+        if policies.deduplication != before.deduplication:
+            self._check_deduplication_soon()
 
     def _apply(self, policies: Policies) -> None:
         # Nobody knows how much a policy that is refused would keep, so all is.
@@ -125,6 +136,11 @@ class PersistentTopic(Topic):
                 " than there are."
             )
 
+    async def keep_epoch(self, epoch: int) -> None:
+        """It is durable when this returns. Raises ManagedLedgerError, MetadataError."""
+        await self.managed_ledger.put_property(EPOCH_PROPERTY, str(epoch))
+        await super().keep_epoch(epoch)
+
     def read_from(self, start: Position, what: str) -> AsyncIterator[tuple[Position, bytes]]:
         """The entries that are there from a position on, each with its own; log_reader.py."""
         from pyxbroker.broker.topics.log_reader import read_log
@@ -137,7 +153,7 @@ class PersistentTopic(Topic):
         Raises ManagedLedgerError.
         """
         waiting = _Waiting()
-        self.turn.run(self.managed_ledger.append, EntryRun.of(entry, waiting))
+        self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 
     async def check_quotas(self) -> None:
@@ -153,7 +169,59 @@ class PersistentTopic(Topic):
         """Who is told from now on of what is durable, in that order."""
         from pyxbroker.broker.topics.confirmed import resolve
 
-        self.managed_ledger.on_confirmed = resolve(listeners)
+        self._confirm_listeners = listeners
+        listen = resolve(listeners)
+        self.managed_ledger.on_confirmed = listen
+        if self.deduplication is not None:
+            self.managed_ledger.on_confirmed = self.deduplication.confirming(listen)
+
+    async def prepare(self) -> None:
+        """Reads what it has to know before it serves anybody. Raises LedgerError, MetadataError."""
+        if self.broker_limits.entry_metadata != NO_ENTRY_METADATA:
+            from pyxbroker.broker.topics.entry_metadata import EntryMetadata
+
+            entry_metadata = EntryMetadata(
+                self.managed_ledger, self.broker_limits.entry_metadata, self.wall_clock
+            )
+            await entry_metadata.open()
+            self.entry_metadata = entry_metadata
+            self._resolve_publish()
+        await self.check_deduplication()
+
+    async def check_deduplication(self) -> None:
+        """Begins deduplication, or ends it, as the policy says; nothing changes when it does so
+        already. Raises LedgerError, MetadataError: then it is as it was.
+        """
+        if self.policies.deduplication or DEDUPLICATION_CURSOR in self.managed_ledger.cursors:
+            # Most topics have none.
+            from pyxbroker.broker.topics.deduplication import check
+
+            await check(self)
+
+    def _check_deduplication_soon(self) -> None:
+        if self._deduplication_task is None and not self.fenced:
+            from pyxbroker.broker.topics.deduplication import check_until_settled
+
+            task = self.loop.create_task(check_until_settled(self))
+            task.add_done_callback(self._on_deduplication_checked)
+            self._deduplication_task = task
+
+    def _on_deduplication_checked(self, task: asyncio.Task[None]) -> None:
+        self._deduplication_task = None
+
+    async def _settle_deduplication(self) -> None:
+        """Nothing of it is under way any more; what it knows goes into its cursor."""
+        if self._deduplication_task is not None:
+            await asyncio.wait([self._deduplication_task])
+        if self.deduplication is not None:
+            await self.deduplication.settle()
+            self.deduplication.prepare_close()
+
+    def set_deduplication(self, deduplication: Deduplication | None) -> None:
+        """From now on this judges what is published."""
+        self.deduplication = deduplication
+        self._resolve_publish()
+        self.set_confirm_listeners(self._confirm_listeners)
 
     # --- subscriptions ------------------------------------------------------------------------
 
@@ -194,6 +262,8 @@ class PersistentTopic(Topic):
         replicated: bool = False,
     ) -> Subscription:
         self.check_open()
+        if name == DEDUPLICATION_CURSOR or name.startswith(expiry.REPLICATOR_PREFIX):
+            raise ProducerBusy("Subscription with reserved subscription name attempted")
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
@@ -458,6 +528,9 @@ class PersistentTopic(Topic):
 
     def free_space(self) -> None:
         """Deletes what everybody has acknowledged, at once."""
+        if self.deduplication is not None:
+            # What it keeps goes with the next look.
+            self.deduplication.begin_snapshot()
         self.managed_ledger.roll_over_if_consumed()
 
     async def truncate(self) -> None:
@@ -471,12 +544,15 @@ class PersistentTopic(Topic):
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:
             await each.persist()
+        if self.deduplication is not None:
+            await self.deduplication.snapshot()
         await self.managed_ledger.truncate()
 
     async def close(self) -> None:
         self.fenced = True
         self.disconnect()
         self.managed_ledger.take_back()
+        await self._settle_deduplication()
         await self.managed_ledger.close()
 
     @property
@@ -499,6 +575,7 @@ class PersistentTopic(Topic):
         self.disconnect()
         self.managed_ledger.take_back()
         try:
+            await self._settle_deduplication()
             await delete_managed_ledger(self.managed_ledger)
         finally:
             self.being_deleted = False

@@ -71,6 +71,7 @@ class Producer(ProducerState):
             self.topic.publish(run)
         except ManagedLedgerError as error:
             self._refuse_newest(run, error)
+            self._on_not_stored()
 
     def refuse(self, sequence_id: int, highest_sequence_id: int, error: PulsarError) -> None:
         """Answers a SEND that is not looked at, in its turn: a client expects the answers in the
@@ -95,6 +96,9 @@ class Producer(ProducerState):
             publication.append_rest(append)
         except ManagedLedgerError as error:
             publication.on_settled(error)
+            self._answer_what_is_due()
+            self._on_not_stored()
+            return
         self._answer_what_is_due()
 
     def on_run_added(self, run: EntryRun) -> None:
@@ -116,6 +120,13 @@ class Producer(ProducerState):
             self._answer(run, error)
         if self._waiting_idle and self.pending_sends == 0:
             self._tell_idle()
+        if self.topic.entry_metadata is not None:
+            self.topic.entry_metadata.take_back(run)
+        self._on_not_stored()
+
+    def _on_not_stored(self) -> None:
+        if self.topic.deduplication is not None:
+            self.topic.deduplication.on_failed(self)
 
     def _answer(self, run: EntryRun, error: ManagedLedgerError | None) -> None:
         if self.closed:

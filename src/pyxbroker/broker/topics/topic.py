@@ -43,7 +43,10 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.topics.access import ProducerAccess
     from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.deduplication import Deduplication
+    from pyxbroker.broker.topics.entry_metadata import EntryMetadata
     from pyxbroker.broker.topics.publish_rate import PublishRate
     from pyxbroker.broker.topics.publish_steps import PublishStep
     from pyxbroker.broker.topics.subscribe_rate import SubscribeLimiter, Who
@@ -81,7 +84,11 @@ class Topic:
     they are called.
     """
 
+    access: ProducerAccess | None = None  # once a producer wanted the topic for itself
     being_deleted = False
+    deduplication: Deduplication | None = None  # while a policy asks for it
+    entry_metadata: EntryMetadata | None = None  # where the broker puts some before entries
+    epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
     dispatch_limiter: DispatchLimiter | None = None  # where the topic has such a rate
     rates: Rates | None = None  # of what comes in; once somebody asked for them
     _publish_rate: PublishRate | None = None  # once there was one
@@ -142,6 +149,19 @@ class Topic:
             subscription.dispatcher.on_policies()
 
     # --- producers ----------------------------------------------------------------------------
+
+    def replaced_by(self, producer: Producer) -> Producer | None:
+        """Who gives way to a producer of the same name."""
+        old = self.producers.get(producer.name)
+        return old if old is not None and self._replaces(producer, old) else None
+
+    async def keep_epoch(self, epoch: int) -> None:
+        """An exclusive producer is about to have an epoch; it lasts as long as the topic."""
+        self.epoch = epoch
+
+    def last_sequence_id(self, name: str) -> int:
+        """What a producer of that name has published last; -1 where that is not looked at."""
+        return -1 if self.deduplication is None else self.deduplication.last_sequence_id(name)
 
     def holder(self, producer: Producer) -> Producer | None:
         """Who has a producer's name and does not give way to it."""
@@ -206,6 +226,8 @@ class Topic:
             del self.producers[producer.name]
             self._count_past(producer)
             self.on_used()
+            if self.access is not None:
+                self.access.leave(producer)
 
     def on_used(self) -> None:
         """Somebody who used it leaves: the time that it is inactive begins."""
@@ -229,15 +251,25 @@ class Topic:
         self._resolve_publish()
 
     def _resolve_publish(self) -> None:
-        self.publish = self._log.append
+        append = self._append
+        self.publish = append
         steps = (*self._policy_steps, *self._publish_steps)
-        if steps:
+        if self.deduplication is not None:
+            self.publish = self.deduplication.publisher(steps, append)
+        elif steps:
             # Most topics have none.
             from pyxbroker.broker.topics.publish_steps import PublishChain
 
-            self.publish = PublishChain(steps, self._log.append).publish
+            self.publish = PublishChain(steps, append).publish
         if self._publish_rate is not None and self._publish_rate.is_limit:
             self.publish = self._publish_rate.before(self.publish)
+
+    @property
+    def _append(self) -> Callable[[EntryRun], None]:
+        """Appends a run, whatever anybody says of it."""
+        if self.entry_metadata is not None:
+            return self.entry_metadata.append
+        return self._log.append
 
     def _steps_of(self, policies: Policies) -> Sequence[PublishStep]:
         bytes_max = policies.message_bytes_max
@@ -431,18 +463,23 @@ class Topic:
         pending. Their clients may open them again, and are told then why they cannot.
         """
         pending = 0
+        if self.access is not None and not only_waiting:
+            self.access.turn_away(
+                ServiceNotReady(f"Topic {self.name} sends its producers away; open them again.")
+            )
         for producer in list(self.producers.values()):
             if only_waiting and not producer.pending_sends:
                 continue
             pending += producer.pending_sends
             try:
-                self._close_producer(producer)
+                self.close_producer(producer)
             except Exception as error:
                 # A defect of one is not one of the others, whose clients wait as well.
                 log.failure("a producer could not be closed", error, topic=self.name)
         return pending
 
-    def _close_producer(self, producer: Producer) -> None:
+    def close_producer(self, producer: Producer) -> None:
+        """Sends one producer away; its client may open it again."""
         producer.connection.send_frame(replies.close_producer(producer.producer_id))
         producer.forget()
         self.remove_producer(producer)

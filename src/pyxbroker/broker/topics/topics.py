@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -24,6 +24,7 @@ from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.broker.broker_limits import broker_limits
 from pyxbroker.broker.dispatch.unacked import BrokerUnacked
+from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.non_persistent import NonPersistentTopic
 from pyxbroker.broker.topics.partitioned_topics import PartitionedTopics
 from pyxbroker.broker.topics.persistent import PersistentTopic, quorums_of
@@ -223,7 +224,20 @@ class Topics:
             name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
         )
         topic.on_ttl_changed = self.upkeep.expire_soon
+        await self._prepare(topic)
         return self._add(topic)
+
+    async def _prepare(self, topic: PersistentTopic) -> None:
+        """Raises ServiceNotReady when what it has to know cannot be read now."""
+        try:
+            await topic.prepare()
+        except (LedgerError, MetadataError) as error:
+            log.error("a topic cannot be opened now", topic=topic.name, error=error)
+            with suppress(LedgerError, MetadataError, ManagedLedgerError):
+                await topic.close()
+            raise ServiceNotReady(
+                f"Topic {topic.name} cannot be opened now: its last entries cannot be read."
+            ) from error
 
     async def _check_alone(self, name: TopicName, made: ManagedLedger) -> None:
         """Raises NotAllowed when another broker has made a partitioned topic of the name meanwhile.
@@ -341,7 +355,8 @@ class Topics:
         if topic is not None and not topic.fenced:
             return list(topic.subscriptions)
         path = paths.managed_ledger(name.managed_ledger_name)
-        return [decode(each) for each in await self._store.children(path)]
+        names = [decode(each) for each in await self._store.children(path)]
+        return [each for each in names if each != DEDUPLICATION_CURSOR]
 
     def is_open(self, name: TopicName) -> bool:
         """Whether a topic is open here, or about to be."""

@@ -84,6 +84,14 @@ class Upkeep:
 
         await self._look_at_open("the space of a topic could not be freed", look)
 
+    async def store_sequence_ids(self) -> None:
+        """Called now and then: topics with deduplication."""
+        await self._look_at_open("sequence ids were not stored", _store_sequence_ids)
+
+    async def forget_producers(self) -> None:
+        """The same: names of producers that nobody has been connected with for long."""
+        await self._look_at_open("producers were not forgotten", _forget_producers)
+
     def expire_soon(self, topic: PersistentTopic) -> None:
         """The TTL of a topic has changed. One is looked at after the other, however many have."""
         self._due[topic] = None
@@ -158,6 +166,16 @@ async def expire_messages(topic: PersistentTopic) -> None:
     is_refused = "message_ttl_s" in topic.policies.refused
     if ttl_s > 0 and not topic.name.is_system and not is_refused:
         await expiry.expire(topic, ttl_s)
+
+
+async def _store_sequence_ids(topic: PersistentTopic) -> None:
+    if topic.deduplication is not None:
+        await topic.deduplication.look()
+
+
+async def _forget_producers(topic: PersistentTopic) -> None:
+    if topic.deduplication is not None:
+        await topic.deduplication.forget_inactive()
 
 
 async def attempt(event: str, topic: PersistentTopic, look: Look) -> bool:

@@ -59,6 +59,40 @@ class Topics(Section, title="Topics and subscriptions"):
     brokerDeduplicationEnabled: bool = setting(
         False, "Whether messages that a producer sends again are recognised and not stored twice."
     )
+    brokerDeduplicationMaxNumberOfProducers: int = setting(
+        10_000,
+        "Names of producers whose sequence ids a topic remembers; those that are connected stay.",
+        minimum=1,
+    )
+    brokerDeduplicationEntriesInterval: int = setting(
+        1000, "Entries of a topic after which the sequence ids are stored.", minimum=1
+    )
+    brokerDeduplicationSnapshotFrequencyInSeconds: int = setting(
+        120,
+        "Time between two looks for sequence ids that are to be stored; 0 is none.",
+        unit="s",
+    )
+    brokerDeduplicationSnapshotIntervalSeconds: int = setting(
+        120,
+        "Time after which the sequence ids of a topic with new entries are stored; 0 is none.",
+        unit="s",
+    )
+    brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
+        360,
+        "Time without a connection after which the sequence id of a producer is forgotten.",
+        unit="min",
+        minimum=1,
+    )
+    brokerEntryMetadataInterceptors: str = setting(
+        "",
+        "What is stored in front of each entry, by the names of Pulsar's classes, with commas:"
+        " org.apache.pulsar.common.intercept.AppendBrokerTimestampMetadataInterceptor (when it was"
+        " appended), org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor (the index"
+        " of its last message).",
+    )
+    exposingBrokerEntryMetadataToClientEnabled: bool = setting(
+        False, "Whether consumers get that, too, if their client knows it."
+    )
     defaultNumberOfNamespaceBundles: int = setting(
         4, "Bundles of a namespace that is created without saying how many.", minimum=1
     )
