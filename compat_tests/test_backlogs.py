@@ -16,7 +16,6 @@ from compat_tests.conftest import ClientFactory, broker_kind
 from compat_tests.messages import assert_nothing_more, receive
 
 LIMIT = 100_000
-KILOBYTE = b"x" * 1000
 EARLIEST = pulsar.InitialPosition.Earliest
 
 
@@ -51,8 +50,9 @@ def test_who_publishes_too_much_waits_or_is_refused_and_goes_on(
     client = new_client(limited.url)
     client.subscribe(topic, "slow", initial_position=EARLIEST).close()
     producer = client.create_producer(topic)
-    for _ in range(LIMIT // len(KILOBYTE) + 10):
-        producer.send(KILOBYTE)
+    # The second one is over the limit: a look in between would refuse a third one.
+    for _ in range(2):
+        producer.send(b"x" * (LIMIT * 3 // 5))
     time.sleep(3)
     policy = limited.settings["backlogQuotaDefaultRetentionPolicy"]
     sent: list[Any] = []
