@@ -63,7 +63,7 @@ class Scale(NamedTuple):
     topics: int = 10_000
     closed: int = 100_000
     settle_s: float = 3.0  # after a change that no client notices
-    after_start_s: float = 400.0  # its first sweep is over then
+    after_start_s: float = 400.0
     rest_s: float = 60.0
 
 

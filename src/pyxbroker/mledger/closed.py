@@ -5,6 +5,7 @@ Nothing is taken over for that, and nothing is read but nodes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -72,14 +73,15 @@ class ClosedLedger(NamedTuple):
 async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
     """None when there is none of that name. Raises MetadataError, MalformedRecord."""
     path = paths.managed_ledger(name)
-    found = await store.get(path)
+    # Together they are one way to the store.
+    found, names = await asyncio.gather(store.get(path), store.children(path))
     if found is None:
         return None
     ledgers, _, terminated = positions.decode_ledger_list(found.value)
     ledgers.sort(key=lambda each: each.ledger_id)
     ends = {each.ledger_id: each.entries - 1 for each in ledgers}
     cursors = {}
-    for encoded in await store.children(path):
+    for encoded in names:
         node = await store.get(f"{path}/{encoded}")
         if node is not None:
             record = positions.decode_cursor(node.value, ends)
