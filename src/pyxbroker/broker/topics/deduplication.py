@@ -354,18 +354,21 @@ async def check(topic: PersistentTopic) -> None:
     is as it was.
     """
     managed_ledger = topic.managed_ledger
+    if managed_ledger.write_failure is not None:
+        # Nothing can be sent, and nothing be noted.
+        return
     now = topic.deduplication
-    if topic.policies.deduplication and now is None:
-        if managed_ledger.write_failure is not None or managed_ledger.is_terminated:
-            return
+    # Nobody sends anything to a topic that has come to its end: nothing is kept for it.
+    is_wanted = topic.policies.deduplication and not managed_ledger.is_terminated
+    if is_wanted and now is None:
         deduplication = Deduplication(topic, topic.broker_limits.deduplication)
         await deduplication.open()
         # Nothing was confirmed since the last entry that it has read.
         topic.set_deduplication(deduplication)
-    elif not topic.policies.deduplication and now is not None:
+    elif not is_wanted and now is not None:
         topic.set_deduplication(None)
         await now.delete()
-    elif not topic.policies.deduplication:
+    elif not is_wanted:
         cursor = managed_ledger.cursors.get(DEDUPLICATION_CURSOR)
         if cursor is not None:
             await cursor.delete()
