@@ -12,7 +12,13 @@ from pyxbroker.base.properties import ConfigError
 from pyxbroker.cli.config import markdown, sample
 from pyxbroker.entry import ENTRY_HEADER_SIZE
 from pyxbroker.frames import FRAME_PADDING
-from pyxbroker.settings.config import SCHEMA, SECTIONS, Config, journal_size_min
+from pyxbroker.settings.config import (
+    ENTRY_METADATA_BYTES_MAX,
+    SCHEMA,
+    SECTIONS,
+    Config,
+    journal_size_min,
+)
 from pyxbroker.settings.names import ALIASES, NOT_YET, WITHOUT_EFFECT
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
@@ -100,8 +106,8 @@ def test_who_asks_for_a_protection_that_is_not_there_is_refused(tmp_path: Path, 
 
 
 def test_a_setting_that_is_not_implemented_is_named_too(tmp_path: Path) -> None:
-    assert Config.load(write(tmp_path, "brokerDeduplicationEnabled=true\n")).unknown == [
-        "brokerDeduplicationEnabled"
+    assert Config.load(write(tmp_path, "managedLedgerPassword=x\n")).unknown == [
+        "managedLedgerPassword"
     ]
 
 
@@ -141,12 +147,12 @@ def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(
     assert Config.load(None, None, small).journalMaxSizeMB == 4
 
 
-# 14,468 bytes below a whole MiB is the largest payload that a file of that size holds.
-@pytest.mark.parametrize("payload", [1024, 2 << 20, (4 << 20) - 14468, (4 << 20) - 14467, 5 << 20])
+# 14,496 bytes below a whole MiB is the largest payload that a file of that size holds.
+@pytest.mark.parametrize("payload", [1024, 2 << 20, (4 << 20) - 14496, (4 << 20) - 14495, 5 << 20])
 def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(
     tmp_path: Path, payload: int
 ) -> None:
-    entry = payload + FRAME_PADDING + ENTRY_HEADER_SIZE
+    entry = payload + FRAME_PADDING + ENTRY_METADATA_BYTES_MAX + ENTRY_HEADER_SIZE
 
     def open_with(size_mb: int) -> None:
         _native.Storage(
