@@ -6,12 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.clusters import Clusters
+from pyxbroker.broker.tenants import Tenants
+from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from pyxbroker.stats.metrics import Turns
@@ -95,6 +98,7 @@ class FakeService:
         self.config = config or Config()
         self.metadata = metadata
         self.topics: Any = None  # nothing that the tests of this service ask for
+        self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []
         self.storage: Mapping[str, int] = dict(STORAGE)
         self.broken: str | None = None

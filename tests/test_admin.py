@@ -207,17 +207,20 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
         403: {"AuthorizationError"},
         404: {
             *("TenantNotFound", "NamespaceNotFound", "TopicNotFound"),
-            *("SubscriptionNotFound", "ConsumerNotFound"),
+            *("SubscriptionNotFound", "ConsumerNotFound", "ClusterNotFound"),
+            *("FailureDomainNotFound", "ResourceGroupNotFound"),
         },
         405: {"NotAllowed"},
         406: {"PartitionsNotAllowed"},
         409: {
             *("ConsumerBusy", "SubscriptionBusy", "IncompatibleSchema", "ConcurrentModification"),
             *("TenantExists", "TenantNotEmpty", "NamespaceExists", "NamespaceNotEmpty"),
-            "TopicExists",
+            *("TopicExists", "ClusterExists", "BrokerInOtherDomain", "BundleNotEmpty"),
         },
         412: {
-            *("InvalidTopicName", "TopicBusy", "ClusterInUse"),
+            *("InvalidTopicName", "TopicBusy", "ClusterInUse", "ClusterNotEmpty"),
+            *("ClustersLimitReached", "ResourceGroupInUse", "ResourceGroupsLimitReached"),
+            "BundlesLimitReached",
             *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
             "PoliciesTooLarge",
         },

@@ -533,3 +533,18 @@ def test_a_topic_that_is_truncated_keeps_the_ids(tmp_path: Path) -> None:
         defaultRetentionTimeInMinutes=-1,
         defaultRetentionSizeInMB=-1,
     )
+
+
+def test_a_topic_that_has_ended_keeps_nothing_for_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(producer_name="p")
+        await sent(client, "p", *range(5))
+        topic = await open_topic(broker)
+        await topic.terminate()
+        await broker.topics.unload(NAME)
+        topic = await open_topic(broker)
+        assert topic.deduplication is None and topic.managed_ledger.cursors == {}
+        assert topic.is_terminated
+
+    run(tmp_path, scenario, **ON)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from pyxbroker.cli import Parser
 from pyxbroker.settings.config import SECTIONS
-from pyxbroker.settings.names import ALIASES, NOT_YET, OTHERWISE, WITHOUT_EFFECT
+from pyxbroker.settings.names import ALIASES, OTHERWISE, WITHOUT_EFFECT
 from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
@@ -20,9 +20,9 @@ The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsa
 3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`,
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
 
-A key that is not on this page, or that is not implemented yet, is ignored; all such keys are named
-in one warning at start, mistyped ones with the key that may have been meant. A value that cannot be
-used stops the start with its place, its key and what was expected.
+A key that is not on this page is ignored; all such keys are named in one warning at start, mistyped
+ones with the key that may have been meant. A value that cannot be used stops the start with its
+place, its key and what was expected.
 
 *Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads
 anew at each use. There is no way to change them yet but a restart.
@@ -50,8 +50,7 @@ def sample() -> str:
     for title, rows in SECTIONS.items():
         lines += ["", f"### {title}"]
         for key, row in rows.items():
-            not_yet = " Not implemented yet." if key in NOT_YET else ""
-            about = f"{row.doc}{not_yet} ({row.expected()})"
+            about = f"{row.doc} ({row.expected()})"
             lines += ["", *(f"# {line}" for line in textwrap.wrap(about, 96))]
             lines.append(f"#{key}={format_value(row.default)}")
     return "\n".join(lines) + "\n"
@@ -80,9 +79,8 @@ def _row(key: str, row: Setting) -> str:
     shown = f"`{default}`" if default else "(empty)"
     unit = f" {row.unit}" if row.unit else ""
     choices = f" One of {', '.join(row.choices)}." if row.choices else ""
-    not_yet = " *Not implemented yet.*" if key in NOT_YET else ""
     dynamic = " *Dynamic.*" if row.dynamic else ""
-    return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{not_yet}{dynamic} |"
+    return f"| `{key}` | {shown}{unit} | {row.doc}{choices}{dynamic} |"
 
 
 def command(arguments: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""Names of settings besides those of the schema: older ones, silent ones, and those to come."""
+"""Names of settings besides those of the schema: older ones, and silent ones."""
 
 from __future__ import annotations
 
@@ -18,13 +18,6 @@ ALIASES = {
         "managedLedgerMaxUnackedRangesToPersistInMetadataStore"
     ),
 }
-
-# Keys of the schema that no code reads yet. Who sets one is told, as for an unknown key; a test
-# checks that this list is neither too long nor too short.
-NOT_YET = frozenset(
-    """
-    """.split()
-)
 
 # Keys that ask for a protection that is not there: who sets one to true is refused, as others would
 # be let in whom it is to keep out.

@@ -8,7 +8,6 @@ from pathlib import Path
 from pyxbroker.base.properties import ConfigError, read_properties
 from pyxbroker.settings.names import (
     ALIASES,
-    NOT_YET,
     PROTECTION,
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
@@ -69,10 +68,9 @@ class Reader:
             )
         target = ALIASES.get(key, key)
         row = self._schema.get(target)
-        ignored = row is None or target in NOT_YET
-        if ignored and key not in WITHOUT_EFFECT | PROTECTION and key not in self.unknown:
-            self.unknown.append(key)
         if row is None:
+            if key not in WITHOUT_EFFECT | PROTECTION and key not in self.unknown:
+                self.unknown.append(key)
             return
         if key != target and (not text.strip() or named_by.get(target) == target):
             return

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.broker.topics.publish_steps import Publication, PublishStep
+    from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
 
@@ -50,9 +51,11 @@ class Deduplication:
     A publish step, the last one; alone it is a topic's publish by itself.
     """
 
-    def __init__(self, topic: PersistentTopic, limits: DeduplicationLimits) -> None:
+    def __init__(
+        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: DeduplicationLimits
+    ) -> None:
         self._topic = topic
-        self._log = topic.managed_ledger
+        self._log = managed_ledger
         self._limits = limits
         self._ids: dict[str, SequenceIds] = {}
         self._cursor: Cursor | None = None
@@ -349,35 +352,37 @@ class Deduplication:
 # --- as the policy says ---------------------------------------------------------------------------
 
 
-async def check(topic: PersistentTopic) -> None:
+async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
     """Begins, or ends, what the policy of a topic wants. Raises LedgerError, MetadataError: then it
     is as it was.
     """
-    managed_ledger = topic.managed_ledger
+    if managed_ledger.write_failure is not None:
+        # Nothing can be sent, and nothing be noted.
+        return
     now = topic.deduplication
-    if topic.policies.deduplication and now is None:
-        if managed_ledger.write_failure is not None or managed_ledger.is_terminated:
-            return
-        deduplication = Deduplication(topic, topic.broker_limits.deduplication)
+    # Nobody sends anything to a topic that has come to its end: nothing is kept for it.
+    is_wanted = topic.policies.deduplication and not managed_ledger.is_terminated
+    if is_wanted and now is None:
+        deduplication = Deduplication(topic, managed_ledger, topic.broker_limits.deduplication)
         await deduplication.open()
         # Nothing was confirmed since the last entry that it has read.
         topic.set_deduplication(deduplication)
-    elif not topic.policies.deduplication and now is not None:
+    elif not is_wanted and now is not None:
         topic.set_deduplication(None)
         await now.delete()
-    elif not topic.policies.deduplication:
+    elif not is_wanted:
         cursor = managed_ledger.cursors.get(DEDUPLICATION_CURSOR)
         if cursor is not None:
             await cursor.delete()
 
 
-async def check_until_settled(topic: PersistentTopic) -> None:
+async def check_until_settled(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
     """The policy of an open topic has changed, and may again meanwhile."""
     wanted = None
     while wanted != topic.policies.deduplication and not topic.fenced:
         wanted = topic.policies.deduplication
         try:
-            await check(topic)
+            await check(topic, managed_ledger)
         except Errors as error:
             log.error("deduplication stays as it was", topic=topic.name, error=error)
         except Exception as error:

@@ -196,13 +196,13 @@ class PersistentTopic(Topic):
             # Most topics have none.
             from pyxbroker.broker.topics.deduplication import check
 
-            await check(self)
+            await check(self, self.managed_ledger)
 
     def _check_deduplication_soon(self) -> None:
         if self._deduplication_task is None and not self.fenced:
             from pyxbroker.broker.topics.deduplication import check_until_settled
 
-            task = self.loop.create_task(check_until_settled(self))
+            task = self.loop.create_task(check_until_settled(self, self.managed_ledger))
             task.add_done_callback(self._on_deduplication_checked)
             self._deduplication_task = task
 

@@ -69,12 +69,12 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     brokerDeduplicationSnapshotFrequencyInSeconds: int = setting(
         120,
-        "Time between two looks for sequence ids that are to be stored; 0 is none.",
+        "Time between two looks for sequence ids that are to be stored; 0 is off.",
         unit="s",
     )
     brokerDeduplicationSnapshotIntervalSeconds: int = setting(
         120,
-        "Time after which the sequence ids of a topic with new entries are stored; 0 is none.",
+        "Time after which the sequence ids of a topic with new entries are stored; 0 is off.",
         unit="s",
     )
     brokerDeduplicationProducerInactivityTimeoutMinutes: int = setting(
