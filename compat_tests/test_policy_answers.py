@@ -177,8 +177,6 @@ def test_what_is_not_there_has_no_policies(broker: Broker, own_topic: str) -> No
 
 
 NOT_YET = [
-    ("namespaces", "POST", "deduplication", True),
-    ("namespaces", "POST", "deduplicationSnapshotInterval", 5),
     ("namespaces", "PUT", "compactionThreshold", 12345),
     ("namespaces", "POST", "subscriptionAuthMode", "Prefix"),
     ("namespaces", "PUT", "schemaCompatibilityStrategy", "FORWARD"),
@@ -186,8 +184,6 @@ NOT_YET = [
     ("namespaces", "POST", "isAllowAutoUpdateSchema", False),
     ("namespaces", "PUT", "offloadThreshold", 5),
     ("namespaces", "PUT", "offloadDeletionLagMs", 5),
-    ("persistent", "POST", "deduplicationEnabled", True),
-    ("persistent", "POST", "deduplicationSnapshotInterval", 5),
     ("persistent", "POST", "compactionThreshold", 12345),
     ("persistent", "PUT", "schemaCompatibilityStrategy", "FORWARD"),
     ("persistent", "POST", "schemaValidationEnforced", True),

@@ -25,10 +25,6 @@ NOT_HERE = {
         *("{namespace}/persistence/bookieAffinity", "{topic}/replication", "{topic}/shadowTopics"),
         "{subName}/replicatedSubscriptionStatus",
     ),
-    "Deduplication": (
-        *("{namespace}/deduplication", "{namespace}/deduplicationSnapshotInterval"),
-        *("{topic}/deduplicationEnabled", "{topic}/deduplicationSnapshotInterval"),
-    ),
     "Schemas": (
         *("{namespace}/schemaCompatibilityStrategy", "{namespace}/schemaValidationEnforced"),
         *("{namespace}/schemaAutoUpdateCompatibilityStrategy",),
