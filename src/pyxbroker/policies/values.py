@@ -11,6 +11,17 @@ PRODUCER_REQUEST_HOLD = "producer_request_hold"
 PRODUCER_EXCEPTION = "producer_exception"
 CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
 BACKLOG_QUOTA_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
+OLDER_SCHEMA_STRATEGIES = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+"""What the older field of a namespace calls them."""
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
@@ -112,6 +123,10 @@ class Policies(NamedTuple):
     unacked_per_subscription_max: int = 0  # messages
     pause_on_ack_state: bool = False
     encryption_required: bool = False
+    schema_strategy: str = "FULL"
+    schema_auto_update: bool = True
+    schema_validation: bool = False
+    schema_strategy_of_system_topics: str = "ALWAYS_COMPATIBLE"
     unacked_in_broker_max: int = 0  # messages
     unacked_share: int = 0  # messages
     read_batch_max: int = 100  # entries

@@ -16,6 +16,7 @@ from pyxbroker.base.limits import HASH_RANGES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.liveness import Liveness
+from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, schemas: SchemaCommands) -> None:
         self._broker = broker
+        self._schemas = schemas
         self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
@@ -54,6 +56,7 @@ class TopicCommands:
         topic = await self._broker.topics.get(topic_name, create=True)
         topic.check_encryption(message.encrypted)
         await topic.check_quotas()
+        schema_version = await self._schemas.of_producer(topic, message)
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:
@@ -71,6 +74,8 @@ class TopicCommands:
             user_provided,
             {each.key: each.value for each in message.metadata},
         )
+        if schema_version:
+            producer.schema_version = schema_version
         await self._make_room(connection, topic.holder(producer))
         if connection.closed:
             return
@@ -106,7 +111,9 @@ class TopicCommands:
 
     @staticmethod
     def _answer_producer(connection: Connection, request_id: int, producer: Producer) -> None:
-        connection.send_frame(replies.producer_success(request_id, producer.name))
+        connection.send_frame(
+            replies.producer_success(request_id, producer.name, producer.schema_version)
+        )
 
     async def handle_close_producer(self, connection: Connection, message: Any) -> None:
         await opened(connection, ("producer", message.producer_id))
@@ -135,6 +142,7 @@ class TopicCommands:
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
         who = (connection.session.address, message.consumer_name, consumer_id)
         topic.check_subscribe(kind, who)
+        await self._schemas.check_consumer(topic, message)
         subscription = await topic.subscribe(self._subscribe_request(message))
         subscription.arriving += 1
         try:
@@ -193,6 +201,8 @@ class TopicCommands:
             {each.key: each.value for each in message.metadata},
             key_shared,
         )
+        if message.schema.type == AUTO_CONSUME:
+            consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
         connection.session.memory.charge(consumer.cost)
@@ -285,8 +295,6 @@ def _refuse_unsupported_producer(message: Any) -> None:
             "Only the producer access mode Shared is supported by this broker; exclusive"
             " producers are not."
         )
-    if message.HasField("schema") and message.schema.type != 0:
-        raise NotAllowed(_NO_SCHEMAS)
 
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:
@@ -310,11 +318,3 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
 def _refuse_unsupported_consumer(message: Any) -> None:
     if message.read_compacted:
         raise NotAllowed("Reading compacted topics is not supported by this broker.")
-    if message.HasField("schema") and message.schema.type != 0:
-        raise NotAllowed(_NO_SCHEMAS)
-
-
-_NO_SCHEMAS = (
-    "Schemas are not supported by this broker; open the topic without one and encode messages"
-    " in the client."
-)
