@@ -3,7 +3,7 @@ specification, "Schema Resolution", with the verdicts of Apache Avro, which Puls
 
 - Promotions: int to long, float, double; long to float, double; float to double; string and bytes
   to each other.
-- Arrays, maps: their items; fixed: full name and size; enums: full name. Symbols that the reader
+- Arrays, maps: their items; fixed: short name and size; enums: short name. Symbols that the reader
   does not have count only when one of them is read.
 - Records: fields by name or by the reader's alias for it; what only the reader has needs a default.
   Names of records are not compared, but where a union has to choose.
@@ -145,7 +145,7 @@ class _Resolution:
                 return None
             return f"the writer's {writer} cannot be read as {reader}"
         if writer.kind in ("enum", "fixed"):
-            if self._name(writer) != reader.name:
+            if _short(self._name(writer)) != _short(reader.name):
                 return f"the writer's {writer} cannot be read as {reader}"
             if writer.size != reader.size:
                 return (
@@ -206,13 +206,13 @@ class _Resolution:
     def _of_shape(self, writer: Node, union: Node, depth: int) -> Steps[Node | None]:
         """The record of a union that has the shape of the writer's."""
         found = None
-        short = self._name(writer).rpartition(".")[2]
+        short = _short(self._name(writer))
         for branch in union.children:
             if branch.kind != "record":
                 continue
             self._spend()
             yield from self._rest()
-            is_named_so = branch.name.rpartition(".")[2] == short
+            is_named_so = _short(branch.name) == short
             if found is None or is_named_so:
                 has_shape = yield from self._has_shape(writer, branch, depth)
                 found = branch if has_shape else found
@@ -237,6 +237,10 @@ class _Resolution:
             elif self._own_mismatch(found, field.node) is not None:
                 return False
         return True
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _at(path: Path | None) -> str:

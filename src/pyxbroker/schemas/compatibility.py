@@ -55,6 +55,20 @@ def validate(schema: Schema) -> Steps[None]:
         ) from None
 
 
+def _validate_plain(schema: Schema) -> None:
+    """Types that have no definition, with Pulsar's words."""
+    start = "Invalid schema definition data for "
+    if schema.type is SchemaType.STRING:
+        if schema.data not in (b"", b"null"):
+            shown = schema.data[:100].decode(errors="replace")
+            raise InvalidSchema(f"{start}string schema : '{shown}'")
+    elif schema.data:
+        raise InvalidSchema(
+            f"{start}primitive schemas :length of schema data should be zero, but"
+            f" {len(schema.data)} bytes is found"
+        )
+
+
 def _validate(schema: Schema) -> Steps[None]:
     kind = schema.type
     if kind in AVRO_FAMILY:
@@ -66,12 +80,8 @@ def _validate(schema: Schema) -> Steps[None]:
             yield from _validate(half)
     elif kind is SchemaType.PROTOBUF_NATIVE:
         _root_message(schema)
-    elif kind is SchemaType.STRING:
-        if schema.data not in (b"", b"null"):
-            raise NoSchema("a STRING schema has no definition")
-    elif kind in PRIMITIVES:
-        if schema.data:
-            raise NoSchema(f"a {kind} schema has no definition")
+    elif kind is SchemaType.STRING or kind in PRIMITIVES:
+        _validate_plain(schema)
     elif kind is SchemaType.AUTO_CONSUME:
         raise NoSchema("it is no schema of a topic")
 

@@ -58,8 +58,9 @@ class SchemaRegistry:
     # --- what there is ------------------------------------------------------------------------
 
     async def has_schema(self, schema_id: str) -> bool:
-        """Whether a topic has, or had, one: also a deleted one counts, as in Pulsar."""
-        return await self._storage.versions(schema_id) is not None
+        """Whether a topic has one."""
+        versions = await self._storage.versions(schema_id)
+        return versions is not None and bool(versions.live)
 
     async def latest(self, schema_id: str) -> StoredSchema | None:
         """The newest version, be it a deletion; None: there never was one."""
