@@ -18,7 +18,6 @@ from pulsar.schema import (
     JsonSchema,
     Record,
     String,
-    StringSchema,
 )
 
 from compat_tests.test_rest_answers import ask_json, local
@@ -153,7 +152,6 @@ class Schemas(RawConnection):
             return answer.number(2), answer.data(3).decode()
         version = answer.data(4)
         return int.from_bytes(version, "big") if version else None
-
 
 
 def start_with(answer: Any, text: str) -> None:
@@ -507,9 +505,7 @@ STRATEGIES = (
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_avro_reads(
-    broker: Broker, topic: str, namespaces: dict[str, str], rule: str
-) -> None:
+def test_what_avro_reads(broker: Broker, topic: str, namespaces: dict[str, str], rule: str) -> None:
     written, reads, can = RULES[rule]
     for strategy, old, new in (("BACKWARD", written, reads), ("FORWARD", reads, written)):
         path = f"/admin/v2/schemas/public/{namespaces[strategy]}/{local(topic)}/"

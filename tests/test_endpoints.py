@@ -47,7 +47,7 @@ VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
     **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
     "cluster": "standalone",
-    **{"numMessages": "5", "seconds": "60"},
+    **{"numMessages": "5", "seconds": "60", "version": "0"},
 }
 
 

@@ -1,8 +1,8 @@
 """Avro's schemas: read from JSON as Apache Avro reads them, within bounds.
 
 A schema becomes a graph of nodes: what is named is there once, however often it is referred to, so
-a recursive one is a ring. Reading takes steps (values.Steps), each of some nodes; nesting is bounded,
-and so are the bytes. The fingerprint is of all that makes two schemas equal: names, types, fields,
+a recursive one is a ring. Reading takes steps (values.Steps), each of some nodes; nesting is
+bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names, types, fields,
 defaults and further attributes, but neither `doc` nor `aliases`.
 """
 
@@ -18,6 +18,8 @@ from pyxbroker.schemas.values import NoSchema, Steps
 
 NESTING_MAX = 100
 """Types within types. A reader needs its own stack for each, and 100 is more than anybody nests."""
+VALUES_MAX = 20_000
+"""Of JSON, about: commas, colons and brackets are counted. To read so many takes 5 ms at once."""
 NODES_PER_STEP = 100
 SHOWN_MAX = 100  # characters of what a sender wrote, in a sentence
 
@@ -79,6 +81,9 @@ class AvroSchema:
 
 def parse(data: bytes) -> Steps[AvroSchema]:
     """Reads a definition. Raises NoSchema."""
+    values = sum(map(data.count, (b",", b":", b"[", b"{")))
+    if values > VALUES_MAX:
+        raise NoSchema(f"it has {values} values, and at most {VALUES_MAX} are allowed")
     try:
         value = json.loads(data.decode(), parse_constant=_no_number)
     except UnicodeDecodeError:
@@ -240,9 +245,9 @@ class _Parser:
 
     def _note_further(self, value: dict[str, Any], reserved: frozenset[str]) -> None:
         if len(value) > 1:
-            further = sorted(value.keys() - reserved)
+            further = value.keys() - reserved
             if further:
-                self._note("further", *(part for each in further for part in (each, _dumped(value[each]))))
+                self._note("further", _dumped({each: value[each] for each in further}))
 
 
 def _full_name(name: Any, namespace: str) -> str:

@@ -12,9 +12,9 @@ specification, "Schema Resolution", with the verdicts of Apache Avro, which Puls
   writer's type can be promoted to.
 - Aliases of the reader's named types are their names in the writer.
 
-A pair of records is looked at once, so recursive schemas have an end, and a list of what is still to
-be looked at takes the place of a stack. Choosing among records by their shape may ask for each pair
-of them; PAIRS_PER_NODE bounds that.
+A pair of records is looked at once, so recursive schemas have an end, and a list of what is still
+to be looked at takes the place of a stack. Choosing among records by their shape may ask for each
+pair of them; PAIRS_PER_NODE bounds that.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ SchemaCompatibilityCheck for each type, and its StructSchemaDataValidator.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema
 from pyxbroker.schemas import avro, avro_resolution
 from pyxbroker.schemas.values import (
@@ -40,13 +38,18 @@ def is_transitive(strategy: str) -> bool:
     return strategy.endswith(TRANSITIVE)
 
 
-def validate(schema: Schema) -> Steps[None]:
-    """Raises InvalidSchema for a definition that is not what its type says."""
+def check_size(schema: Schema) -> None:
+    """Raises InvalidSchema for a definition that is too long to be looked at."""
     if len(schema.data) > SCHEMA_BYTES_MAX:
         raise InvalidSchema(
             f"The definition of the {schema.type} schema has {len(schema.data)} bytes, and at most"
             f" {SCHEMA_BYTES_MAX} are allowed."
         )
+
+
+def validate(schema: Schema) -> Steps[None]:
+    """Raises InvalidSchema for a definition that is not what its type says."""
+    check_size(schema)
     try:
         yield from _validate(schema)
     except NoSchema as error:
@@ -79,7 +82,7 @@ def _validate(schema: Schema) -> Steps[None]:
         for half in halves(schema):
             yield from _validate(half)
     elif kind is SchemaType.PROTOBUF_NATIVE:
-        _root_message(schema)
+        yield from _root_message(schema)
     elif kind is SchemaType.STRING or kind in PRIMITIVES:
         _validate_plain(schema)
     elif kind is SchemaType.AUTO_CONSUME:
@@ -119,7 +122,7 @@ def _check(old: Schema, version: int, new: Schema, strategy: str) -> Steps[None]
     elif kind is SchemaType.KEY_VALUE:
         yield from _check_key_value(old, version, new, strategy)
     elif kind is SchemaType.PROTOBUF_NATIVE:
-        _check_protobuf_native(old, new, strategy)
+        yield from _check_protobuf_native(old, new, strategy)
     elif strategy == ALWAYS_INCOMPATIBLE and kind is not SchemaType.EXTERNAL:
         raise _Mismatch("Schema compatibility strategy is ALWAYS_INCOMPATIBLE")
 
@@ -173,11 +176,12 @@ def _half(schema: Schema) -> str:
     return "BYTES" if schema.type is SchemaType.NONE else str(schema.type)
 
 
-def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> None:
+def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> Steps[None]:
     if strategy not in BACKWARD + FORWARD + FULL:
         raise _Mismatch("Unknown SchemaCompatibilityStrategy.")
     try:
-        before, after = _root_message(old), _root_message(new)
+        before = yield from _root_message(old)
+        after = yield from _root_message(new)
     except NoSchema as error:
         raise _Mismatch(f"The root message cannot be found: {error}.") from None
     if before != after:
@@ -187,9 +191,8 @@ def _check_protobuf_native(old: Schema, new: Schema, strategy: str) -> None:
         )
 
 
-def _root_message(schema: Schema) -> str:
+def _root_message(schema: Schema) -> Steps[str]:
     # Few topics have such a schema, and what reads it is large.
     from pyxbroker.schemas.protobuf_native import root_message
 
-    find: Callable[[bytes], str] = root_message
-    return find(schema.data)
+    return (yield from root_message(schema.data))

@@ -1,5 +1,8 @@
-"""The definition of a PROTOBUF_NATIVE schema: JSON with a FileDescriptorSet and the name of its root
-message, as Pulsar's ProtobufNativeSchemaData.
+"""The definition of a PROTOBUF_NATIVE schema: JSON with a FileDescriptorSet and the name of its
+root message, as Pulsar's ProtobufNativeSchemaData.
+
+The root message has to be in its file, and each file that is imported has to be there. Whether the
+types of all fields fit together is left to who reads: to build them takes long.
 """
 
 from __future__ import annotations
@@ -9,16 +12,17 @@ import json
 from typing import Any
 
 from google.protobuf import descriptor_pb2
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from pyxbroker.schemas.values import NoSchema
+from pyxbroker.schemas.values import NoSchema, Steps
 
-FILES_MAX = 1_000
+NAMES_PER_STEP = 500
 
 
-def root_message(data: bytes) -> str:
+def root_message(data: bytes) -> Steps[str]:
     """The full name of the message that a definition is about. Raises NoSchema."""
+    if max(data.count(each) for each in (b",", b":", b"[", b"{")) > NAMES_PER_STEP:
+        raise NoSchema("its JSON has more than the three fields of such a schema")
     try:
         fields: Any = json.loads(data)
         encoded = base64.b64decode(fields["fileDescriptorSet"])
@@ -26,33 +30,55 @@ def root_message(data: bytes) -> str:
         files = descriptor_pb2.FileDescriptorSet.FromString(encoded).file
     except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
         raise NoSchema(f"it is no JSON with a FileDescriptorSet: {error!r:.200}") from None
-    if len(files) > FILES_MAX:
-        raise NoSchema(f"it has {len(files)} files, and at most {FILES_MAX} are allowed")
     if not isinstance(name, str) or not isinstance(file_name, str):
         raise NoSchema("the name of the root message or of its file is no text")
-    pool = DescriptorPool()
-    try:
-        left = {each.name: each for each in files}
-        _add(pool, left, file_name)
-        return str(pool.FindMessageTypeByName(name).full_name)
-    except (KeyError, TypeError, ValueError) as error:
-        raise NoSchema(f"the root message {name[:100]!r} cannot be built: {error!s:.200}") from None
+    yield
+    by_name: dict[str, Any] = {}
+    for number, each in enumerate(files, start=1):
+        by_name[each.name] = each
+        if number % NAMES_PER_STEP == 0:
+            yield
+    yield from _check_imports(by_name, file_name)
+    root = by_name[file_name]
+    package = f"{root.package}." if root.package else ""
+    if name.startswith(package):
+        found = yield from _has_message(root.message_type, name[len(package) :])
+        if found:
+            return name
+    raise NoSchema(f"{file_name[:100]!r} has no message {name[:100]!r}")
 
 
-def _add(pool: DescriptorPool, left: dict[str, Any], root: str) -> None:
-    """Adds a file after those that it imports, however they are ordered. Raises KeyError."""
-    under_way = [root]
-    while under_way:
-        name = under_way[-1]
-        found = left.get(name)
+def _check_imports(by_name: dict[str, Any], root: str) -> Steps[None]:
+    """Whether all files are there that a file needs."""
+    seen, todo = {root}, [root]
+    names = 0
+    while todo:
+        name = todo.pop()
+        found = by_name.get(name)
         if found is None:
-            # Added already: another file imports it, too.
-            under_way.pop()
-            continue
-        missing = [each for each in found.dependency if each in left and each != name]
-        if missing and len(under_way) <= len(left):
-            under_way.append(missing[0])
-            continue
-        under_way.pop()
-        del left[name]
-        pool.AddSerializedFile(found.SerializeToString())
+            raise NoSchema(f"the file {name[:100]!r} is missing")
+        for each in found.dependency:
+            names += 1
+            if names % NAMES_PER_STEP == 0:
+                yield
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+
+
+def _has_message(messages: Any, name: str) -> Steps[bool]:
+    """Whether messages, and those that are defined in them, have one of a name."""
+    while True:
+        first, _, rest = name.partition(".")
+        found = None
+        for number, each in enumerate(messages, start=1):
+            if each.name == first:
+                found = each
+                break
+            if number % NAMES_PER_STEP == 0:
+                yield
+        if found is None:
+            return False
+        if not rest:
+            return True
+        messages, name = found.nested_type, rest

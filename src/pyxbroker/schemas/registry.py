@@ -2,8 +2,8 @@
 SchemaRegistryServiceImpl).
 
 A schema that was registered before is found by its hash, without reading anything; whoever brings
-another one waits for those who brought one to the same topic before. What looks at every version reads
-them one by one, in slices, and keeps none of them.
+another one waits for those who brought one to the same topic before. What looks at every version
+reads them one by one, in slices, and keeps none of them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,10 @@ class SchemaRegistry:
         return [] if versions is None else list(versions.entries)
 
     async def find(self, schema_id: str, schema: Schema) -> int:
-        """The version with the same type and the very same definition, or NOT_FOUND."""
+        """The version with the same type and the very same definition, or NOT_FOUND. Raises
+        InvalidSchema for one that is too long.
+        """
+        compatibility.check_size(schema)
         versions = await self._storage.versions(schema_id)
         return NOT_FOUND if versions is None else await self._find_same(versions, schema)
 
@@ -97,6 +100,7 @@ class SchemaRegistry:
 
     async def find_or_create(self, schema_id: str, schema: Schema, rules: Rules) -> int:
         """The version of a schema that a topic has, or gets. Raises IncompatibleSchema."""
+        compatibility.check_size(schema)
         versions = await self._storage.versions(schema_id)
         if versions is not None:
             version = await self._find_same(versions, schema)

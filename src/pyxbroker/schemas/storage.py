@@ -1,9 +1,10 @@
 """Where the versions of schemas are kept: each in a ledger of its own, named by one node.
 
 The node /schemas/<schema id> is Pulsar's SchemaLocator and names all versions; each ledger has one
-entry. The entry is durable before the node names it, and the node is changed by compare-and-set: who
-is interrupted in between leaves the schema as it was, and a ledger that nobody reads. Numbers go on
-after a deletion, which is a version itself; when the whole storage is deleted they begin anew.
+entry. The entry is durable before the node names it, and the node is changed by compare-and-set:
+who is interrupted in between leaves the schema as it was, and a ledger that nobody reads. Numbers
+go on after a deletion, which is a version itself; when all that is stored is deleted they begin
+anew.
 """
 
 from __future__ import annotations

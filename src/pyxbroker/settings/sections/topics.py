@@ -69,7 +69,7 @@ class Topics(Section, title="Topics and subscriptions"):
     )
     systemTopicSchemaCompatibilityStrategy: str = setting(
         "ALWAYS_COMPATIBLE",
-        "The same of topics of the broker itself.",
+        "Which schema may follow those of a topic of the broker itself.",
         choices=SCHEMA_STRATEGIES,
     )
     isAllowAutoUpdateSchemaEnabled: bool = setting(
