@@ -2,8 +2,8 @@
 
 A schema becomes a graph of nodes: what is named is there once, however often it is referred to, so
 a recursive one is a ring. Reading takes steps (values.Steps), each of some nodes; nesting is
-bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names, types, fields,
-defaults and further attributes, but neither `doc` nor `aliases`.
+bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names,
+types, fields, defaults and further attributes, but neither `doc` nor `aliases`.
 """
 
 from __future__ import annotations
