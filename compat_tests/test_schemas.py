@@ -11,15 +11,11 @@ import pulsar
 import pytest
 from harness import wire
 from harness.brokers import Broker
+from harness.go_client import Client as GoClient
 from harness.raw import RawConnection
-from pulsar.schema import (
-    AvroSchema,
-    Integer,
-    JsonSchema,
-    Record,
-    String,
-)
+from pulsar.schema import AvroSchema, Integer, JsonSchema, Record, String, StringSchema
 
+from compat_tests.conftest import BrokerFactory
 from compat_tests.test_rest_answers import ask_json, local
 
 SCHEMAS = "/admin/v2/schemas/public/default"
@@ -35,7 +31,7 @@ class User(Record):
 class UserWithMail(Record):
     name = String()
     age = Integer(default=3)
-    mail = String()
+    mail = String(required_default=True)
 
 
 class OtherUser(Record):
@@ -712,3 +708,68 @@ def test_a_topic_has_a_strategy_of_its_own(broker: Broker, topic: str) -> None:
         assert broker.request("DELETE", own)[0] == 204
         assert broker.request("GET", own)[0] == 204
         assert ask_json(broker, "GET", own + "?applied=true") == (200, "FULL")
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_a_client_in_go_has_schemas(go_client: GoClient, topic: str, kind: str) -> None:
+    first, second = ({"type": kind, "definition": each} for each in (ONE, TWO_OPTIONAL))
+    consumer = go_client.subscribe(topic, "s", schema=first)
+    go_client.create_producer(topic, schema=first).send(b"one")
+    go_client.create_producer(topic, schema=second).send(b"two")
+    with pytest.raises(pulsar.IncompatibleSchema):
+        go_client.create_producer(topic, schema={"type": kind, "definition": THREE})
+    with pytest.raises(pulsar.IncompatibleSchema):
+        go_client.subscribe(topic, "t", schema={"type": "STRING"})
+    bodies = [consumer.receive(timeout_millis=10_000).data() for _ in range(2)]
+    assert bodies == [b"one", b"two"]
+
+
+def test_what_one_client_writes_another_one_reads(
+    client: pulsar.Client, go_client: GoClient, topic: str
+) -> None:
+    schema = JsonSchema(User)
+    consumer = client.subscribe(topic, "s", schema=schema)
+    of_python = schema.schema_info().schema()
+    producer = go_client.create_producer(topic, schema={"type": "JSON", "definition": of_python})
+    producer.send(b'{"name":"Ada","age":36}')
+    message = consumer.receive(timeout_millis=10_000)
+    assert (message.value().name, message.value().age) == ("Ada", 36)
+
+
+def test_a_consumer_takes_the_schema_of_the_topic(client: pulsar.Client, topic: str) -> None:
+    """A schema that another producer evolved is fetched by its version (GET_SCHEMA)."""
+    consumer = client.subscribe(topic, "s", schema=AvroSchema(User))
+    client.create_producer(topic, schema=AvroSchema(User)).send(User(name="Ada", age=36))
+    evolved = client.create_producer(topic, schema=AvroSchema(UserWithMail))
+    evolved.send(UserWithMail(name="Eve", age=7, mail="e@x"))
+    names = [consumer.receive(timeout_millis=10_000).value().name for _ in range(2)]
+    assert names == ["Ada", "Eve"]
+
+
+def test_a_schema_of_another_type_is_refused_to_clients(client: pulsar.Client, topic: str) -> None:
+    client.create_producer(topic, schema=AvroSchema(User))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=JsonSchema(User))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.create_producer(topic, schema=AvroSchema(OtherUser))
+    with pytest.raises(pulsar.IncompatibleSchema):
+        client.subscribe(topic, "s", schema=StringSchema())
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_schemas_outlive_a_broker(own_broker: BrokerFactory, topic: str, how: str) -> None:
+    broker = own_broker()
+    broker.start()
+    with Schemas(broker, topic) as asking:
+        assert asking.produce(ONE) == 0
+        assert asking.produce(TWO_OPTIONAL) == 1
+    broker.stop() if how == "stop" else broker.kill()
+    broker.start()
+    with Schemas(broker, topic) as asking:
+        assert asking.get() == (1, AVRO, TWO_OPTIONAL)
+        assert asking.get(bytes(8)) == (0, AVRO, ONE)
+        assert asking.produce(ONE) == 0
+        start_with(asking.produce(THREE), "Error during schema compatibility check")
