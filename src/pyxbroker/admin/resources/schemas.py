@@ -293,7 +293,7 @@ ENDPOINTS = (
         find_version,
         GET_METADATA,
         "Tells which version of a topic's schema has a definition.",
-        Answer("The version; -1: there is none.", VERSION),
+        Answer("The version, or -1.", VERSION),
         topic_of,
         content=CONTENT,
     ),
