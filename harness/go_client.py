@@ -24,8 +24,9 @@ What only the Go client has is here under names in the same manner:
 ``Client``           ``keep_alive_interval_ms``, ``connections_per_broker``,
                      ``memory_limit_bytes``; ``kill()`` ends it as a crash would
 ``create_producer``  ``chunk_max_message_size``, ``hashing_scheme`` (``"JavaStringHash"``,
-                     ``"Murmur3_32Hash"``), ``partitions_update_interval_ms``
-``subscribe``        ``ack_with_response``, ``ack_group_ms``, ``nack_precision_bits``,
+                     ``"Murmur3_32Hash"``), ``partitions_update_interval_ms``, ``schema`` (a
+                     dictionary of type, definition, properties)
+``subscribe``        ``schema``, ``ack_with_response``, ``ack_group_ms``, ``nack_precision_bits``,
                      ``subscription_properties``, ``subscription_mode`` (``"Durable"``,
                      ``"NonDurable"``), ``retry_enable``, ``retry_letter_topic`` (with a
                      ``dead_letter_policy``), ``expire_time_of_incomplete_chunked_message_ms``,

@@ -224,6 +224,7 @@ def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
             *("TenantsLimitReached", "NamespacesLimitReached", "TopicsLimitReached"),
             "PoliciesTooLarge",
         },
+        422: {"InvalidSchema"},
         429: {"TooManyRequests"},
         503: {"MetadataStoreError", "ServiceNotReady"},
     }

@@ -47,7 +47,7 @@ VALUES = {
     **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
     **{"cluster": "standalone", "domainName": "d", "resourcegroup": "g"},
     "bundle": "0x00000000_0xffffffff",
-    **{"numMessages": "5", "seconds": "60"},
+    **{"numMessages": "5", "seconds": "60", "version": "0"},
 }
 
 

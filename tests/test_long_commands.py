@@ -272,6 +272,6 @@ def test_a_large_schema_is_no_large_number_of_fields(tmp_path: Path) -> None:
         await broker.loop.sock_sendall(client.far, wire.frame(command_of(command)))
         answer = await client.receive("error")
         assert answer.request_id == 78
-        assert "Schemas are not supported" in answer.message
+        assert "Invalid schema definition data for JSON schema" in answer.message
 
     run(tmp_path, scenario)

@@ -435,6 +435,43 @@ async def snapshot_after(broker: Broker, topic: Any, seconds: float) -> None:
     await broker.topics.upkeep.store_sequence_ids()
 
 
+def schema_of(*fields: str, kind: int = pb.Schema.Avro) -> Any:
+    """An Avro record with fields that have no defaults."""
+    found = [{"name": each, "type": "string"} for each in fields]
+    data = json.dumps({"type": "record", "name": "R", "fields": found}).encode()
+    return pb.Schema(name="s", schema_data=data, type=kind)
+
+
+async def schema_strategy(broker: Broker, client: Client, topic: Topic) -> None:
+    assert (await client.produce(1, schema=schema_of("a"))).schema_version
+    refused = await client.produce(2, schema=schema_of("a", "b"))
+    assert refused.error == pb.IncompatibleSchema
+    await change(broker, {"schema_compatibility_strategy": "FORWARD"})
+    await in_force(topic, "schema_strategy", "FORWARD")
+    assert (await client.produce(2, schema=schema_of("a", "b"))).schema_version == bytes(7) + b"\1"
+    # The older name of the policy, where the newer one says nothing.
+    older = {"schema_auto_update_compatibility_strategy": "AutoUpdateDisabled"}
+    await change(broker, {"schema_compatibility_strategy": "UNDEFINED"} | older)
+    await in_force(topic, "schema_strategy", "ALWAYS_INCOMPATIBLE")
+    refused = await client.produce(3, schema=schema_of("a", "b", "c"))
+    assert "strategy ALWAYS_INCOMPATIBLE" in refused.message
+
+
+async def schema_auto_update(broker: Broker, client: Client, topic: Topic) -> None:
+    await change(broker, {"is_allow_auto_update_schema": False})
+    await in_force(topic, "schema_auto_update", False)
+    refused = await client.produce(1, schema=schema_of("a"))
+    assert refused.message == "Schema not found and schema auto updating is disabled."
+
+
+async def schema_validation(broker: Broker, client: Client, topic: Topic) -> None:
+    assert (await client.produce(1, schema=schema_of("a"))).schema_version
+    assert (await client.produce(2)).schema_version == b""
+    await change(broker, {"schema_validation_enforced": True})
+    await in_force(topic, "schema_validation", True)
+    assert (await client.produce(3)).error == pb.IncompatibleSchema
+
+
 async def producers_max(broker: Broker, client: Client, topic: Topic) -> None:
     await client.produce(1)
     await client.produce(2)
@@ -620,6 +657,9 @@ class AtOpening:
             "deduplicationEnabled": True,
             "deduplicationSnapshotIntervalSeconds": 60,
         },
+        "schema_strategy": {"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"},
+        "schema_auto_update": {"is_allow_auto_update_schema": False},
+        "schema_validation": {"schema_validation_enforced": True},
         "producers_max": {"max_producers_per_topic": 1},
         "consumers_max": {"max_consumers_per_topic": 1},
         "consumers_per_subscription_max": {"max_consumers_per_subscription": 1},
@@ -755,6 +795,18 @@ class AtOpening:
         await snapshot_after(self.broker, topic, 70)
         cursor = topic.managed_ledger.cursors["pulsar.dedup"]
         assert cursor.position_properties == {"p": 3}
+
+    async def schema_strategy(self) -> None:
+        assert (await self.client.produce(1, schema=schema_of("a"))).schema_version
+        assert (await self.client.produce(2, schema=schema_of("a", "b"))).schema_version
+
+    async def schema_auto_update(self) -> None:
+        refused = await self.client.produce(1, schema=schema_of("a"))
+        assert refused.error == pb.IncompatibleSchema
+
+    async def schema_validation(self) -> None:
+        assert (await self.client.produce(1, schema=schema_of("a"))).schema_version
+        assert (await self.client.produce(2)).error == pb.IncompatibleSchema
 
     async def producers_max(self) -> None:
         assert (await self.client.produce(1)).producer_name

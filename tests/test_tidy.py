@@ -37,11 +37,16 @@ ARROWS: dict[str, set[str]] = {
     "bookie": {*GROUND, "road", "metadata"},
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},
+    "schemas": {*GROUND, "road", "ledger", "metadata"},
     "broker": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "auth"),
+        "schemas",
     },
-    "admin": {*GROUND, "auth", "broker", "cluster", "metadata", "policies", "settings", "stats"},
+    "admin": {
+        *GROUND,
+        *("auth", "broker", "cluster", "metadata", "policies", "schemas", "settings", "stats"),
+    },
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),

@@ -5,6 +5,7 @@ Who adds a command or an endpoint adds what costs most of it; test_hostile.py ha
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -124,6 +125,20 @@ def _producer_with_schema(scene: Scene, n: int) -> bytes:
 
 
 @cache
+def _definition() -> bytes:
+    """An Avro record of as many fields as there may be."""
+    fields = [b'{"name":"f%d","type":"int"}' % n for n in range(3_900)]
+    return b'{"type":"record","name":"R","fields":[' + b",".join(fields) + b"]}"
+
+
+def _schema_of_many_fields(scene: Scene, n: int) -> bytes:
+    # Another one each, of which none may follow the first.
+    data = _definition().replace(b'"f0"', b'"g%d"' % n)
+    schema = wire.encode({1: "s", 3: data, 4: 4})
+    return wire.command(wire.GET_OR_CREATE_SCHEMA, {1: n, 2: scene.topic, 3: schema})
+
+
+@cache
 def _sticky_ranges() -> bytes:
     # Once: it takes the attacker longer than the broker.
     ranges = [wire.encode({1: i, 2: i}) for i in reversed(range(65_536))]
@@ -223,6 +238,12 @@ COMMANDS = {
         lambda scene, n: wire.command(
             wire.WATCH_TOPIC_LIST, {1: n, 2: n, 3: "public/default", 4: PATTERN}
         ),
+    ),
+    "GET_SCHEMA": Input(
+        "of a topic that has none", lambda scene, n: wire.command(wire.GET_SCHEMA, {1: n, 2: LONG})
+    ),
+    "GET_OR_CREATE_SCHEMA": Input(
+        "an Avro record of 3,900 fields", _schema_of_many_fields, Scene.with_messages
     ),
     "WATCH_TOPIC_LIST_CLOSE": Input("of none", _simple(wire.WATCH_TOPIC_LIST_CLOSE)),
 }
@@ -444,6 +465,24 @@ ENDPOINTS |= {
     f"DELETE {ROW}/permissions/{{subscription}}/{{role}}": request(
         "DELETE", f"{NS}/permissions/s/{NAME}"
     ),
+}
+
+
+SCHEMA_ROW = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+OF_TOPIC = f"/admin/v2/schemas/public/default/{NAME}"
+SCHEMA = json.dumps(
+    {"type": "AVRO", "schema": _definition().decode(), "properties": json.loads(PROPERTIES)}
+).encode()
+
+ENDPOINTS |= {
+    f"GET {SCHEMA_ROW}/schema": request("GET", OF_TOPIC + "/schema"),
+    f"GET {SCHEMA_ROW}/schema/{{version:int}}": request("GET", OF_TOPIC + "/schema/1"),
+    f"GET {SCHEMA_ROW}/schemas": request("GET", OF_TOPIC + "/schemas"),
+    f"GET {SCHEMA_ROW}/metadata": request("GET", OF_TOPIC + "/metadata"),
+    f"POST {SCHEMA_ROW}/version": request("POST", OF_TOPIC + "/version", SCHEMA),
+    f"POST {SCHEMA_ROW}/schema": request("POST", OF_TOPIC + "/schema", SCHEMA),
+    f"POST {SCHEMA_ROW}/compatibility": request("POST", OF_TOPIC + "/compatibility", SCHEMA),
+    f"DELETE {SCHEMA_ROW}/schema": request("DELETE", OF_TOPIC + "/schema?force=true"),
 }
 
 

@@ -34,6 +34,7 @@ type consumerArguments struct {
 	RetryEnable            bool                 `json:"retry_enable"`
 	DeadLetter             *deadLetterArguments `json:"dead_letter_policy"`
 	KeyShared              *keySharedArguments  `json:"key_shared_policy"`
+	Schema                 *schemaArguments     `json:"schema"`
 	Listen                 bool                 `json:"listen_for_active"`
 }
 
@@ -138,6 +139,9 @@ func consumerOptions(args consumerArguments) (pulsar.ConsumerOptions, error) {
 	}
 	options.SubscriptionInitialPosition, err = pick("position", args.InitialPosition, positions)
 	if err != nil {
+		return options, err
+	}
+	if options.Schema, err = schemaOf(args.Schema); err != nil {
 		return options, err
 	}
 	if options.SubscriptionMode, err = pick("mode", args.Mode, subscriptionModes); err != nil {

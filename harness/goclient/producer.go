@@ -42,6 +42,7 @@ type producerArguments struct {
 	Hashing            string            `json:"hashing_scheme"`
 	AccessMode         string            `json:"access_mode"`
 	PartitionsUpdateMs int64             `json:"partitions_update_interval_ms"`
+	Schema             *schemaArguments  `json:"schema"`
 }
 
 var (
@@ -118,6 +119,9 @@ func producerOptions(args producerArguments) (pulsar.ProducerOptions, error) {
 	}
 	options.ProducerAccessMode, err = pick("access mode", args.AccessMode, accessModes)
 	if err != nil {
+		return options, err
+	}
+	if options.Schema, err = schemaOf(args.Schema); err != nil {
 		return options, err
 	}
 	if options.HashingScheme, err = pick("hashing scheme", args.Hashing, hashings); err != nil {

@@ -251,10 +251,20 @@ MAKERS: list[Callable[[Choices], Any]] = [
         watcher_id=c.random.choice(IDS), request_id=c.request()
     ),
     lambda c: pb.CommandGetSchema(topic=TOPICS[0], request_id=c.request()),
+    lambda c: pb.CommandGetOrCreateSchema(
+        topic=c.random.choice(TOPICS), request_id=c.request(), schema=_schema(c)
+    ),
     lambda c: pb.CommandNewTxn(request_id=c.request(), txn_ttl_seconds=1),
     lambda c: pb.CommandSuccess(request_id=c.request()),
     lambda c: pb.CommandConnect(client_version="again", protocol_version=21),
 ]
+
+
+def _schema(choices: Choices) -> pb.Schema:
+    """Of any type; some of them are one."""
+    data = choices.random.choice([b"", b'"int"', b'{"type":"record","name":"R","fields":[]}', b"{"])
+    kind = choices.random.choice(pb.Schema.Type.values())
+    return pb.Schema(name="", schema_data=data, type=kind)
 
 
 class Sender:

@@ -25,12 +25,6 @@ NOT_HERE = {
         *("{namespace}/persistence/bookieAffinity", "{topic}/replication", "{topic}/shadowTopics"),
         "{subName}/replicatedSubscriptionStatus",
     ),
-    "Schemas": (
-        *("{namespace}/schemaCompatibilityStrategy", "{namespace}/schemaValidationEnforced"),
-        *("{namespace}/schemaAutoUpdateCompatibilityStrategy",),
-        *("{namespace}/isAllowAutoUpdateSchema", "{topic}/schemaCompatibilityStrategy"),
-        "{topic}/schemaValidationEnforced",
-    ),
     "Compaction and offloading": (
         *("{namespace}/compactionThreshold", "{topic}/compactionThreshold", "{topic}/compaction"),
         *("{namespace}/offloadPolicies", "{namespace}/removeOffloadPolicies"),

@@ -30,6 +30,7 @@ RESOURCES = {
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,
     "/admin/v2/resourcegroups": ("resource_groups",),
+    "/admin/v2/schemas": ("schemas",),
     "/admin/v2/tenants": ("tenants",),
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),

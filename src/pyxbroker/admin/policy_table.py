@@ -28,12 +28,14 @@ from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Path
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
+    OLDER_SCHEMA_STRATEGIES,
     SUBSCRIPTION_TYPES,
     BacklogQuota,
     DispatchRate,
     Policies,
 )
 from pyxbroker.settings.config import Config
+from pyxbroker.settings.sections.topics import SCHEMA_STRATEGIES
 
 # --- what holds -----------------------------------------------------------------------------------
 
@@ -428,6 +430,47 @@ ROWS: tuple[Row, ...] = (
         ("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
         ("interval must be greater than or equal to 0", "interval must be 0 or more"),
         "deduplication_snapshot_s",
+    ),
+    Row(
+        "SCHEMA_COMPATIBILITY_STRATEGY",
+        "which schema may follow those of a topic",
+        Body(Field("string", choices=SCHEMA_STRATEGIES)),
+        Face(
+            "schemaCompatibilityStrategy",
+            ("schema_compatibility_strategy",),
+            method="PUT",
+            removes=False,
+        ),
+        Face("schemaCompatibilityStrategy", ("schemaCompatibilityStrategy",), method="PUT"),
+        applied=lambda policies: policies.schema_strategy,
+    ),
+    Row(
+        "SCHEMA_COMPATIBILITY_STRATEGY",
+        "which schema may follow those of a topic, by its older names,",
+        Body(Field("string", choices=tuple(OLDER_SCHEMA_STRATEGIES))),
+        Face(
+            "schemaAutoUpdateCompatibilityStrategy",
+            ("schema_auto_update_compatibility_strategy",),
+            method="PUT",
+            removes=False,
+        ),
+        None,
+    ),
+    Row(
+        "SCHEMA_COMPATIBILITY_STRATEGY",
+        "whether clients may register further schemas",
+        BOOLEAN,
+        Face("isAllowAutoUpdateSchema", ("is_allow_auto_update_schema",), removes=False),
+        None,
+    ),
+    Row(
+        "SCHEMA_COMPATIBILITY_STRATEGY",
+        "whether producers of a topic with a schema need one",
+        BOOLEAN,
+        Face("schemaValidationEnforced", ("schema_validation_enforced",), removes=False),
+        Face("schemaValidationEnforced", ("schemaValidationEnforced",), removes=False),
+        applied=lambda policies: policies.schema_validation,
+        unset=lambda config: False,
     ),
     Row(
         "ENCRYPTION",

@@ -221,6 +221,13 @@ class IncompatibleSchema(PulsarError):
     sentence = "The schema is not compatible with the topic's schemas."
 
 
+class InvalidSchema(IncompatibleSchema):
+    """The definition of a schema is not what its type says."""
+
+    http_status = 422
+    sentence = "The definition of the schema is not what its type says."
+
+
 class ConsumerAssignError(PulsarError):
     """A Key_Shared consumer asks for key-hash ranges that it cannot have."""
 

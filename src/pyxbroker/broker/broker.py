@@ -147,7 +147,9 @@ class Broker:
         """The topics that are served here."""
         from pyxbroker.broker.topics.topics import Topics
 
-        return Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+        topics = Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
+        topics.check_space = self.publish_gate.check
+        return topics
 
     @cached_property
     def namespaces(self) -> Namespaces:

@@ -233,7 +233,7 @@ class Namespaces:
         False when another broker has made a topic meanwhile.
         """
         schemas = paths.schemas(name)
-        await self._delete_children(schemas)
+        await self._delete_schemas(name, schemas)
         above = [paths.managed_ledgers(name, domain) for domain in DOMAINS]
         above += [paths.partitioned_topics(name, domain) for domain in DOMAINS]
         above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas]
@@ -249,9 +249,13 @@ class Namespaces:
             return False
         return True
 
-    async def _delete_children(self, path: str) -> None:
-        nodes = await self._store.children(path)
-        await each_of([f"{path}/{node}" for node in nodes], self._delete_node)
+    async def _delete_schemas(self, name: str, path: str) -> None:
+        """Deletes the schemas that no topic has any more, or never had."""
+
+        async def delete(node: str) -> None:
+            await self._topics.schemas.delete_storage(f"{name}/{node}")
+
+        await each_of(await self._store.children(path), delete)
 
     async def _delete_node(self, path: str) -> None:
         try:

@@ -139,7 +139,18 @@ class LedgerClient:
         self, listener: LedgerListener, managed_ledger: str, cursor: str | None = None
     ) -> LedgerHandle:
         """Creates a ledger with this broker as its writer."""
-        metadata = self._new_metadata(managed_ledger, cursor, self._quorums)
+        flags = 0 if cursor is None else ADD_HIGH_PRIORITY
+        return await self._create(listener, _of_managed_ledger(managed_ledger, cursor), flags)
+
+    async def create_for_schema(self, listener: LedgerListener, schema_id: str) -> LedgerHandle:
+        """Creates the ledger of one version of a topic's schema."""
+        custom = {"component": b"schema", "pulsar/schemaId": schema_id.encode()}
+        return await self._create(listener, custom, ADD_HIGH_PRIORITY)
+
+    async def _create(
+        self, listener: LedgerListener, custom: dict[str, bytes], flags: int
+    ) -> LedgerHandle:
+        metadata = self._new_metadata(custom, self._quorums)
         while True:
             ledger_id = await self._ids.next_id()
             put = self._metadata.creation(ledger_id, metadata)
@@ -148,7 +159,6 @@ class LedgerClient:
             except BadVersion:
                 log.warning(ID_TAKEN, ledger=ledger_id)
                 continue
-            flags = 0 if cursor is None else ADD_HIGH_PRIORITY
             return self._handle(ledger_id, metadata, created.version, listener, flags)
 
     async def create_named(
@@ -171,7 +181,7 @@ class LedgerClient:
                 f"an ensemble of {quorums.ensemble} needs as many bookies, there are"
                 f" {len(self._bookies)}"
             )
-        metadata = self._new_metadata(managed_ledger, None, quorums)
+        metadata = self._new_metadata(_of_managed_ledger(managed_ledger), quorums)
         while True:
             ledger_id = await self._ids.next_id()
             if ledger_id <= above:
@@ -190,16 +200,7 @@ class LedgerClient:
             handle = self._handle(ledger_id, metadata, created.version, listener)
             return handle, named.version
 
-    def _new_metadata(
-        self, managed_ledger: str, cursor: str | None, quorums: LedgerQuorums
-    ) -> LedgerMetadata:
-        custom = {
-            "application": b"pulsar",
-            "component": b"managed-ledger",
-            "pulsar/managed-ledger": managed_ledger.encode(),
-        }
-        if cursor is not None:
-            custom["pulsar/cursor"] = cursor.encode()
+    def _new_metadata(self, custom: dict[str, bytes], quorums: LedgerQuorums) -> LedgerMetadata:
         return LedgerMetadata(
             ensemble_size=quorums.ensemble,
             write_quorum_size=quorums.write,
@@ -207,7 +208,7 @@ class LedgerClient:
             ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
             digest_type=self._protection.digest_type,
             password=self._protection.password,
-            custom_metadata=custom,
+            custom_metadata={"application": b"pulsar", **custom},
             ctime_ms=int(time.time() * 1000),
             c_token=self._metadata.new_token(),
         )
@@ -365,6 +366,14 @@ class LedgerClient:
         if missing:
             raise LedgerError(f"ledger {ledger_id} is on bookies unknown here: {missing}")
         return [self._bookies[bookie_id] for bookie_id in members]
+
+
+def _of_managed_ledger(name: str, cursor: str | None = None) -> dict[str, bytes]:
+    """What a ledger's metadata says of whose it is."""
+    custom = {"component": b"managed-ledger", "pulsar/managed-ledger": name.encode()}
+    if cursor is not None:
+        custom["pulsar/cursor"] = cursor.encode()
+    return custom
 
 
 async def _fence(bookie: EmbeddedBookie, ledger_id: int) -> None:

@@ -92,6 +92,11 @@ def schemas(tenant_or_namespace: str) -> str:
     return f"{SCHEMAS}/{tenant_or_namespace}"
 
 
+def schema(schema_id: str) -> str:
+    """Where the versions of a schema are named; `schema_id` is tenant/namespace/<encoded topic>."""
+    return f"{SCHEMAS}/{schema_id}"
+
+
 def cursor(name: str, cursor_name: str) -> str:
     """A subscription of the managed ledger `name`; `cursor_name` is not encoded."""
     return f"{MANAGED_LEDGERS}/{name}/{encode(cursor_name)}"

@@ -14,6 +14,7 @@ from pyxbroker.policies.shapes import CLUSTER, LONG_MAX, Level, Part, Path, Poli
 from pyxbroker.policies.values import (
     BACKLOG_QUOTA_POLICIES,
     INACTIVE_TOPIC_DELETE_MODES,
+    OLDER_SCHEMA_STRATEGIES,
     SUBSCRIBE_PERIOD_MAX_S,
     SUBSCRIPTION_TYPES,
     AutoTopicCreation,
@@ -27,6 +28,7 @@ from pyxbroker.policies.values import (
     SubscribeRate,
 )
 from pyxbroker.settings.config import Config
+from pyxbroker.settings.sections.topics import SCHEMA_STRATEGIES
 
 PARTITIONED = "partitioned"
 
@@ -182,6 +184,10 @@ def _subscription_types(names: list[str]) -> frozenset[str]:
 
 def _broker_subscription_types(config: Config) -> frozenset[str]:
     return frozenset(each.strip() for each in config.subscriptionTypesEnabled.split(",")) - {""}
+
+
+def _schema_strategy(name: str) -> str:
+    return OLDER_SCHEMA_STRATEGIES.get(name, name)
 
 
 TABLE: tuple[Policy, ...] = (
@@ -499,6 +505,42 @@ TABLE: tuple[Policy, ...] = (
         lambda config: config.brokerDeduplicationSnapshotIntervalSeconds,
     ),
     Policy(
+        "schema_strategy",
+        "Which schema may follow those that a topic has. Of a namespace, the older field is asked"
+        " where the newer one says nothing.",
+        lambda config: config.schemaCompatibilityStrategy,
+        {
+            Level.TOPIC: (("schemaCompatibilityStrategy",),),
+            Level.NAMESPACE: (
+                ("schema_compatibility_strategy",),
+                ("schema_auto_update_compatibility_strategy",),
+            ),
+        },
+        (Part(str, choices=(*SCHEMA_STRATEGIES, *OLDER_SCHEMA_STRATEGIES)),),
+        _schema_strategy,
+        lambda value: value == "UNDEFINED",
+    ),
+    Policy(
+        "schema_auto_update",
+        "Whether clients may register schemas that a topic does not have yet. REST may anyway.",
+        lambda config: config.isAllowAutoUpdateSchemaEnabled,
+        _paths("is_allow_auto_update_schema"),
+        (Part(bool),),
+    ),
+    Policy(
+        "schema_validation",
+        "Whether producers of a topic that has a schema need one. Where the broker says so, nobody"
+        " else is asked.",
+        lambda config: config.isSchemaValidationEnforced,
+        _paths("schema_validation_enforced", "schemaValidationEnforced"),
+        (Part(bool),),
+    ),
+    Policy(
+        "schema_strategy_of_system_topics",
+        "Which schema may follow those of a topic of the broker itself.",
+        lambda config: config.systemTopicSchemaCompatibilityStrategy,
+    ),
+    Policy(
         "unacked_in_broker_max",
         "Messages that all consumers of all shared subscriptions may hold unacknowledged.",
         lambda config: config.maxUnackedMessagesPerBroker,
@@ -613,6 +655,7 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
             *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
             *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),
             "deduplication",
+            *("schema_auto_update", "schema_validation"),
         )
     },
 }
@@ -624,7 +667,11 @@ def of_system_topic(policies: Policies, broker: Policies) -> Policies:
     It is stored as the broker says: a namespace that cannot be stored as its own policies say has
     to be loaded to be repaired.
     """
-    return policies._replace(**_NOT_OF_SYSTEM_TOPICS, persistence=broker.persistence)
+    return policies._replace(
+        **_NOT_OF_SYSTEM_TOPICS,
+        persistence=broker.persistence,
+        schema_strategy=broker.schema_strategy_of_system_topics,
+    )
 
 
 def of_broker(config: Config) -> Policies:

@@ -11,6 +11,17 @@ PRODUCER_REQUEST_HOLD = "producer_request_hold"
 PRODUCER_EXCEPTION = "producer_exception"
 CONSUMER_BACKLOG_EVICTION = "consumer_backlog_eviction"
 BACKLOG_QUOTA_POLICIES = (PRODUCER_REQUEST_HOLD, PRODUCER_EXCEPTION, CONSUMER_BACKLOG_EVICTION)
+OLDER_SCHEMA_STRATEGIES = {
+    "AutoUpdateDisabled": "ALWAYS_INCOMPATIBLE",
+    "Backward": "BACKWARD",
+    "Forward": "FORWARD",
+    "Full": "FULL",
+    "AlwaysCompatible": "ALWAYS_COMPATIBLE",
+    "BackwardTransitive": "BACKWARD_TRANSITIVE",
+    "ForwardTransitive": "FORWARD_TRANSITIVE",
+    "FullTransitive": "FULL_TRANSITIVE",
+}
+"""What the older field of a namespace calls them."""
 SUBSCRIPTION_TYPES = ("Exclusive", "Shared", "Failover", "Key_Shared")
 
 
@@ -114,6 +125,10 @@ class Policies(NamedTuple):
     encryption_required: bool = False
     deduplication: bool = False
     deduplication_snapshot_s: int = 120
+    schema_strategy: str = "FULL"
+    schema_auto_update: bool = True
+    schema_validation: bool = False
+    schema_strategy_of_system_topics: str = "ALWAYS_COMPATIBLE"
     unacked_in_broker_max: int = 0  # messages
     unacked_share: int = 0  # messages
     read_batch_max: int = 100  # entries

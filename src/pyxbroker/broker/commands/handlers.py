@@ -48,6 +48,11 @@ from pyxbroker.broker.commands.command import (
     topic_of,
     watcher_id,
 )
+from pyxbroker.broker.commands.schema_commands import (
+    SchemaCommands,
+    get_or_create_failed,
+    get_schema_failed,
+)
 from pyxbroker.broker.commands.session import Opening
 from pyxbroker.broker.commands.topic_commands import TopicCommands
 from pyxbroker.broker.commands.topic_list import TopicLists
@@ -117,7 +122,8 @@ class Handlers:
         self.broker = broker
         self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
         self.stray_commands: Counter[str] = Counter()
-        commands = TopicCommands(broker)
+        schemas = SchemaCommands(broker)
+        commands = TopicCommands(broker, schemas)
         lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
@@ -164,6 +170,16 @@ class Handlers:
                 "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of, opens=watcher_id
             ),
             kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
+            kinds.GET_SCHEMA: Command(
+                "getSchema", schemas.handle_get_schema, LOOKUP, topic_of, get_schema_failed
+            ),
+            kinds.GET_OR_CREATE_SCHEMA: Command(
+                "getOrCreateSchema",
+                schemas.handle_get_or_create_schema,
+                PRODUCE_TO_TOPIC,
+                topic_of,
+                get_or_create_failed,
+            ),
         }
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.proto import PulsarApi as pb
@@ -121,6 +122,7 @@ def producer_success(
     request_id: int,
     name: str,
     *,
+    schema_version: bytes = b"",
     last_sequence_id: int = -1,
     epoch: int | None = None,
     is_ready: bool = True,
@@ -135,10 +137,56 @@ def producer_success(
     answer.request_id = request_id
     answer.producer_name = name
     answer.last_sequence_id = last_sequence_id
-    answer.schema_version = b""
+    answer.schema_version = schema_version
     if epoch is not None:
         answer.topic_epoch = epoch
     answer.producer_ready = is_ready
+    return frame(command)
+
+
+def schema(
+    request_id: int,
+    schema_id: str,
+    found: tuple[int, bytes, Iterable[tuple[str, str]]],
+    version: bytes,
+) -> bytes:
+    """A version of a topic's schema: its type, definition and properties."""
+    command = _command(pb.BaseCommand.GET_SCHEMA_RESPONSE)
+    answer = command.getSchemaResponse
+    answer.request_id = request_id
+    answer.schema.name = schema_id
+    answer.schema.type, answer.schema.schema_data, properties = found
+    for key, value in properties:
+        answer.schema.properties.add(key=key, value=value)
+    answer.schema_version = version
+    return frame(command)
+
+
+def schema_failed(request_id: int, code: int, message: str) -> bytes:
+    """A GET_SCHEMA that is refused."""
+    command = _command(pb.BaseCommand.GET_SCHEMA_RESPONSE)
+    return _failed(command, command.getSchemaResponse, request_id, code, message)
+
+
+def schema_version(request_id: int, version: bytes) -> bytes:
+    """The version of a schema that is registered now; empty: there was none."""
+    command = _command(pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+    answer = command.getOrCreateSchemaResponse
+    answer.request_id = request_id
+    answer.schema_version = version
+    return frame(command)
+
+
+def schema_version_failed(request_id: int, code: int, message: str) -> bytes:
+    """A GET_OR_CREATE_SCHEMA that is refused."""
+    command = _command(pb.BaseCommand.GET_OR_CREATE_SCHEMA_RESPONSE)
+    return _failed(command, command.getOrCreateSchemaResponse, request_id, code, message)
+
+
+def _failed(command: Any, answer: Any, request_id: int, code: int, message: str) -> bytes:
+    answer.request_id = request_id
+    answer.error_code = code
+    answer.error_message = message
     return frame(command)
 
 

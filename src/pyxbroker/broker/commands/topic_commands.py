@@ -18,6 +18,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands import replies, seek
 from pyxbroker.broker.commands.exclusive_producers import check_not_waiting, is_admitted
 from pyxbroker.broker.commands.liveness import Liveness
+from pyxbroker.broker.commands.schema_commands import AUTO_CONSUME, SchemaCommands
 from pyxbroker.broker.commands.seek import is_earliest, reader_since, reader_start, signed
 from pyxbroker.broker.commands.session import Opening, opened, wait_for
 from pyxbroker.broker.dispatch.key_shared import KeySharedMode, KeySharedPolicy
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 class TopicCommands:
     """The handlers of these commands; handlers.py has the table that leads here."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, schemas: SchemaCommands) -> None:
         self._broker = broker
+        self._schemas = schemas
         self._liveness = Liveness(broker.config.connectionLivenessCheckTimeoutMillis)
 
     # --- producers ----------------------------------------------------------------------------
@@ -56,6 +58,7 @@ class TopicCommands:
         topic = await self._broker.topics.get(topic_name, create=True)
         topic.check_encryption(message.encrypted)
         await topic.check_quotas()
+        schema_version = await self._schemas.of_producer(topic, message)
         name = message.producer_name
         user_provided = bool(name) and message.user_provided_producer_name
         if not name:
@@ -73,6 +76,8 @@ class TopicCommands:
             user_provided,
             {each.key: each.value for each in message.metadata},
         )
+        if schema_version:
+            producer.schema_version = schema_version
         await self._make_room(connection, topic.holder(producer))
         if connection.closed:
             return
@@ -113,6 +118,7 @@ class TopicCommands:
             replies.producer_success(
                 request_id,
                 producer.name,
+                schema_version=producer.schema_version,
                 last_sequence_id=producer.topic.last_sequence_id(producer.name),
                 epoch=producer.topic.epoch,
             )
@@ -148,6 +154,7 @@ class TopicCommands:
         topic = await self._broker.topics.get(name, create=message.force_topic_creation)
         who = (connection.session.address, message.consumer_name, consumer_id)
         topic.check_subscribe(kind, who)
+        await self._schemas.check_consumer(topic, message)
         subscription = await topic.subscribe(self._subscribe_request(message))
         subscription.arriving += 1
         try:
@@ -207,6 +214,8 @@ class TopicCommands:
             key_shared,
         )
         consumer.wants_block = connection.session.takes_entry_metadata
+        if message.schema.type == AUTO_CONSUME:
+            consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
             consumer.consumer_epoch = signed(message.consumer_epoch)
         connection.session.memory.charge(consumer.cost)
@@ -294,8 +303,6 @@ class TopicCommands:
 def _refuse_unsupported_producer(message: Any) -> None:
     if message.txn_enabled:
         raise NotAllowed("Transactions are not supported by this broker.")
-    if message.HasField("schema") and message.schema.type != 0:
-        raise NotAllowed(_NO_SCHEMAS)
 
 
 def _key_shared_policy(message: Any) -> KeySharedPolicy:
@@ -319,11 +326,3 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
 def _refuse_unsupported_consumer(message: Any) -> None:
     if message.read_compacted:
         raise NotAllowed("Reading compacted topics is not supported by this broker.")
-    if message.HasField("schema") and message.schema.type != 0:
-        raise NotAllowed(_NO_SCHEMAS)
-
-
-_NO_SCHEMAS = (
-    "Schemas are not supported by this broker; open the topic without one and encode messages"
-    " in the client."
-)

@@ -39,6 +39,8 @@ class ConsumerRates(NamedTuple):
 class Consumer(ConsumerState):
     """One consumer of a subscription."""
 
+    auto_consume = False  # whether it takes whatever schema the topic has; few do
+
     def __init__(
         self,
         connection: Connection,

@@ -381,6 +381,7 @@ class PartitionedTopics:
             # None comes to be any more.
             for index in await self.existing(name, found.target):
                 await self._topics.delete_by_name(name.partition(index), force=True)
+            await self._topics.forget_schema(name)
             await self._forget(name, marked.version)
             await self._topics.forget_policies(name)
 
@@ -392,6 +393,7 @@ class PartitionedTopics:
                 return
             if await self.existing(name, found.target):
                 return
+            await self._topics.forget_schema(name)
             await self._forget(name, found.version)
             await self._topics.forget_policies(name)
             log.info("its last partition was deleted", topic=name)

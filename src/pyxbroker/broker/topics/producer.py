@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class Producer(ProducerState):
     """One producer; also the owner of its runs until they are answered."""
 
+    schema_version = b""  # of the schema that it came with; few have one
+
     def __init__(
         self,
         connection: Connection,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.base.errors import (
@@ -54,6 +55,8 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from asyncio import Future
+
+    from pyxbroker.schemas.registry import SchemaRegistry
 
 log = get_logger("pyxbroker.topics")
 
@@ -107,8 +110,18 @@ class Topics:
         self._records: TopicPolicies | None = None
         if config.topicLevelPoliciesEnabled and config.systemTopicEnabled:
             self._records = TopicPolicies(config.clusterName, self, self._policies)
+        self.check_space: Callable[[], None] = lambda: None
+        """Raises what who cannot store anything now is told."""
         self.upkeep = Upkeep(self.__iter__)
         self.sweep = Sweep(self, store, ledgers.started_ms)
+
+    @cached_property
+    def schemas(self) -> SchemaRegistry:
+        """The schemas of all topics; partitions share one, and so do both domains."""
+        # With the first schema: most brokers have none.
+        from pyxbroker.schemas.registry import SchemaRegistry
+
+        return SchemaRegistry(self._store, self._ledgers, self.check_space)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
@@ -475,9 +488,12 @@ class Topics:
     async def delete(self, topic: Topic) -> None:
         """Deletes an open topic with everything in it; its clients are sent away.
 
-        Raises PersistenceError, MetadataError.
+        Its schema goes first: who is interrupted deletes the topic again. Raises PersistenceError,
+        MetadataError.
         """
         try:
+            if not topic.name.is_partitioned:
+                await self.forget_schema(topic.name)
             await topic.delete()
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
@@ -487,6 +503,13 @@ class Topics:
                 await self._records.on_deleted(topic.name)
             else:
                 await self.forget_policies(topic.name)
+
+    async def forget_schema(self, name: TopicName) -> None:
+        """A topic, partitioned or not, is deleted: its schema goes. Raises LedgerError,
+        MetadataError.
+        """
+        if await self._store.exists(paths.schema(name.schema_name)):
+            await self.schemas.delete_storage(name.schema_name)
 
     async def forget_policies(self, name: TopicName) -> None:
         """A topic, partitioned or not, is deleted: it says nothing any more."""

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from pyxbroker.settings.schema import LONG_MAX, Section, setting
 
+SCHEMA_STRATEGIES = (
+    *("UNDEFINED", "ALWAYS_INCOMPATIBLE", "ALWAYS_COMPATIBLE"),
+    *("BACKWARD", "FORWARD", "FULL"),
+    *("BACKWARD_TRANSITIVE", "FORWARD_TRANSITIVE", "FULL_TRANSITIVE"),
+)
+
 
 class Topics(Section, title="Topics and subscriptions"):
     allowAutoTopicCreation: bool = setting(
@@ -55,6 +61,24 @@ class Topics(Section, title="Topics and subscriptions"):
         "Whether the number of partitions of a partitioned topic is forgotten when all of its"
         " partitions were deleted as inactive.",
         dynamic=True,
+    )
+    schemaCompatibilityStrategy: str = setting(
+        "FULL",
+        "Which schema may follow those that a topic has, unless its namespace or itself says so.",
+        choices=SCHEMA_STRATEGIES,
+    )
+    systemTopicSchemaCompatibilityStrategy: str = setting(
+        "ALWAYS_COMPATIBLE",
+        "Which schema may follow those of a topic of the broker itself.",
+        choices=SCHEMA_STRATEGIES,
+    )
+    isAllowAutoUpdateSchemaEnabled: bool = setting(
+        True, "Whether clients may register schemas that a topic does not have yet."
+    )
+    isSchemaValidationEnforced: bool = setting(
+        False,
+        "Whether producers of a topic that has a schema need one, whatever its namespace and itself"
+        " say.",
     )
     brokerDeduplicationEnabled: bool = setting(
         False, "Whether messages that a producer sends again are recognised and not stored twice."

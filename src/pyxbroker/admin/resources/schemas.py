@@ -1,0 +1,340 @@
+"""/admin/v2/schemas/...: the schemas of topics, as in Pulsar's SchemasResource."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, read_json, strings_of
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import ADMINISTRATE, GET_METADATA, PRODUCE_TO_TOPIC
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import IncompatibleSchema, InvalidTopicName
+from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
+from pyxbroker.policies.values import Policies
+from pyxbroker.schemas.registry import Rules, SchemaRegistry
+from pyxbroker.schemas.values import (
+    SCHEMA_BYTES_MAX,
+    IndexEntry,
+    NoSchema,
+    Schema,
+    SchemaType,
+    StoredSchema,
+    halves,
+    key_value_data,
+)
+
+TOPIC = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+BYTES = "BYTES"
+# A definition is text within JSON: at worst each byte is escaped.
+BODY_BYTES_MAX = 6 * SCHEMA_BYTES_MAX + (1 << 20)
+
+NUMBER = {"type": "integer"}
+TEXT = {"type": "string"}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "type": TEXT,
+        "schema": TEXT,
+        "properties": {"type": "object", "additionalProperties": TEXT},
+    },
+}
+STORED = {
+    "type": "object",
+    "properties": {
+        "version": NUMBER,
+        "type": TEXT,
+        "timestamp": NUMBER,
+        "data": TEXT,
+        "properties": {"type": "object", "additionalProperties": TEXT},
+    },
+}
+VERSION = {"type": "object", "properties": {"version": NUMBER}}
+CONTENT = Content(
+    "Type, definition and properties.",
+    {"application/json": SCHEMA},
+    required=True,
+    bytes_max=BODY_BYTES_MAX,
+)
+
+
+def topic_of(request: Request) -> TopicName:
+    """The topic of a path: of either domain, which share schemas. Raises HttpError 412."""
+    parts = request.parameters
+    try:
+        namespace = NamespaceName(parts["tenant"], parts["namespace"])
+        name = TopicName(PERSISTENT, namespace, parts["topic"])
+        if request.method != "DELETE":
+            name.check_length()
+    except InvalidTopicName as error:
+        raise HttpError(412, f"Topic name is not valid: {error}") from None
+    return name
+
+
+# --- telling ----------------------------------------------------------------------------------
+
+
+async def get_schema(request: Request) -> Response:
+    """The newest version."""
+    name, schemas = await _asked(request)
+    return _told(await schemas.latest(name.schema_name))
+
+
+async def get_version(request: Request) -> Response:
+    """One version."""
+    name, schemas = await _asked(request)
+    return _told(await schemas.get(name.schema_name, request.parameters["version"]))
+
+
+async def get_all(request: Request) -> Response:
+    """All versions since the last deletion."""
+    name, schemas = await _asked(request)
+    return Response(_pieces(schemas, name.schema_name), JSON)
+
+
+async def _pieces(schemas: SchemaRegistry, schema_id: str) -> AsyncIterator[bytes]:
+    separator = b'{"getSchemaResponses":['
+    async for each in schemas.every(schema_id):
+        yield separator + to_json(_json_of(each))
+        separator = b","
+    yield separator + b"]}" if separator != b"," else b"]}"
+
+
+async def get_metadata(request: Request) -> Response:
+    """Where the versions are stored."""
+    name, schemas = await _asked(request)
+    entries = await schemas.index(name.schema_name)
+    if not entries:
+        raise HttpError(404, "Schema metadata not found")
+    return Response.json(
+        {"info": _place_of(entries[-1]), "index": [_place_of(each) for each in entries]}
+    )
+
+
+async def find_version(request: Request) -> Response:
+    """The version that has a definition."""
+    name, schemas = await _asked(request)
+    schema = _schema_of(await read_json(request))
+    return Response.json({"version": await schemas.find(name.schema_name, schema)})
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+async def upload(request: Request) -> Response:
+    """Registers a schema, whether or not clients may."""
+    name, schemas = await _asked(request)
+    schema = _schema_of(await read_json(request))
+    policies = await _policies(request, name)
+    rules = Rules(policies.schema_strategy, user=request.principal.role or "")
+    version = await schemas.find_or_create(name.schema_name, schema, rules)
+    return Response.json({"version": {"version": version}})
+
+
+async def compatibility(request: Request) -> Response:
+    """Whether a schema may follow those of a topic."""
+    name, schemas = await _asked(request)
+    schema = _schema_of(await read_json(request))
+    strategy = (await _policies(request, name)).schema_strategy
+    try:
+        await schemas.check(name.schema_name, schema, strategy)
+    except IncompatibleSchema as error:
+        raise HttpError(500, str(error)) from None
+    return Response.json(
+        {"compatibility": True, "schemaCompatibilityStrategy": strategy}, status=202
+    )
+
+
+async def delete(request: Request) -> Response:
+    """Deletes a schema: by a version that says so, or with force all that is stored of it."""
+    name, schemas = await _asked(request)
+    if request.argument("force"):
+        await schemas.delete_storage(name.schema_name)
+        return Response.json({"version": -1})
+    version = await schemas.delete(name.schema_name, request.principal.role or "")
+    return Response.json({"version": version})
+
+
+# --- what they have in common -----------------------------------------------------------------
+
+
+async def _asked(request: Request) -> tuple[TopicName, SchemaRegistry]:
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    return name, request.app.broker.topics.schemas
+
+
+async def _policies(request: Request, name: TopicName) -> Policies:
+    policies: Policies = await request.app.broker.topics.policies(name)
+    return policies
+
+
+def _schema_of(value: object) -> Schema:
+    """The schema that a request brings. Raises HttpError."""
+    if not isinstance(value, dict):
+        raise HttpError(400, f"The body must be a JSON object, not {value!r:.100}.")
+    kind, text = value.get("type"), value.get("schema") or ""
+    if kind != BYTES and (not isinstance(kind, str) or kind not in SchemaType.__members__):
+        raise HttpError(422, f"type must be a type of a schema, not {kind!r:.100}.")
+    found = SchemaType.NONE if kind == BYTES else SchemaType[kind]
+    if not isinstance(text, str):
+        raise HttpError(400, f"schema must be text, not {text!r:.100}.")
+    properties = tuple(strings_of(value.get("properties"), "properties").items())
+    try:
+        data = text.encode()
+        if found is SchemaType.KEY_VALUE:
+            data = _halves_of(text)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(422, f"Invalid schema definition data for {kind} schema: {error}") from None
+    return Schema(found, data, properties)
+
+
+def _halves_of(text: str) -> bytes:
+    """The definition of a KEY_VALUE schema from {"key": ..., "value": ...}. Raises ValueError."""
+    value = json.loads(text)
+    if not isinstance(value, dict) or not {"key", "value"} <= value.keys():
+        raise ValueError("it has no key and value")
+    key, of_value = (
+        each.encode() if isinstance(each, str) else to_json(each)
+        for each in (value["key"], value["value"])
+    )
+    return key_value_data(key, of_value)
+
+
+def _told(found: StoredSchema | None) -> Response:
+    if found is None or found.deleted:
+        raise HttpError(404, "Schema not found")
+    return Response.json(_json_of(found))
+
+
+def _json_of(stored: StoredSchema) -> dict[str, Any]:
+    schema = stored.schema
+    return {
+        "version": stored.version,
+        "type": schema.type.name,
+        "timestamp": stored.timestamp_ms,
+        "data": _text_of(schema),
+        "properties": dict(schema.properties),
+    }
+
+
+def _text_of(schema: Schema) -> str:
+    if schema.type is not SchemaType.KEY_VALUE:
+        return schema.data.decode(errors="replace")
+    try:
+        key, value = (_half_of(each) for each in halves(schema))
+    except NoSchema:
+        return schema.data.decode(errors="replace")
+    return to_json({"key": key, "value": value}).decode()
+
+
+def _half_of(schema: Schema) -> Any:
+    text = schema.data.decode(errors="replace")
+    try:
+        return json.loads(text) if text else ""
+    except (ValueError, RecursionError):
+        return text
+
+
+def _place_of(entry: IndexEntry) -> dict[str, int]:
+    return {"ledgerId": entry.ledger_id, "entryId": entry.entry_id, "version": entry.version}
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        TOPIC + "/schema",
+        get_schema,
+        GET_METADATA,
+        "Tells the newest schema of a topic.",
+        Answer("The schema.", STORED),
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/schema/{version:int}",
+        get_version,
+        GET_METADATA,
+        "Tells one version of a topic's schema.",
+        Answer("The schema.", STORED),
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/schemas",
+        get_all,
+        GET_METADATA,
+        "Tells all versions of a topic's schema since it was deleted last.",
+        Answer(
+            "The schemas.",
+            {
+                "type": "object",
+                "properties": {"getSchemaResponses": {"type": "array", "items": STORED}},
+            },
+        ),
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/metadata",
+        get_metadata,
+        GET_METADATA,
+        "Tells where the versions of a topic's schema are stored.",
+        Answer("Pulsar's SchemaMetadata.", {"type": "object"}),
+        topic_of,
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/version",
+        find_version,
+        GET_METADATA,
+        "Tells which version of a topic's schema has a definition.",
+        Answer("The version, or -1.", VERSION),
+        topic_of,
+        content=CONTENT,
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/schema",
+        upload,
+        PRODUCE_TO_TOPIC,
+        "Registers a schema for a topic.",
+        Answer("Its version.", {"type": "object", "properties": {"version": VERSION}}),
+        topic_of,
+        content=CONTENT,
+    ),
+    Endpoint(
+        "POST",
+        TOPIC + "/compatibility",
+        compatibility,
+        ADMINISTRATE,
+        "Tells whether a schema may follow those of a topic.",
+        Answer(
+            "It may.",
+            {
+                "type": "object",
+                "properties": {
+                    "compatibility": {"type": "boolean"},
+                    "schemaCompatibilityStrategy": TEXT,
+                },
+            },
+            status=202,
+        ),
+        topic_of,
+        content=CONTENT,
+    ),
+    Endpoint(
+        "DELETE",
+        TOPIC + "/schema",
+        delete,
+        ADMINISTRATE,
+        "Deletes a topic's schema.",
+        Answer("The version that says so; -1 with force.", VERSION),
+        topic_of,
+        query=(Query("force", "All that is stored of it; versions begin anew.", False),),
+    ),
+)

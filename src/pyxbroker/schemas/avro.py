@@ -1,0 +1,289 @@
+"""Avro's schemas: read from JSON as Apache Avro reads them, within bounds.
+
+A schema becomes a graph of nodes: what is named is there once, however often it is referred to, so
+a recursive one is a ring. Reading takes steps (values.Steps), each of some nodes; nesting is
+bounded, and so are bytes and values. The fingerprint is of all that makes two schemas equal: names,
+types, fields, defaults and further attributes, but neither `doc` nor `aliases`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from pyxbroker.schemas.values import NoSchema, Steps
+
+NESTING_MAX = 100
+"""Types within types. A reader needs its own stack for each, and 100 is more than anybody nests."""
+VALUES_MAX = 20_000
+"""Of JSON, about: commas, colons and brackets are counted. To read so many takes 5 ms at once."""
+NODES_PER_STEP = 100
+SHOWN_MAX = 100  # characters of what a sender wrote, in a sentence
+
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+NAMED = frozenset(("record", "error", "enum", "fixed"))
+
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_RESERVED = frozenset(
+    ("doc", "fields", "items", "name", "namespace", "size", "symbols", "values", "type", "aliases")
+)
+_RESERVED_OF_FIELDS = frozenset(("default", "doc", "name", "order", "type", "aliases"))
+
+
+class Field:
+    """A field of a record."""
+
+    __slots__ = ("aliases", "has_default", "name", "node")
+
+    def __init__(self, name: str, node: Node, has_default: bool, aliases: tuple[str, ...]) -> None:
+        self.name = name
+        self.node = node
+        self.has_default = has_default
+        self.aliases = aliases
+
+
+class Node:
+    """One type. `name` is the full name of what is named; `children` are the branches of a union,
+    or the one type that an array's items or a map's values have.
+    """
+
+    __slots__ = ("aliases", "children", "fields", "kind", "name", "size", "symbols")
+
+    def __init__(self, kind: str, name: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.aliases: tuple[str, ...] = ()
+        self.children: list[Node] = []
+        self.fields: list[Field] = []
+        self.size = 0  # of a fixed
+        self.symbols: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}" if self.name else self.kind
+
+
+class AvroSchema:
+    """A schema that was read."""
+
+    __slots__ = ("fingerprint", "named", "nodes", "root")
+
+    def __init__(
+        self, root: Node, named: Mapping[str, Node], nodes: int, fingerprint: bytes
+    ) -> None:
+        self.root = root
+        self.named = named
+        self.nodes = nodes
+        self.fingerprint = fingerprint
+
+
+def parse(data: bytes) -> Steps[AvroSchema]:
+    """Reads a definition. Raises NoSchema."""
+    values = sum(map(data.count, (b",", b":", b"[", b"{")))
+    if values > VALUES_MAX:
+        raise NoSchema(f"it has {values} values, and at most {VALUES_MAX} are allowed")
+    try:
+        value = json.loads(data.decode(), parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise NoSchema("it is not UTF-8 text") from None
+    except RecursionError:
+        raise NoSchema("its JSON is nested too deeply") from None
+    except ValueError as error:
+        raise NoSchema(f"it is not JSON: {error}") from None
+    yield
+    parser = _Parser()
+    try:
+        root = yield from parser.type(value, "", 0)
+    except RecursionError:
+        raise NoSchema("its JSON is nested too deeply") from None
+    return AvroSchema(root, parser.named, parser.nodes, parser.hash.digest())
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self.named: dict[str, Node] = {}
+        self.nodes = 0
+        self.hash = hashlib.sha256()
+
+    def _note(self, *words: str) -> None:
+        """What tells schemas apart, in the order in which they are read."""
+        for word in words:
+            data = word.encode("utf-8", "surrogatepass")
+            self.hash.update(len(data).to_bytes(4, "big") + data)
+
+    def type(self, value: Any, namespace: str, depth: int) -> Steps[Node]:
+        """Reads a type, within a namespace."""
+        self.nodes += 1
+        if self.nodes % NODES_PER_STEP == 0:
+            yield
+        if depth > NESTING_MAX:
+            raise NoSchema(f"types are nested more than {NESTING_MAX} deep")
+        if isinstance(value, str):
+            return self._of_name(value, namespace)
+        if isinstance(value, list):
+            return (yield from self._union(value, namespace, depth))
+        if not isinstance(value, dict):
+            raise NoSchema(f"{_shown(value)} is no schema")
+        kind = value.get("type")
+        if not isinstance(kind, str):
+            raise NoSchema(f"no type: {_shown(value)}")
+        if kind in PRIMITIVES:
+            self._note(kind)
+            self._note_further(value, _RESERVED)
+            return Node(kind)
+        if kind in NAMED:
+            return (yield from self._named_type(value, kind, namespace, depth))
+        if kind in ("array", "map"):
+            node = Node(kind)
+            key = "items" if kind == "array" else "values"
+            if key not in value:
+                raise NoSchema(f"the {kind} has no type of its {key}: {_shown(value)}")
+            self._note(kind)
+            self._note_further(value, _RESERVED)
+            node.children.append((yield from self.type(value[key], namespace, depth + 1)))
+            return node
+        # What refers to a type that is there already.
+        return self._of_name(kind, namespace)
+
+    def _of_name(self, name: str, namespace: str) -> Node:
+        if name in PRIMITIVES:
+            self._note(name)
+            return Node(name)
+        found = self.named.get(name if "." in name or not namespace else f"{namespace}.{name}")
+        if found is None:
+            raise NoSchema(f"{name[:SHOWN_MAX]!r} is not a defined name")
+        self._note("", found.name)
+        return found
+
+    def _union(self, value: list[Any], namespace: str, depth: int) -> Steps[Node]:
+        node = Node("union")
+        self._note("union", str(len(value)))
+        seen = set()
+        for each in value:
+            branch = yield from self.type(each, namespace, depth + 1)
+            if branch.kind == "union":
+                raise NoSchema("a union is directly in another one")
+            key = branch.name or branch.kind
+            if key in seen:
+                raise NoSchema(f"a union has {key!r} twice")
+            seen.add(key)
+            node.children.append(branch)
+        return node
+
+    def _named_type(
+        self, value: dict[str, Any], kind: str, namespace: str, depth: int
+    ) -> Steps[Node]:
+        own = value.get("namespace")
+        name = _full_name(value.get("name"), own if isinstance(own, str) else namespace)
+        if name in self.named:
+            raise NoSchema(f"{name!r} is defined twice")
+        space = name.rpartition(".")[0]
+        node = Node("record" if kind == "error" else kind, name)
+        node.aliases = tuple(_full_name(each, space) for each in _aliases(value))
+        self.named[name] = node
+        self._note(kind, name)
+        reserved = _RESERVED | {"default"} if kind == "enum" else _RESERVED
+        self._note_further(value, reserved)
+        if kind == "enum":
+            node.symbols = self._symbols(value)
+        elif kind == "fixed":
+            node.size = self._size(value)
+        else:
+            yield from self._fields(node, value.get("fields"), space, depth)
+        return node
+
+    def _symbols(self, value: dict[str, Any]) -> tuple[str, ...]:
+        symbols = value.get("symbols")
+        if not isinstance(symbols, list):
+            raise NoSchema(f"the enum has no symbols: {_shown(value)}")
+        for each in symbols:
+            _check_name(each)
+        if len(set(symbols)) < len(symbols):
+            raise NoSchema(f"the enum has a symbol twice: {_shown(symbols)}")
+        default = value.get("default")
+        if isinstance(default, str) and default not in symbols:
+            raise NoSchema(f"the default {default[:SHOWN_MAX]!r} is none of the enum's symbols")
+        self._note(str(len(symbols)), *symbols, json.dumps(default))
+        return tuple(symbols)
+
+    def _size(self, value: dict[str, Any]) -> int:
+        size = value.get("size")
+        if type(size) is not int or size < 0:
+            raise NoSchema(f"the size of the fixed is not a number of bytes: {_shown(value)}")
+        self._note(str(size))
+        return size
+
+    def _fields(self, node: Node, fields: Any, space: str, depth: int) -> Steps[None]:
+        if not isinstance(fields, list):
+            raise NoSchema(f"the record {node.name} has no fields")
+        self._note(str(len(fields)))
+        names = set()
+        for each in fields:
+            if not isinstance(each, dict):
+                raise NoSchema(f"{_shown(each)} is no field")
+            name = _check_name(each.get("name"))
+            if name in names:
+                raise NoSchema(f"the record {node.name} has the field {name!r} twice")
+            names.add(name)
+            if "type" not in each:
+                raise NoSchema(f"the field {name!r} of {node.name} has no type")
+            self._note(name, "" if "default" not in each else _dumped(each["default"]))
+            order = each.get("order")
+            if order is not None and order not in ("ascending", "descending", "ignore"):
+                raise NoSchema(f"{_shown(order)} is no order of a field")
+            if order not in (None, "ascending"):
+                self._note("order", order)
+            self._note_further(each, _RESERVED_OF_FIELDS)
+            of_field = yield from self.type(each["type"], space, depth + 1)
+            node.fields.append(Field(name, of_field, "default" in each, _aliases(each)))
+
+    def _note_further(self, value: dict[str, Any], reserved: frozenset[str]) -> None:
+        if len(value) > 1:
+            further = value.keys() - reserved
+            if further:
+                self._note("further", _dumped({each: value[each] for each in further}))
+
+
+def _full_name(name: Any, namespace: str) -> str:
+    """Raises NoSchema."""
+    if not isinstance(name, str) or not name:
+        raise NoSchema(f"{_shown(name)} is no name")
+    if "." not in name and namespace:
+        name = f"{namespace}.{name}"
+    for part in name.split("."):
+        _check_name(part)
+    return name
+
+
+def _check_name(name: Any) -> str:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise NoSchema(f"{_shown(name)} is no name: letters, digits, _ and $, no digit first")
+    return name
+
+
+def _aliases(value: dict[str, Any]) -> tuple[str, ...]:
+    aliases = value.get("aliases")
+    if aliases is None:
+        return ()
+    if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
+        raise NoSchema(f"aliases are a list of names, not {_shown(aliases)}")
+    return tuple(aliases)
+
+
+def _dumped(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _shown(value: Any) -> str:
+    """What a sender wrote, cut short; a long value is not written out for that."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(repr(key)[:SHOWN_MAX] for key in list(value)[:5]) + "}"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    return repr(value if not isinstance(value, str) else value[:SHOWN_MAX])[:SHOWN_MAX]

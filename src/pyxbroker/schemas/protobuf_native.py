@@ -1,0 +1,84 @@
+"""The definition of a PROTOBUF_NATIVE schema: JSON with a FileDescriptorSet and the name of its
+root message, as Pulsar's ProtobufNativeSchemaData.
+
+The root message has to be in its file, and each file that is imported has to be there. Whether the
+types of all fields fit together is left to who reads: to build them takes long.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+from google.protobuf import descriptor_pb2
+from google.protobuf.message import DecodeError
+
+from pyxbroker.schemas.values import NoSchema, Steps
+
+NAMES_PER_STEP = 500
+
+
+def root_message(data: bytes) -> Steps[str]:
+    """The full name of the message that a definition is about. Raises NoSchema."""
+    if max(data.count(each) for each in (b",", b":", b"[", b"{")) > NAMES_PER_STEP:
+        raise NoSchema("its JSON has more than the three fields of such a schema")
+    try:
+        fields: Any = json.loads(data)
+        encoded = base64.b64decode(fields["fileDescriptorSet"])
+        name, file_name = fields["rootMessageTypeName"], fields["rootFileDescriptorName"]
+        files = descriptor_pb2.FileDescriptorSet.FromString(encoded).file
+    except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
+        raise NoSchema(f"it is no JSON with a FileDescriptorSet: {error!r:.200}") from None
+    if not isinstance(name, str) or not isinstance(file_name, str):
+        raise NoSchema("the name of the root message or of its file is no text")
+    yield
+    by_name: dict[str, Any] = {}
+    for number, each in enumerate(files, start=1):
+        by_name[each.name] = each
+        if number % NAMES_PER_STEP == 0:
+            yield
+    yield from _check_imports(by_name, file_name)
+    root = by_name[file_name]
+    package = f"{root.package}." if root.package else ""
+    if name.startswith(package):
+        found = yield from _has_message(root.message_type, name[len(package) :])
+        if found:
+            return name
+    raise NoSchema(f"{file_name[:100]!r} has no message {name[:100]!r}")
+
+
+def _check_imports(by_name: dict[str, Any], root: str) -> Steps[None]:
+    """Whether all files are there that a file needs."""
+    seen, todo = {root}, [root]
+    names = 0
+    while todo:
+        name = todo.pop()
+        found = by_name.get(name)
+        if found is None:
+            raise NoSchema(f"the file {name[:100]!r} is missing")
+        for each in found.dependency:
+            names += 1
+            if names % NAMES_PER_STEP == 0:
+                yield
+            if each not in seen:
+                seen.add(each)
+                todo.append(each)
+
+
+def _has_message(messages: Any, name: str) -> Steps[bool]:
+    """Whether messages, and those that are defined in them, have one of a name."""
+    while True:
+        first, _, rest = name.partition(".")
+        found = None
+        for number, each in enumerate(messages, start=1):
+            if each.name == first:
+                found = each
+                break
+            if number % NAMES_PER_STEP == 0:
+                yield
+        if found is None:
+            return False
+        if not rest:
+            return True
+        messages, name = found.nested_type, rest

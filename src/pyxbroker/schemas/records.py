@@ -1,0 +1,133 @@
+"""What is stored of schemas: protobuf messages to bytes and back, as Pulsar has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.proto import SchemaRegistryFormat, SchemaStorageFormat
+from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, Steps, StoredSchema
+
+FIRST = IndexEntry(0, -1, -1, b"")
+"""What the entry of a first version names as the one before it."""
+INDEX_IN_ENTRY_MAX = 100
+"""Versions that an entry names of those before it. Pulsar names all, which would make 10,000 of
+them 3 GB; it looks there only for versions that the node does not have, and the node has all."""
+ENTRIES_PER_STEP = 500
+
+# On the wire 21 is a type of the client's alone; what is stored has no gap there.
+_EXTERNAL_STORED = 22
+
+
+class MalformedRecord(MetadataError):
+    """The bytes are not the record that they should be."""
+
+
+def encode_schema(schema_id: str, stored: StoredSchema) -> bytes:
+    """A SchemaInfo."""
+    info = SchemaRegistryFormat.SchemaInfo()
+    schema = stored.schema
+    info.schema_id = schema_id
+    info.user = stored.user
+    is_external = schema.type is SchemaType.EXTERNAL
+    info.type = _EXTERNAL_STORED if is_external else schema.type + 1
+    info.schema = schema.data
+    info.timestamp = stored.timestamp_ms
+    info.deleted = stored.deleted
+    for key, value in schema.properties:
+        info.props.add(key=key, value=value)
+    data: bytes = info.SerializeToString()
+    return data
+
+
+def decode_schema(data: bytes, version: int) -> StoredSchema:
+    """The version that a SchemaInfo has. Raises MalformedRecord."""
+    info = _parse(SchemaRegistryFormat.SchemaInfo, data)
+    is_external = info.type == _EXTERNAL_STORED
+    kind = SchemaType.EXTERNAL if is_external else SchemaType(info.type - 1)
+    properties = tuple((_text(each.key), _text(each.value)) for each in info.props)
+    schema = Schema(kind, info.schema, properties)
+    return StoredSchema(schema, _text(info.user), info.timestamp, info.deleted, version)
+
+
+def encode_entry(schema_data: bytes, before: Sequence[IndexEntry]) -> bytes:
+    """A SchemaEntry: the entry of the ledger of a version."""
+    entry = SchemaStorageFormat.SchemaEntry()
+    entry.schema_data = schema_data
+    for each in before[-INDEX_IN_ENTRY_MAX:] or (FIRST,):
+        _put(entry.index.add(), each)
+    data: bytes = entry.SerializeToString()
+    return data
+
+
+def decode_entry(data: bytes) -> bytes:
+    """The SchemaInfo in a SchemaEntry. Raises MalformedRecord."""
+    found: bytes = _parse(SchemaStorageFormat.SchemaEntry, data).schema_data
+    return found
+
+
+def encode_locator(newest: IndexEntry, index: bytes) -> bytes:
+    """A SchemaLocator that names one more version than those of an index (index_of)."""
+    locator = SchemaStorageFormat.SchemaLocator()
+    _put(locator.info, newest)
+    last = SchemaStorageFormat.SchemaLocator()
+    _put(last.index.add(), newest)
+    parts: tuple[bytes, ...] = (
+        locator.SerializeToString(), index, last.SerializePartialToString()
+    )  # fmt: skip
+    return b"".join(parts)
+
+
+def index_of(value: bytes) -> bytes:
+    """What a SchemaLocator has of all versions, as it stands there, so that one more costs the
+    same however many they are.
+    """
+    # The newest version comes first, as the field with the lowest number.
+    if value[:1] != b"\x0a" or value[1] >= 0x80:
+        locator = _parse(SchemaStorageFormat.SchemaLocator, value)
+        locator.ClearField("info")
+        data: bytes = locator.SerializePartialToString()
+        return data
+    return value[2 + value[1] :]
+
+
+def decode_locator(value: bytes) -> Steps[list[IndexEntry]]:
+    """The versions that a SchemaLocator names, ascending. Raises MalformedRecord."""
+    locator = _parse(SchemaStorageFormat.SchemaLocator, value)
+    entries: list[IndexEntry] = []
+    for each in locator.index:
+        at = each.position
+        entries.append(IndexEntry(each.version, at.ledgerId, at.entryId, each.hash))
+        if len(entries) % ENTRIES_PER_STEP == 0:
+            yield
+    if not entries:
+        raise MalformedRecord("the record of a schema names no version")
+    return entries
+
+
+def _put(message: Any, entry: IndexEntry) -> None:
+    message.version = entry.version
+    message.position.ledgerId = entry.ledger_id
+    message.position.entryId = entry.entry_id
+    message.hash = entry.hash
+
+
+def _parse(message_class: Any, data: bytes) -> Any:
+    name = message_class.DESCRIPTOR.name
+    try:
+        message = message_class.FromString(data)
+    except DecodeError as error:
+        raise MalformedRecord(f"not a {name}: {error}") from error
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise MalformedRecord(f"not a {name}: it lacks {missing}")
+    return message
+
+
+def _text(value: str | bytes) -> str:
+    if isinstance(value, str):
+        return value
+    raise MalformedRecord(f"{value[:40]!r} is not UTF-8")

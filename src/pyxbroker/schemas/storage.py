@@ -1,0 +1,234 @@
+"""Where the versions of schemas are kept: each in a ledger of its own, named by one node.
+
+The node /schemas/<schema id> is Pulsar's SchemaLocator and names all versions; each ledger has one
+entry. The entry is durable before the node names it, and the node is changed by compare-and-set:
+who is interrupted in between leaves the schema as it was, and a ledger that nobody reads. Numbers
+go on after a deletion, which is a version itself; when all that is stored is deleted they begin
+anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from functools import partial
+
+from pyxbroker.base.errors import IncompatibleSchema
+from pyxbroker.base.log import get_logger
+from pyxbroker.entry import EntryRun
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError, LedgerHandle
+from pyxbroker.ledger.patience import Patience
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
+from pyxbroker.schemas import records
+from pyxbroker.schemas.values import (
+    VERSIONS_MAX,
+    IndexEntry,
+    SchemaType,
+    StoredSchema,
+    in_slices,
+)
+
+log = get_logger("pyxbroker.schemas")
+
+KNOWN_VERSIONS_MAX = 50_000
+"""Versions, of all schemas together, that are kept in mind: 10 MB. Who is asked for again is read
+again."""
+
+
+class Versions:
+    """What the node of a schema says, and what was found out about its versions since it was read.
+
+    `live` are those that count: after the last deletion. Both lists only ever grow at their ends.
+    """
+
+    def __init__(self, node_version: int, index: bytes, entries: list[IndexEntry]) -> None:
+        self.node_version = node_version
+        self.index = index
+        self.entries = entries
+        first = len(entries)
+        while first and not entries[first - 1].is_deletion:
+            first -= 1
+        self.live = entries[first:]
+        self.of_hash: dict[bytes, list[IndexEntry]] = {}
+        for each in self.live:
+            self._add_hash(each)
+        self.types: dict[int, SchemaType] = {}  # of versions that were read
+        self.fingerprints: dict[bytes, int] | None = None  # of all live versions; None: not read
+
+    def add(self, entry: IndexEntry, node_version: int, index: bytes) -> None:
+        """One more version."""
+        self.node_version = node_version
+        self.index = index
+        self.entries.append(entry)
+        self.live.append(entry)
+        self._add_hash(entry)
+
+    def _add_hash(self, entry: IndexEntry) -> None:
+        self.of_hash.setdefault(entry.hash, []).append(entry)
+
+    @property
+    def newest(self) -> IndexEntry:
+        """The last version, be it a deletion."""
+        return self.entries[-1]
+
+    def at(self, version: int) -> IndexEntry | None:
+        """A version that counts."""
+        if not self.live:
+            return None
+        place = version - self.live[0].version
+        return self.live[place] if 0 <= place < len(self.live) else None
+
+
+class SchemaStorage:
+    """The schemas of all topics."""
+
+    def __init__(self, store: MetadataStore, ledgers: LedgerClient) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._known: OrderedDict[str, Versions] = OrderedDict()
+        self._counts: dict[str, int] = {}  # versions of each, as they were counted
+        self._known_versions = 0
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def versions(self, schema_id: str) -> Versions | None:
+        """What there is of a schema; None: nothing. Raises MetadataError."""
+        found = await self._store.get(paths.schema(schema_id))
+        if found is None:
+            self.forget(schema_id)
+            return None
+        known = self._known.get(schema_id)
+        if known is not None and known.node_version == found.version:
+            self._known.move_to_end(schema_id)
+            return known
+        entries = await in_slices(records.decode_locator(found.value))
+        versions = Versions(found.version, records.index_of(found.value), entries)
+        self._keep(schema_id, versions)
+        return versions
+
+    async def read(self, entry: IndexEntry) -> StoredSchema:
+        """One version. Raises LedgerError, MetadataError."""
+        patience = Patience(f"reading version {entry.version} of a schema")
+        handle = await patience.ask(partial(self._ledgers.open_read, entry.ledger_id))
+        batch = await patience.ask(partial(handle.read_future, entry.entry_id, entry.entry_id))
+        return records.decode_schema(records.decode_entry(batch.data(0)), entry.version)
+
+    def _keep(self, schema_id: str, versions: Versions) -> None:
+        self.forget(schema_id)
+        self._known[schema_id] = versions
+        self._counts[schema_id] = len(versions.entries)
+        self._known_versions += len(versions.entries)
+        while self._known_versions > KNOWN_VERSIONS_MAX and len(self._known) > 1:
+            self.forget(next(iter(self._known)))
+
+    def forget(self, schema_id: str) -> None:
+        """Nothing is kept in mind of a schema."""
+        if self._known.pop(schema_id, None) is not None:
+            self._known_versions -= self._counts.pop(schema_id)
+
+    # --- writing ------------------------------------------------------------------------------
+
+    async def append(
+        self, schema_id: str, before: Versions | None, stored: StoredSchema
+    ) -> IndexEntry | None:
+        """Stores one more version; None when another broker has stored one meanwhile. Within this
+        one, whoever stores one of a schema waits for the one before.
+
+        Raises IncompatibleSchema when there are too many, LedgerError, MetadataError.
+        """
+        entries = [] if before is None else before.entries
+        if len(entries) >= VERSIONS_MAX:
+            raise IncompatibleSchema(
+                f"The schema has {len(entries)} versions, which is the limit of this broker; delete"
+                " it with force=true, or use another topic."
+            )
+        if entries:
+            # As Pulsar does: who cannot read what is there does not add to it.
+            await self.read(entries[0])
+        version = entries[-1].version + 1 if entries else 0
+        data = records.encode_schema(schema_id, stored)
+        ledger_id = await self._write(schema_id, records.encode_entry(data, entries))
+        digest = b"" if stored.deleted else stored.schema.hash
+        entry = IndexEntry(version, ledger_id, 0, digest)
+        value = records.encode_locator(entry, b"" if before is None else before.index)
+        expected = MUST_NOT_EXIST if before is None else before.node_version
+        try:
+            put = await self._store.put(paths.schema(schema_id), value, expected)
+        except (BadVersion, NotFound):
+            log.info("another broker has changed the schema meanwhile", schema=schema_id)
+            await self._ledgers.delete(ledger_id)
+            return None
+        index = records.index_of(value)
+        if before is None or stored.deleted:
+            self._keep(schema_id, Versions(put.version, index, [*entries, entry]))
+        else:
+            before.add(entry, put.version, index)
+            before.types[version] = stored.schema.type
+            self._keep(schema_id, before)
+        return entry
+
+    async def _write(self, schema_id: str, data: bytes) -> int:
+        """Makes an entry durable in a ledger of its own; the ledger's id."""
+        writer = _Writer()
+        handle = await self._ledgers.create_for_schema(writer, schema_id)
+        try:
+            await writer.write(handle, data)
+            await self._ledgers.close(handle)
+        except BaseException:
+            # Nobody names it yet.
+            await self._ledgers.delete(handle.ledger_id)
+            raise
+        return handle.ledger_id
+
+    async def delete(self, schema_id: str) -> None:
+        """Deletes a schema with all of its versions. Raises MetadataError.
+
+        The node goes first: who is interrupted leaves ledgers that nobody reads.
+        """
+        path = paths.schema(schema_id)
+        while True:
+            found = await self._store.get(path)
+            if found is None:
+                return
+            try:
+                entries = await in_slices(records.decode_locator(found.value))
+            except records.MalformedRecord as error:
+                log.warning("a schema's node cannot be read; its ledgers stay", error=error)
+                entries = []
+            try:
+                await self._store.delete(path, found.version)
+            except NotFound:
+                return
+            except BadVersion:
+                continue
+            break
+        self.forget(schema_id)
+        for each in entries:
+            await self._ledgers.delete(each.ledger_id)
+
+
+class _Writer:
+    """Waits for the only entry of a ledger."""
+
+    def __init__(self) -> None:
+        self._confirmed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def write(self, handle: LedgerHandle, data: bytes) -> None:
+        handle.append(EntryRun.of(data, self))  # a failure within it is told as any other
+        await self._confirmed
+
+    def on_run_confirmed(self, run: EntryRun) -> None:
+        """The entry is on its ack quorum."""
+        if not self._confirmed.done():
+            self._confirmed.set_result(None)
+
+    def on_run_taken_back(self, run: EntryRun) -> None:
+        """Never called: what the broker remembers has a high priority, and waits."""
+        raise AssertionError("the entry of a schema was taken back")
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
+        """The entry cannot be written."""
+        if not self._confirmed.done():
+            self._confirmed.set_exception(error)

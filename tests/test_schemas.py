@@ -1,0 +1,491 @@
+"""The schema registry: what is stored of schemas, who may bring which, and bad days."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2
+
+from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema, PersistenceError
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.proto import SchemaStorageFormat
+from pyxbroker.schemas import compatibility, records
+from pyxbroker.schemas.registry import NOT_FOUND, Rules, SchemaRegistry
+from pyxbroker.schemas.values import (
+    SCHEMA_BYTES_MAX,
+    VERSIONS_MAX,
+    IndexEntry,
+    Schema,
+    SchemaType,
+    StoredSchema,
+    at_once,
+    key_value_data,
+)
+
+ID = "public/default/t"
+PATH = paths.schema(ID)
+FULL = Rules("FULL")
+TRANSITIVE = Rules("FULL_TRANSITIVE")
+
+
+def avro(*fields: str, kind: SchemaType = SchemaType.AVRO) -> Schema:
+    """A record with optional fields."""
+    found = [{"name": each, "type": "string", "default": ""} for each in fields]
+    data = json.dumps({"type": "record", "name": "R", "fields": found}).encode()
+    return Schema(kind, data)
+
+
+def strict(*fields: str) -> Schema:
+    """The same without defaults."""
+    found = [{"name": each, "type": "string"} for each in fields]
+    data = json.dumps({"type": "record", "name": "R", "fields": found}).encode()
+    return Schema(SchemaType.AVRO, data)
+
+
+def sent(schema: Schema) -> Any:
+    properties = [pb.KeyValue(key=key, value=value) for key, value in schema.properties]
+    return pb.Schema(
+        name="s", schema_data=schema.data, type=int(schema.type), properties=properties
+    )
+
+
+# --- what is stored -------------------------------------------------------------------------------
+
+
+def test_versions_are_stored_as_pulsar_does(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        first = Schema(SchemaType.JSON, avro("a").data, (("k", "v"),))
+        assert await schemas.find_or_create(ID, first, FULL._replace(user="me")) == 0
+        assert await schemas.find_or_create(ID, avro("a", "b", kind=SchemaType.JSON), FULL) == 1
+        assert await schemas.delete(ID) == 2
+        found = await broker.node.store.get(PATH)
+        assert found is not None
+        locator = SchemaStorageFormat.SchemaLocator.FromString(found.value)
+        assert [each.version for each in locator.index] == [0, 1, 2]
+        assert locator.info == locator.index[2]
+        assert [len(each.hash) for each in locator.index] == [32, 32, 0]
+        assert locator.index[0].hash == first.hash
+        client = broker.node.client
+        for number, each in enumerate(locator.index):
+            ledger = await client.open_read(each.position.ledgerId)
+            batch = await ledger.read_future(0, 0)
+            entry = SchemaStorageFormat.SchemaEntry.FromString(batch.data(0))
+            before = [(at.version, at.position.ledgerId) for at in entry.index]
+            places = [(at.version, at.position.ledgerId) for at in locator.index]
+            assert before == (places[:number] or [(0, -1)])
+            metadata = (await client._read(each.position.ledgerId)).metadata
+            assert metadata.is_closed
+            assert metadata.custom_metadata == {
+                "application": b"pulsar",
+                "component": b"schema",
+                "pulsar/schemaId": ID.encode(),
+            }
+        assert await schemas.get(ID, 0) is None
+        deleted = await schemas.latest(ID)
+        assert deleted is not None
+        assert (deleted.deleted, deleted.schema) == (True, Schema(SchemaType.NONE))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", set(SchemaType) - {SchemaType.AUTO_CONSUME})
+def test_every_type_is_stored_by_its_number(kind: SchemaType) -> None:
+    stored = StoredSchema(Schema(kind, b"d", (("k", "v"), ("l", ""))), "u", 7, False, 3)
+    data = records.encode_schema(ID, stored)
+    assert records.decode_schema(data, 3) == stored
+    number = 22 if kind is SchemaType.EXTERNAL else kind + 1
+    assert b"\x18" + bytes((number,)) in data
+
+
+def test_a_locator_grows_by_what_is_added() -> None:
+    entries = [IndexEntry(n, 1_000 + n, 0, bytes([n]) * 32) for n in range(3)]
+    value = b""
+    for each in entries:
+        value = records.encode_locator(each, records.index_of(value) if value else b"")
+    whole = SchemaStorageFormat.SchemaLocator.FromString(value)
+    assert at_once(records.decode_locator(value)) == entries
+    assert whole.SerializeToString() == value
+    # Of somebody who writes fields in another order.
+    shuffled = value[2 + value[1] :] + value[: 2 + value[1]]
+    assert records.index_of(shuffled) == records.index_of(value)
+
+
+@pytest.mark.parametrize("value", [b"", b"\xff", b"locator"])
+def test_what_is_no_record_is_told_as_one(tmp_path: Path, value: bytes) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.node.store.put(PATH, value)
+        client = await broker.client()
+        answer = await client.produce(schema=sent(avro("a")))
+        assert answer.error == pb.MetadataError
+        assert (await client.produce()).producer_name
+        # It is deleted all the same.
+        await broker.topics.schemas.delete_storage(ID)
+        assert (await client.produce(2, schema=sent(avro("a")))).schema_version == bytes(8)
+
+    run(tmp_path, scenario)
+
+
+# --- interruptions --------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    """The broker is gone."""
+
+
+@pytest.mark.parametrize("where", ["create_for_schema", "close", "put"])
+def test_an_interruption_leaves_the_schema_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    async def interrupted(*_: Any) -> Any:
+        raise Interrupted
+
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+        with monkeypatch.context() as patch:
+            if where == "put":
+                patch.setattr(broker.node.store, "put", interrupted)
+            else:
+                patch.setattr(LedgerClient, where, interrupted)
+            with pytest.raises(Interrupted):
+                await schemas.find_or_create(ID, avro("a", "b"), FULL)
+        # For who comes then, be it another broker.
+        for each in (schemas, SchemaRegistry(broker.node.store, broker.node.client, lambda: None)):
+            assert [found.version async for found in each.every(ID)] == [0]
+        assert await schemas.find_or_create(ID, avro("a", "b"), FULL) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_who_comes_second_to_the_node_finds_what_the_first_one_stored(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        one = broker.topics.schemas
+        other = SchemaRegistry(broker.node.store, broker.node.client, lambda: None)
+        assert await one.find_or_create(ID, avro("a"), FULL) == 0
+        assert await other.find_or_create(ID, avro("a"), FULL) == 0
+        versions = await asyncio.gather(
+            *(each.find_or_create(ID, avro("a", "b"), FULL) for each in (one, other) * 5)
+        )
+        assert set(versions) == {1}
+        # Of ledgers that were written for nothing, none is left.
+        ledgers = {each.ledger_id for each in await one.index(ID)}
+        for ledger_id in range(max(ledgers) + 3):
+            if ledger_id not in ledgers:
+                with pytest.raises(NoSuchLedger):
+                    await broker.node.client._read(ledger_id)
+
+    run(tmp_path, scenario)
+
+
+def test_a_version_that_is_lost_is_told_and_force_begins_anew(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, schemas = await broker.client(), broker.topics.schemas
+        assert (await client.produce(1, schema=sent(avro("a")))).schema_version == bytes(8)
+        (entry,) = await schemas.index(ID)
+        await broker.node.client.delete(entry.ledger_id)
+        answer = await client.request(pb.CommandGetSchema(topic=TOPIC), "getSchemaResponse")
+        assert answer.error_code == PersistenceError.code
+        assert (await client.produce(2, schema=sent(avro("a", "b")))).error == pb.PersistenceError
+        await schemas.delete_storage(ID)
+        assert (await client.produce(2, schema=sent(avro("a", "b")))).schema_version == bytes(8)
+
+    run(tmp_path, scenario)
+
+
+# --- deletion -------------------------------------------------------------------------------------
+
+
+def test_a_deleted_topic_takes_its_schema_and_its_ledgers_along(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for number, fields in enumerate(["a", "ab", "abc"]):
+            assert (await client.produce(number, schema=sent(avro(*fields)))).schema_version
+        ledgers = [each.ledger_id for each in await broker.topics.schemas.index(ID)]
+        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
+        assert await broker.node.store.get(PATH) is None
+        for ledger_id in ledgers:
+            with pytest.raises(NoSuchLedger):
+                await broker.node.client._read(ledger_id)
+
+    run(tmp_path, scenario)
+
+
+def test_a_deleted_partition_leaves_the_schema_to_the_others(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        name = TopicName.get(TOPIC)
+        await broker.topics.partitioned.create(name, 2)
+        client = await broker.client()
+        answer = await client.produce(1, topic=f"{TOPIC}-partition-0", schema=sent(avro("a")))
+        assert answer.schema_version == bytes(8)
+        await broker.topics.delete_by_name(name.partition(0), force=True)
+        assert await broker.topics.schemas.has_schema(ID)
+        await broker.topics.partitioned.delete(name, force=True)
+        assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+async def get(client: Client, version: bytes | None = None) -> Any:
+    command = pb.CommandGetSchema(topic=TOPIC, request_id=0)
+    if version is not None:
+        command.schema_version = version
+    return await client.request(command, "getSchemaResponse")
+
+
+def test_a_version_that_is_none_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        assert (await get(client)).error_code == pb.TopicNotFound
+        await client.produce(schema=sent(avro("a")))
+        assert (await get(client, bytes(8))).schema_version == bytes(8)
+        for version, code in [
+            (b"", pb.IncompatibleSchema),
+            (b"\0", pb.UnknownError),
+            (b"\xff" * 8, pb.TopicNotFound),
+            (bytes(7) + b"\1", pb.TopicNotFound),
+        ]:
+            answer = await get(client, version)
+            assert (answer.HasField("error_code"), answer.error_code) == (True, code)
+
+    run(tmp_path, scenario)
+
+
+def test_a_producer_that_asks_again_gets_its_version_again(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for _ in range(2):
+            assert (await client.produce(schema=sent(avro("a")))).schema_version == bytes(8)
+
+    run(tmp_path, scenario)
+
+
+def test_without_schemas_nothing_of_them_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        asked = []
+        read = broker.node.store.get
+        monkeypatch.setattr(broker.node.store, "get", lambda path: asked.append(path) or read(path))
+        assert (await client.produce()).schema_version == b""
+        await client.subscribe()
+        assert [each for each in asked if each.startswith(paths.SCHEMAS)] == []
+        assert "schemas" not in vars(broker.topics)
+
+    run(tmp_path, scenario)
+
+
+def test_a_consumer_that_takes_any_schema_makes_no_use_of_the_topic(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        any_schema = pb.Schema(name="", schema_data=b"", type=pb.Schema.AutoConsume)
+        await client.subscribe(1, schema=any_schema)
+        assert not await broker.topics.schemas.has_schema(ID)
+        await client.subscribe(2, schema=sent(avro("a")))
+        assert await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_registered_while_nothing_can_be_stored(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+
+        def no_space() -> None:
+            raise PersistenceError("There is no space.")
+
+        schemas._check_space = no_space
+        assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+        with pytest.raises(PersistenceError):
+            await schemas.find_or_create(ID, avro("a", "b"), FULL)
+
+    run(tmp_path, scenario)
+
+
+# --- strategies -----------------------------------------------------------------------------------
+
+
+def test_a_refusal_names_version_and_field(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        both = Rules("BACKWARD_TRANSITIVE")
+        assert await schemas.find_or_create(ID, strict("a", "b"), both) == 0
+        assert await schemas.find_or_create(ID, strict("a"), both) == 1
+        wrong = json.loads(strict("a", "b").data)
+        wrong["fields"][1].update(type="int", default=0)
+        with pytest.raises(IncompatibleSchema) as refused:
+            await schemas.find_or_create(
+                ID, Schema(SchemaType.AVRO, json.dumps(wrong).encode()), both
+            )
+        assert str(refused.value) == (
+            "Error during schema compatibility check with strategy BACKWARD_TRANSITIVE: the new"
+            " schema cannot read version 0: field 'b': the writer's string cannot be read as int."
+        )
+
+    run(tmp_path, scenario)
+
+
+def native(root: str, *messages: str, package: str = "p") -> Schema:
+    """A PROTOBUF_NATIVE schema."""
+    files = descriptor_pb2.FileDescriptorSet()
+    one = files.file.add(name="a.proto", package=package)
+    for each in messages:
+        one.message_type.add(name=each).nested_type.add(name="Inner")
+    fields = {
+        "fileDescriptorSet": base64.b64encode(files.SerializeToString()).decode(),
+        "rootMessageTypeName": root,
+        "rootFileDescriptorName": "a.proto",
+    }
+    return Schema(SchemaType.PROTOBUF_NATIVE, json.dumps(fields).encode())
+
+
+def test_a_protobuf_schema_keeps_its_root_message() -> None:
+    before = native("p.A", "A", "B")
+    at_once(compatibility.check(before, 0, native("p.A", "A"), "FULL"))
+    at_once(compatibility.check(before, 0, native("p.B", "B"), "ALWAYS_COMPATIBLE"))
+    at_once(compatibility.validate(native("p.A.Inner", "A")))
+    with pytest.raises(IncompatibleSchema) as refused:
+        at_once(compatibility.check(before, 0, native("p.B", "B"), "FULL"))
+    assert str(refused.value) == (
+        "Protobuf root message change is not allowed under the 'FULL' strategy. Original message"
+        " name: 'p.A', new message name: 'p.B'."
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        native("p.C", "A").data,
+        native("A", "A").data,
+        native("p.A.B", "A").data,
+        b"{}",
+        b"[" * 10_000,
+        b'{"fileDescriptorSet":"AAAA","rootMessageTypeName":"A","rootFileDescriptorName":"a"}',
+        b'{"fileDescriptorSet":"","rootMessageTypeName":1,"rootFileDescriptorName":"a"}',
+        b'{"fileDescriptorSet":"","rootMessageTypeName":"A","rootFileDescriptorName":"a"}',
+    ],
+)
+def test_what_is_no_protobuf_schema_is_refused(data: bytes) -> None:
+    with pytest.raises(InvalidSchema, match="Invalid schema definition data for PROTOBUF_NATIVE"):
+        at_once(compatibility.validate(Schema(SchemaType.PROTOBUF_NATIVE, data)))
+
+
+@pytest.mark.parametrize(
+    ("data", "properties", "reason"),
+    [
+        (b"", (), "the length of the key's schema is missing"),
+        (b"\0\0\0\5abc", (), "the key's schema is cut short"),
+        (key_value_data(b"", b"")[:-1], (), "the length of the value's schema is missing"),
+        (b"\x7f\xff\xff\xff", (), "the key's schema is cut short"),
+        (
+            key_value_data(b"", b""),
+            (("key.schema.type", "NOBODY"),),
+            "'NOBODY' is no type of a schema",
+        ),
+        (key_value_data(b"", b"{}"), (("value.schema.type", "AVRO"),), "no type"),
+        (key_value_data(b"", b""), (("value.schema.type", "KEY_VALUE"),), "length of the key's"),
+    ],
+)
+def test_what_is_no_key_value_schema_is_refused(
+    data: bytes, properties: tuple[tuple[str, str], ...], reason: str
+) -> None:
+    with pytest.raises(InvalidSchema) as refused:
+        at_once(compatibility.validate(Schema(SchemaType.KEY_VALUE, data, properties)))
+    assert reason in str(refused.value)
+
+
+def test_a_definition_is_bounded(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        long = Schema(SchemaType.EXTERNAL, bytes(SCHEMA_BYTES_MAX + 1))
+        for asked in (schemas.find(ID, long), schemas.find_or_create(ID, long, FULL)):
+            with pytest.raises(InvalidSchema, match="262145 bytes, and at most 262144 are allowed"):
+                await asked
+        exact = Schema(SchemaType.EXTERNAL, bytes(SCHEMA_BYTES_MAX))
+        assert await schemas.find_or_create(ID, exact, FULL) == 0
+        found = await schemas.get(ID, 0)
+        assert found is not None
+        assert found.schema == exact
+
+    run(tmp_path, scenario)
+
+
+# --- many versions --------------------------------------------------------------------------------
+
+
+async def with_versions(broker: Broker, count: int) -> SchemaRegistry:
+    """A schema that has many versions, all of which are in one ledger."""
+    schemas = broker.topics.schemas
+    assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+    ((_, ledger_id, _, digest),) = await schemas.index(ID)
+    locator = SchemaStorageFormat.SchemaLocator()
+    for version in range(count):
+        each = locator.index.add(version=version, hash=bytes(28) + version.to_bytes(4, "big"))
+        each.position.ledgerId, each.position.entryId = ledger_id, 0
+    locator.index[0].hash = digest
+    locator.info.CopyFrom(locator.index[-1])
+    await broker.node.store.put(PATH, locator.SerializeToString())
+    return schemas
+
+
+def test_ten_thousand_versions_are_looked_at_in_slices(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = await with_versions(broker, VERSIONS_MAX - 2)
+        ticks = 0
+
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0)
+
+        ticking = asyncio.ensure_future(tick())
+        began = time.process_time()
+        version = await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE)
+        took_s = time.process_time() - began
+        assert version == VERSIONS_MAX - 2
+        # Each version was read, and others had their turns between them.
+        assert ticks > VERSIONS_MAX / 50
+        assert took_s < 60
+        # What was found out is remembered: no version is read for the next one.
+        asked = ticks
+        assert await schemas.find(ID, strict("c")) == NOT_FOUND
+        assert await schemas.find_or_create(ID, avro("a", "b"), TRANSITIVE) == version
+        assert ticks - asked < 100
+        assert await schemas.find_or_create(ID, avro("a", "b", "c"), FULL) == version + 1
+        with pytest.raises(IncompatibleSchema, match="which is the limit of this broker"):
+            await schemas.find_or_create(ID, avro("a", "b", "c", "d"), FULL)
+        ticking.cancel()
+
+    run(tmp_path, scenario)
+
+
+def test_no_more_versions_are_kept_in_mind_than_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        monkeypatch.setattr("pyxbroker.schemas.storage.KNOWN_VERSIONS_MAX", 5)
+        for number in range(20):
+            assert await schemas.find_or_create(f"public/default/{number}", avro("a"), FULL) == 0
+        storage = schemas._storage
+        assert list(storage._known) == [f"public/default/{number}" for number in range(15, 20)]
+        assert (storage._known_versions, len(schemas._locks)) == (5, 0)
+        assert await schemas.find_or_create("public/default/0", avro("a"), FULL) == 0
+
+    run(tmp_path, scenario)

@@ -1,0 +1,222 @@
+"""Avro's schemas: what is one, which are equal, and what can be read with which.
+
+What Apache Avro says to each of the rules is asked in compat_tests/test_schemas.py.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from pyxbroker.schemas import avro, avro_resolution
+from pyxbroker.schemas.avro import NESTING_MAX, VALUES_MAX, AvroSchema
+from pyxbroker.schemas.values import NoSchema, Steps, T, at_once
+
+
+def parsed(value: Any) -> AvroSchema:
+    return at_once(avro.parse(json.dumps(value).encode()))
+
+
+def record(name: str, *fields: tuple[str, Any], **more: Any) -> dict[str, Any]:
+    found = [{"name": each, "type": kind} for each, kind in fields]
+    return {"type": "record", "name": name, "fields": found, **more}
+
+
+def why(writer: Any, reader: Any) -> str | None:
+    return at_once(avro_resolution.mismatch(parsed(writer), parsed(reader)))
+
+
+def longest_step(steps: Steps[T]) -> tuple[int, T]:
+    """How many steps there are, and the result."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            result: T = stop.value
+            return count, result
+        count += 1
+
+
+# --- what is a schema -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("nobody", "'nobody' is not a defined name"),
+        (7, "7 is no schema"),
+        ({}, "no type"),
+        ({"type": {"type": "string"}}, "no type"),
+        ({"type": "array"}, "no type of its items"),
+        ({"type": "map"}, "no type of its values"),
+        ({"type": "record", "name": "R"}, "the record R has no fields"),
+        ({"type": "record", "fields": []}, "None is no name"),
+        (record("R", ("a", "int"), ("a", "int")), "has the field 'a' twice"),
+        (record("a-b"), "'a-b' is no name"),
+        (record("x..y"), "'' is no name"),
+        ({"type": "record", "name": "R", "fields": [{"name": "a"}]}, "'a' of R has no type"),
+        ({"type": "record", "name": "R", "fields": ["a"]}, "'a' is no field"),
+        ([record("R"), record("R")], "'R' is defined twice"),
+        (["int", "int"], "a union has 'int' twice"),
+        (["int", ["null"]], "a union is directly in another one"),
+        ({"type": "enum", "name": "E"}, "the enum has no symbols"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "A"]}, "a symbol twice"),
+        ({"type": "enum", "name": "E", "symbols": ["1"]}, "'1' is no name"),
+        ({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"}, "none of the enum's"),
+        ({"type": "fixed", "name": "F", "size": -1}, "is not a number of bytes"),
+        ({"type": "fixed", "name": "F", "size": True}, "is not a number of bytes"),
+        (record("R", aliases="S"), "aliases are a list of names"),
+        (
+            {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int", "order": "x"}]},
+            "'x' is no order of a field",
+        ),
+    ],
+)
+def test_what_is_no_schema_says_why(value: Any, reason: str) -> None:
+    with pytest.raises(NoSchema) as refused:
+        parsed(value)
+    assert reason in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "it is not JSON"),
+        (b"\xff", "it is not UTF-8 text"),
+        (b"NaN", "it is not JSON: NaN is not a number of JSON"),
+        (b"[" * 5_000, "its JSON is nested too deeply"),
+        (b"[]," * VALUES_MAX, "values, and at most"),
+        (b"1" * 5_000, "it is not JSON"),
+    ],
+)
+def test_what_is_no_json_says_why(data: bytes, reason: str) -> None:
+    with pytest.raises(NoSchema) as refused:
+        at_once(avro.parse(data))
+    assert reason in str(refused.value)
+
+
+def nested(depth: int) -> Any:
+    value: Any = "int"
+    for _ in range(depth):
+        value = {"type": "array", "items": value}
+    return value
+
+
+def test_types_are_nested_up_to_a_bound() -> None:
+    assert why(nested(NESTING_MAX), nested(NESTING_MAX)) is None
+    with pytest.raises(NoSchema, match=f"nested more than {NESTING_MAX} deep"):
+        parsed(nested(NESTING_MAX + 1))
+
+
+def test_names_are_found_in_their_namespaces() -> None:
+    inner = record("I", ("again", ["null", "x.R"]))
+    found = parsed(record("R", ("i", inner), ("j", "I"), namespace="x"))
+    assert set(found.named) == {"x.R", "x.I"}
+    (i, j) = found.root.fields
+    assert i.node is j.node
+    assert i.node.fields[0].node.children[1] is found.root
+
+
+# --- equality -------------------------------------------------------------------------------------
+
+BASE = record("R", ("a", "int"), ("b", ["null", "string"]), namespace="x")
+
+
+def changed(**more: Any) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(json.dumps(BASE))
+    value["fields"][0].update(more)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        (BASE | {"doc": "d", "aliases": ["S"]}, True),
+        (changed(doc="d", aliases=["c"], order="ascending"), True),
+        (record("x.R", ("a", "int"), ("b", ["null", "string"])), True),
+        (record("R", ("a", {"type": "int"}), ("b", ["null", "string"]), namespace="x"), True),
+        (record("R", ("b", ["null", "string"]), ("a", "int"), namespace="x"), False),
+        (record("R", ("a", "int"), ("b", ["string", "null"]), namespace="x"), False),
+        (record("R", ("a", "int"), ("b", ["null", "string"])), False),
+        (changed(default=1), False),
+        (changed(order="ignore"), False),
+        (changed(more="than that"), False),
+        (BASE | {"more": "than that"}, False),
+    ],
+)
+def test_schemas_are_equal_by_what_they_mean(other: Any, is_equal: bool) -> None:
+    assert (parsed(BASE).fingerprint == parsed(other).fingerprint) == is_equal
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_refusal_names_the_field() -> None:
+    inner = record("I", ("list", {"type": "array", "items": "long"}))
+    other = record("I", ("list", {"type": "array", "items": "int"}))
+    assert why(record("R", ("i", inner)), record("R", ("i", other))) == (
+        "field 'i.list.items': the writer's long cannot be read as int"
+    )
+    assert why(record("R"), record("R", ("a", "int"))) == (
+        "the reader's field 'a' of R has no default, and the writer does not have it"
+    )
+    assert why(record("R", ("a", "int")), record("R", ("a", ["null", "string"]))) == (
+        "field 'a': int is none of the reader's union of null, string"
+    )
+
+
+def test_types_that_refer_to_each_other_are_compared_once() -> None:
+    def ring(kind: str) -> Any:
+        back = record("B", ("a", ["null", "A"]), ("v", kind))
+        return record("A", ("b", ["null", back]), ("self", ["null", "A"]))
+
+    assert why(ring("int"), ring("long")) is None
+    refused = why(ring("long"), ring("int"))
+    assert refused is not None
+    assert "long cannot be read as int" in refused
+
+
+def test_a_chain_of_many_records_needs_no_stack() -> None:
+    def chain(kind: str) -> Any:
+        fields: list[tuple[str, Any]] = [("f0", record("C0", ("x", kind)))]
+        fields += [(f"f{n}", record(f"C{n}", ("x", f"C{n - 1}"))) for n in range(1, 1_200)]
+        return record("R", *fields)
+
+    assert why(chain("int"), chain("long")) is None
+    assert why(chain("long"), chain("int")) is not None
+
+
+def test_a_comparison_takes_no_more_steps_than_its_schemas_have_parts() -> None:
+    """Unions of records that have other names: each pair of them could be asked for its shape."""
+
+    def shapes(name: str, field: str) -> Any:
+        inner = [record(f"{name}I{n}", (field, "int")) for n in range(300)]
+        made = [record(f"{name}{n}", ("f", ["null", each])) for n, each in enumerate(inner)]
+        return record("R", ("u", made))
+
+    writer, reader = parsed(shapes("W", "x")), parsed(shapes("V", "y"))
+    steps, refused = longest_step(avro_resolution.mismatch(writer, reader))
+    assert refused is not None
+    bound = avro_resolution.PAIRS_MIN + avro_resolution.PAIRS_PER_NODE * (
+        writer.nodes + reader.nodes
+    )
+    assert 0 < steps <= bound / avro_resolution.PAIRS_PER_STEP + 1
+
+
+def test_what_is_too_complex_to_be_compared_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(avro_resolution, "PAIRS_MIN", 10)
+    monkeypatch.setattr(avro_resolution, "PAIRS_PER_NODE", 0)
+    wide = record("R", *((f"f{n}", "int") for n in range(20)))
+    with pytest.raises(avro_resolution.TooComplex, match="too many pairs"):
+        why(wide, wide)
+
+
+def test_reading_and_comparing_let_others_run() -> None:
+    data = json.dumps(record("R", *((f"f{n}", "int") for n in range(2_000)))).encode()
+    steps, found = longest_step(avro.parse(data))
+    assert steps >= found.nodes // avro.NODES_PER_STEP
+    steps, refused = longest_step(avro_resolution.mismatch(found, found))
+    assert (refused, steps >= 2_000 // avro_resolution.PAIRS_PER_STEP) == (None, True)
