@@ -268,6 +268,13 @@ CASES = (
         told=True,
         unset=False,
     ),
+    Case(("deduplication",), "deduplication", "deduplicationEnabled", True),
+    Case(
+        ("deduplication_snapshot_s",),
+        "deduplicationSnapshotInterval",
+        "deduplicationSnapshotInterval",
+        60,
+    ),
     Case(("encryption_required",), "encryptionRequired", "", True, unset=False, removed_by=False),
 )
 

@@ -101,7 +101,8 @@ def how_to_ask(case: Case, level: str) -> dict[str, str] | None:
 def test_each_policy_that_can_be_set_has_a_case_at_each_of_its_levels() -> None:
     for policy in TABLE:
         levels = {{Level.NAMESPACE: NAMESPACE, Level.TOPIC: TOPIC}[each] for each in policy.paths}
-        if levels:
+        # test_schemas.py asks for those of schemas.
+        if levels and not policy.name.startswith("schema_"):
             assert set(case_of(policy.name).levels) - {GLOBAL} == levels, policy.name
 
 
@@ -191,7 +192,8 @@ def test_a_policy_of_what_is_not_built_is_refused(
 ) -> None:
     base = new_namespace(broker) if level == "namespaces" else own_topic
     status, _ = broker.request(method, f"{base}/{segment}", body)
-    assert status in ((200, 204) if differs("policies of what is not built") else (404,))
+    # A bundle, which can be deleted, might have the name of a namespace's policy.
+    assert status in ((200, 204) if differs("policies of what is not built") else (404, 405))
 
 
 def test_each_difference_has_a_reason_and_is_named_by_a_test() -> None:

@@ -149,11 +149,16 @@ def test_a_topic_that_nobody_uses_is_deleted_as_its_policy_says(
     together(at, [(level,) for level in case_of("inactive_topics").levels])
 
 
+# By test_deduplication.py, test_schemas.py and (the interval) tests/test_policies.py.
+SEEN_ELSEWHERE = {
+    *("deduplication", "deduplication_snapshot_s"),
+    *("schema_strategy", "schema_auto_update", "schema_validation"),
+}
 # It counts in minutes: tests/test_expiry.py has a clock of its own.
 NOT_SEEN = {"subscription_expiry_s"}
 
 
 def test_each_policy_that_can_be_set_is_seen_by_clients() -> None:
     effects = (*test_policy_limits.EFFECTS, *EFFECTS)
-    seen = {effect.policy for effect in effects} | {"inactive_topics"}
+    seen = {effect.policy for effect in effects} | {"inactive_topics", *SEEN_ELSEWHERE}
     assert {policy.name for policy in TABLE if policy.paths} - seen == NOT_SEEN

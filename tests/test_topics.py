@@ -662,14 +662,15 @@ def test_every_command_is_answered_also_when_its_refusal_meets_a_defect(
             caplog.clear()
             own = {"lookupTopic": "lookupTopicResponse"}
             own["partitionMetadata"] = "partitionMetadataResponse"
-            own["getSchema"] = "getSchemaResponse"
-            own["getOrCreateSchema"] = "getOrCreateSchemaResponse"
+            of_schemas = row.field in ("getSchema", "getOrCreateSchema") and not fails_again
+            if of_schemas:
+                own[row.field] = f"{row.field}Response"
             answer = await client.request(command, own.get(row.field, "error"))
             first = caplog.records[0]
             assert first.message == "a refusal failed"
             reference = vars(first)["fields"]["reference"]
             told = f"The broker failed; its log says why. (reference {reference})"
-            if row.field in ("getSchema", "getOrCreateSchema"):
+            if of_schemas:
                 assert (answer.error_code, answer.error_message) == (pb.UnknownError, told)
             else:
                 assert (answer.error, answer.message) == (pb.UnknownError, told), row.field
