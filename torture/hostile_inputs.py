@@ -327,7 +327,7 @@ ENDPOINTS = {
     "/expireMessages": request(
         "POST",
         f"{BASE}/{NAME}/subscription/{NAME}/expireMessages",
-        b'{"ledgerId":1,"entryId":1' + b',"a":[{}]' * (100 << 10) + b"}",
+        b'{"ledgerId":1,"entryId":1' + b',"a":[{}]' * 1800 + b"}",
     ),
     "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
     "/expireMessages/{seconds:int}": request(

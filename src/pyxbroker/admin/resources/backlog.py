@@ -248,6 +248,7 @@ def _missing(name: TopicName) -> HttpError:
     return HttpError(404, f"Topic {name} not found")
 
 
+POSITION_BYTES_MAX = 16 << 10  # many times what a message id takes
 POSITION = {
     "type": "object",
     "properties": {
@@ -318,6 +319,7 @@ ENDPOINTS = (
             "The id of the message; excluded: it is not acknowledged itself.",
             {"application/json": POSITION},
             required=True,
+            bytes_max=POSITION_BYTES_MAX,
         ),
     ),
     Endpoint(
