@@ -17,6 +17,7 @@ from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema, Persistence
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
 from pyxbroker.schemas import compatibility, records
@@ -231,6 +232,49 @@ def test_a_deleted_partition_leaves_the_schema_to_the_others(tmp_path: Path) -> 
         await broker.topics.delete_by_name(name.partition(0), force=True)
         assert await broker.topics.schemas.has_schema(ID)
         await broker.topics.partitioned.delete(name, force=True)
+        assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_begins_to_use_a_topic_whose_schema_is_being_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        topic = await broker.topic()
+        goes_on = asyncio.Event()
+
+        async def slow(name: TopicName) -> None:
+            await goes_on.wait()
+
+        async def failing(name: TopicName) -> None:
+            raise MetadataError("away")
+
+        monkeypatch.setattr(broker.topics, "forget_schema", failing)
+        with pytest.raises(MetadataError):
+            await broker.topics.delete(topic)
+        assert (await client.produce(1)).producer_name, "what was not deleted can be used"
+        monkeypatch.setattr(broker.topics, "forget_schema", slow)
+        deletion = asyncio.ensure_future(broker.topics.delete(topic))
+        await asyncio.sleep(0)
+        assert (await client.produce(2)).error == pb.ServiceNotReady
+        goes_on.set()
+        await deletion
+        assert not await broker.topics.exists(topic.name)
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_leaves_its_schema_to_that_of_its_name_in_the_other_domain(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        other = f"non-{TOPIC}"
+        assert (await client.produce(1, schema=sent(avro("a")))).schema_version == bytes(8)
+        assert (await client.produce(2, topic=other)).producer_name
+        await broker.topics.delete_by_name(TopicName.get(other), force=True)
+        assert await broker.topics.schemas.has_schema(ID)
+        await broker.topics.delete_by_name(TopicName.get(TOPIC), force=True)
         assert not await broker.topics.schemas.has_schema(ID)
 
     run(tmp_path, scenario)

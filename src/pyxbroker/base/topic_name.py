@@ -238,6 +238,12 @@ class TopicName:
         return f"{self.namespace_name}/{encode(self._base_local_name())}"
 
     @property
+    def in_other_domain(self) -> TopicName:
+        """The topic of the same name that is kept if this one is not, or the other way round."""
+        domain = NON_PERSISTENT if self.is_persistent else PERSISTENT
+        return TopicName.get(f"{domain}://{self.namespace_name}/{self.local_name}")
+
+    @property
     def partitioned_topic_name(self) -> str:
         """The full name of the topic that this is a partition of, else this topic's own."""
         return f"{self.domain}://{self.namespace_name}/{self._base_local_name()}"

@@ -138,10 +138,12 @@ class Clusters:
     async def set_failure_domain(self, name: str, domain: str, fields: Fields) -> None:
         """Makes a failure domain, or says it anew; a broker is in one of them.
 
-        Raises BrokerInOtherDomain, ClustersLimitReached.
+        Raises ClusterNotFound, BrokerInOtherDomain, ClustersLimitReached.
         """
         path = paths.failure_domain(name, domain)
         async with self._changing:
+            if name not in await self.names():
+                raise ClusterNotFound("Cluster does not exist")
             others = await self.failure_domains(name)
             others.pop(domain, None)
             if len(others) >= DOMAINS_MAX:

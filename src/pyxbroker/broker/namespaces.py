@@ -407,7 +407,9 @@ class Namespaces:
         deleted.
         """
         await self.record(name)
-        found = await self.bundle_topics(name, bundle)
+        # What topics say of themselves is the namespace's, whichever bundle it is in.
+        topics = await self.bundle_topics(name, bundle)
+        found = [each for each in topics if not each.is_system]
         if found and not force:
             raise BundleNotEmpty("Cannot delete non empty bundle")
         await each_of(found, lambda topic: self._topics.delete_by_name(topic, force=True))

@@ -70,6 +70,8 @@ class ManagedLedger:
     before_list_write: Callable[[], None] | None = None  # brings its properties up to date
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
+    # The same once all that was appended is confirmed: the list must not say so before.
+    stored_end: Position | None = None
     was_closed = False  # by who had it before; else it was killed, or could not
     write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
     _failure: ManagedLedgerError | None = None
@@ -184,7 +186,7 @@ class ManagedLedger:
             )
             for info in ledgers
         )
-        value = positions.encode_ledger_list(records, self.properties, self.terminated_position)
+        value = positions.encode_ledger_list(records, self.properties, self.stored_end)
         return Put(paths.managed_ledger(self.name), value, self.version)
 
     def fence(self, reason: str) -> ManagedLedgerFenced:

@@ -81,7 +81,7 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
     ledgers_found, kept, terminated = positions.decode_ledger_list(found.value)
     managed_ledger.ledgers = {record.ledger_id: LedgerInfo(*record) for record in ledgers_found}
     managed_ledger.properties = kept
-    managed_ledger.terminated_position = terminated
+    managed_ledger.terminated_position = managed_ledger.stored_end = terminated
     # The list of a terminated one does not tell: it has no open ledger at any time.
     managed_ledger.was_closed = terminated is None and all(
         each.timestamp_ms for each in ledgers_found

@@ -47,6 +47,7 @@ async def _terminate(managed_ledger: ManagedLedger) -> None:
         info.size = handle.length
         info.timestamp_ms = int(time.time() * 1000)
         managed_ledger.terminated_position = managed_ledger.last_confirmed
+        managed_ledger.stored_end = managed_ledger.terminated_position
         await managed_ledger.write_info()
         managed_ledger.current = None
     except (LedgerError, MetadataError) as error:

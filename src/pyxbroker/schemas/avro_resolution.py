@@ -113,6 +113,7 @@ class _Resolution:
         """Compares two types, and notes what is in them."""
         self._spend()
         if writer.kind == "union":
+            self._spend(len(writer.children))
             self._todo += [(branch, reader, path) for branch in writer.children]
             return None
         if reader.kind == "union":

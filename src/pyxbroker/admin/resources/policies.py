@@ -96,7 +96,7 @@ async def asked_for(request: Request, row: Row, face: Face) -> Any:
     if not face.query:
         return row.body.read(await read_json(request))
     text = request.argument(face.query) or ""
-    if not text.lstrip("-").isdecimal() or len(text) > 10:
+    if not text.removeprefix("-").isdecimal() or len(text) > 10:
         raise HttpError(400, f"{face.query} must be a whole number, not {text[:100]!r}.")
     return row.body.read(int(text))
 

@@ -45,6 +45,8 @@ class WaitingProducer:
 
     def on_turn(self, error: PulsarError | None) -> None:
         """Its turn has come, or will never be."""
+        if self._is_over:
+            return  # Its client closed it before it was told.
         if error is not None:
             self._refuse(error)
             return

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 INDEX_PROPERTY = "index"  # of a managed ledger, in decimals
+INDEX_DIGITS_MAX = 18  # far from what 64 bits hold
 NO_INDEX = -2
 """For prefix(): the index before the first one is -1, and this one says that there is none."""
 
@@ -50,7 +51,9 @@ class EntryMetadata:
         if not self._kinds.indexes:
             return
         found = self._managed_ledger.properties.get(INDEX_PROPERTY, "-1")
-        self.index = int(found) if found.lstrip("-").isdecimal() else -1
+        # Whoever makes a topic may give it properties of any name.
+        is_number = found.isascii() and found.isdecimal() and len(found) <= INDEX_DIGITS_MAX
+        self.index = int(found) if is_number else -1
         last = self._managed_ledger.last_confirmed
         position = self._managed_ledger.normalize(last) if last.entry_id >= 0 else None
         if position is not None:

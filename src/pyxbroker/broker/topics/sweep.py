@@ -290,7 +290,7 @@ def _inactive_ms(found: ClosedLedger, policies: Policies, started_ms: int) -> fl
     inactive, retention_s = policies.inactive_topics, policies.retention.time_s
     if not inactive.delete or retention_s < 0:
         return inf
-    slowest = found.slowest()
+    slowest = found.slowest([name for name in found.cursors if is_system_cursor(name)])
     if slowest is not None and (
         inactive.mode == DELETE_WHEN_NO_SUBSCRIPTIONS
         or (found.is_known and found.first_left(slowest) is not None)

@@ -244,7 +244,7 @@ class Topics:
         """Raises ServiceNotReady when what it has to know cannot be read now."""
         try:
             await topic.prepare()
-        except (LedgerError, MetadataError) as error:
+        except Exception as error:
             log.error("a topic cannot be opened now", topic=topic.name, error=error)
             with suppress(LedgerError, MetadataError, ManagedLedgerError):
                 await topic.close()
@@ -491,9 +491,16 @@ class Topics:
         Its schema goes first: who is interrupted deletes the topic again. Raises PersistenceError,
         MetadataError.
         """
+        was_fenced = topic.fenced
+        # In the turn of whoever has seen that nobody uses it: nobody begins to meanwhile.
+        topic.fenced = True
         try:
             if not topic.name.is_partitioned:
-                await self.forget_schema(topic.name)
+                try:
+                    await self.forget_schema(topic.name)
+                except BaseException:
+                    topic.fenced = was_fenced
+                    raise
             await topic.delete()
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
@@ -505,10 +512,13 @@ class Topics:
                 await self.forget_policies(topic.name)
 
     async def forget_schema(self, name: TopicName) -> None:
-        """A topic, partitioned or not, is deleted: its schema goes. Raises LedgerError,
-        MetadataError.
+        """A topic, partitioned or not, is deleted: its schema goes, unless a topic of the other
+        domain has the same name, and so the same schema. Raises LedgerError, MetadataError.
         """
-        if await self._store.exists(paths.schema(name.schema_name)):
+        if not await self._store.exists(paths.schema(name.schema_name)):
+            return
+        other = name.in_other_domain
+        if not await self.exists(other) and not (await self.partitioned.read(other)).target:
             await self.schemas.delete_storage(name.schema_name)
 
     async def forget_policies(self, name: TopicName) -> None:
