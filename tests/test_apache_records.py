@@ -154,8 +154,6 @@ def test_apache_reads_the_policies_of_a_namespace(tmp_path: Path, apache: Apache
         }
         assert (told["replication_clusters"], told["allowed_clusters"]) == (["standalone"],) * 2
         assert told["bundles"] == (await rest("GET", f"{NS}/bundles"))[1]
-        assert told["is_allow_auto_update_schema"] is True
-        assert told["schema_compatibility_strategy"] == "UNDEFINED"
         assert (told["subscription_auth_mode"], told["deleted"]) == ("None", False)
 
     run(tmp_path, scenario)

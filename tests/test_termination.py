@@ -11,9 +11,11 @@ import pytest
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.ledger.handle import LedgerHandle
 from pyxbroker.metadata import paths
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.errors import ManagedLedgerError
+from pyxbroker.mledger.state import State
 from pyxbroker.proto import PulsarApi as pb
 
 PATH = paths.managed_ledger("public/default/persistent/t")
@@ -168,6 +170,39 @@ def test_a_topic_without_messages_is_terminated_too(tmp_path: Path) -> None:
         await client.subscribe()
         assert await end_of(client) == 1
         assert (await client.produce()).error == pb.TopicTerminatedError
+
+    run(tmp_path, scenario)
+
+
+def test_its_end_is_stored_when_all_that_was_appended_is_confirmed_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another write of the list in between would cut off what is confirmed after it."""
+
+    async def scenario(broker: Broker) -> None:
+        [position] = await broker.publish(b"one")
+        topic: Any = await broker.topic()
+        drain, goes_on = LedgerHandle.drain, asyncio.Event()
+
+        async def slow(handle: LedgerHandle) -> None:
+            await goes_on.wait()
+            await drain(handle)
+
+        async def stored_end() -> Any:
+            found = await broker.node.store.get(PATH)
+            assert found is not None
+            return positions.decode_ledger_list(found.value)[2]
+
+        monkeypatch.setattr(LedgerHandle, "drain", slow)
+        termination = asyncio.ensure_future(topic.terminate())
+        try:
+            await until(lambda: topic.managed_ledger.state is State.TERMINATED, 10)
+            await topic.managed_ledger.put_property("key", "value")
+            assert await stored_end() is None
+        finally:
+            goes_on.set()
+        assert await termination == position
+        assert await stored_end() == position
 
     run(tmp_path, scenario)
 
