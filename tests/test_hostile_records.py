@@ -15,8 +15,8 @@ from pyxbroker.bookie.errors import DamagedCookie
 from pyxbroker.broker.topics import partitioned_topics
 from pyxbroker.ledger import metadata as ledger_metadata
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger import positions, records
-from pyxbroker.mledger.records import MalformedRecord
 from pyxbroker.proto import DataFormats, MLDataFormats
 
 LARGE = 2**40

@@ -28,6 +28,7 @@ with driver.guided("pyxbroker"):
     from pyxbroker.policies.values import Policies
 
 from pyxbroker.ackset import AckSet
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.proto import MLDataFormats
 
 SECONDS_MAX = 5.0  # of processor time, for one record; far more than any takes
@@ -47,19 +48,19 @@ def look_at_ledger(data: bytes) -> None:
 
 
 def look_at_ledger_list(data: bytes) -> None:
-    with suppress(records.MalformedRecord):
+    with suppress(MalformedRecord):
         ledgers, properties, terminated = positions.decode_ledger_list(data)
         positions.encode_ledger_list(ledgers, properties, terminated)
 
 
 def look_at_cursor(data: bytes) -> None:
-    with suppress(records.MalformedRecord):
+    with suppress(MalformedRecord):
         found = positions.decode_cursor(data, ENDS)
         check_acks(found.acks)
 
 
 def look_at_position(data: bytes) -> None:
-    with suppress(records.MalformedRecord):
+    with suppress(MalformedRecord):
         info = records.decode_position_info(data)
         acks, _ = positions.restore_position(info)
         positions.merge_position(acks, info, ENDS)

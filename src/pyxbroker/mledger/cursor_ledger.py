@@ -35,6 +35,7 @@ from pyxbroker.ledger.handle import (
     ReadHandle,
 )
 from pyxbroker.ledger.patience import Patience
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.mledger import positions, records
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 
@@ -242,7 +243,7 @@ async def _newest_state(
     if info.HasField("changes"):
         since = info.changes.since
         if not 0 <= since <= entry_id:
-            raise records.MalformedRecord(f"entry {entry_id} adds to entry {since}, behind it")
+            raise MalformedRecord(f"entry {entry_id} adds to entry {since}, behind it")
         async for batch in reader.all(since, entry_id - 1):
             for i in range(len(batch)):
                 earlier = records.decode_position_info(batch.data(i))
@@ -274,7 +275,7 @@ class _CursorLedgerReader:
             if not info.HasField("changes") or not info.changes.HasField("before"):
                 return entry_id, info
             if before >= entry_id:
-                raise records.MalformedRecord(f"entry {entry_id} points behind itself")
+                raise MalformedRecord(f"entry {entry_id} points behind itself")
             if before == _NONE:
                 # A ledger counts when its first state is complete, so the end of that was lost.
                 info.changes.since = 0

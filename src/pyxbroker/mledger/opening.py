@@ -17,6 +17,7 @@ from pyxbroker.ledger.handle import JournalFailed, LedgerError, NotEnoughBookies
 from pyxbroker.ledger.metadata import MalformedLedgerMetadata
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, place_cursor, recover_cursor
@@ -24,7 +25,6 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.positions import LedgerInfo
-from pyxbroker.mledger.records import MalformedRecord
 from pyxbroker.mledger.state import State
 
 log = get_logger("pyxbroker.mledger")

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.entry import Position
+from pyxbroker.metadata.protobuf_records import MalformedRecord, text_of
 from pyxbroker.mledger import records
 from pyxbroker.proto import MLDataFormats
 
@@ -115,7 +116,7 @@ def decode_ledger_list(
 
 
 def _texts(pairs: Iterable[tuple[str | bytes, str | bytes]]) -> dict[str, str]:
-    return {records.text_of(name): records.text_of(value) for name, value in pairs}
+    return {text_of(name): text_of(value) for name, value in pairs}
 
 
 def is_short(acks: AckSet, limit: int, bytes_max: int) -> bool:
@@ -219,7 +220,7 @@ def _position_info(acks: AckSet, properties: Mapping[str, int]) -> Any:
 def restore_position(info: Any) -> tuple[AckSet, dict[str, int]]:
     """The mark and the properties of a decoded entry of a cursor ledger."""
     acks = _mark(info.ledgerId, info.entryId)
-    return acks, {records.text_of(each.name): each.value for each in info.properties}
+    return acks, {text_of(each.name): each.value for each in info.properties}
 
 
 def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
@@ -235,13 +236,13 @@ def merge_position(acks: AckSet, info: Any, ends: Ends) -> None:
         for each in info.changes.runs:
             acks.add_runs(each.ledgerId, each.runs, ends.get(each.ledgerId, -1))
     except (ValueError, MemoryError) as error:
-        raise records.MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
+        raise MalformedRecord(f"not an entry of a cursor ledger: {error}") from error
 
 
 def _mark(ledger_id: int, entry_id: int) -> AckSet:
     """An ack set with nothing but a mark. Raises MalformedRecord for one that nothing follows."""
     if entry_id == ENTRY_ID_MAX:
-        raise records.MalformedRecord(f"no entry follows the mark {ledger_id}:{entry_id}")
+        raise MalformedRecord(f"no entry follows the mark {ledger_id}:{entry_id}")
     return AckSet(ledger_id, max(entry_id, -1), tracked=True)
 
 
@@ -288,11 +289,11 @@ def decode_cursor(value: bytes, ends: Ends) -> CursorRecord:
         _restore_ranges(acks, info.individualDeletedMessages, ends)
         _restore_batches(acks, info.batchedEntryDeletionIndexInfo, ends)
     except MemoryError as error:
-        raise records.MalformedRecord(f"not a ManagedCursorInfo: {error}") from error
+        raise MalformedRecord(f"not a ManagedCursorInfo: {error}") from error
     return CursorRecord(
         info.cursorsLedgerId,
         acks,
-        {records.text_of(each.name): each.value for each in info.properties},
+        {text_of(each.name): each.value for each in info.properties},
         _texts((each.name, each.value) for each in info.cursorProperties),
         info.lastActive,
     )

@@ -18,9 +18,7 @@ import struct
 import zlib
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.protobuf_records import MalformedRecord, parse
 from pyxbroker.proto import MLDataFormats
 
 COMPRESSED_MAGIC = 0x4778
@@ -29,10 +27,6 @@ NO_LEDGER = -1
 """The cursorsLedgerId of a cursor whose position is in its ManagedCursorInfo itself."""
 
 _ENVELOPE = struct.Struct(">HI")
-
-
-class MalformedRecord(MetadataError):
-    """The bytes are not the record that they should be."""
 
 
 def encode_managed_ledger_info(info: Any) -> bytes:
@@ -59,46 +53,25 @@ def encode_position_info(info: Any) -> bytes:
 
 def decode_position_info(entry: bytes) -> Any:
     """A PositionInfo, the entry of a cursor ledger; entries are never compressed."""
-    return _parse(MLDataFormats.PositionInfo, entry)
-
-
-def text_of(value: str | bytes) -> str:
-    """A text of a message, which protobuf gives as bytes where they are not UTF-8.
-
-    Raises MalformedRecord.
-    """
-    if isinstance(value, str):
-        return value
-    raise MalformedRecord(f"{value[:40]!r} is not UTF-8")
+    return parse(MLDataFormats.PositionInfo, entry)
 
 
 def _decode(message_class: Any, value: bytes) -> Any:
     if len(value) < _ENVELOPE.size:
-        return _parse(message_class, value)
+        return parse(message_class, value)
     magic, header_size = _ENVELOPE.unpack_from(value)
     if magic != COMPRESSED_MAGIC:
-        return _parse(message_class, value)
+        return parse(message_class, value)
     body = _ENVELOPE.size + header_size
     if body > len(value):
         raise MalformedRecord(f"a compressed {message_class.__name__} is cut short")
-    header = _parse(MLDataFormats.ManagedLedgerInfoMetadata, value[_ENVELOPE.size : body])
+    header = parse(MLDataFormats.ManagedLedgerInfoMetadata, value[_ENVELOPE.size : body])
     if not 0 <= header.uncompressedSize <= UNCOMPRESSED_BYTES_MAX:
         raise MalformedRecord(f"a {message_class.__name__} claims {header.uncompressedSize} bytes")
     if header.uncompressedSize > (len(value) - body) * _RATIOS_MAX.get(header.compressionType, 0):
         raise MalformedRecord(f"{len(value)} bytes claim to be {header.uncompressedSize}")
     data = _decompress(header.compressionType, value[body:], header.uncompressedSize)
-    return _parse(message_class, data)
-
-
-def _parse(message_class: Any, data: bytes) -> Any:
-    try:
-        message = message_class.FromString(data)
-    except DecodeError as error:
-        raise MalformedRecord(f"not a {message_class.__name__}: {error}") from error
-    if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())
-        raise MalformedRecord(f"not a {message_class.__name__}: it lacks {missing}")
-    return message
+    return parse(message_class, data)
 
 
 def _decompress(compression: int, data: bytes, size: int) -> bytes:

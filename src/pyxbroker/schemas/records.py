@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from google.protobuf.message import DecodeError
-
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.protobuf_records import MalformedRecord, parse, text_of
 from pyxbroker.proto import SchemaRegistryFormat, SchemaStorageFormat
 from pyxbroker.schemas.values import IndexEntry, Schema, SchemaType, Steps, StoredSchema
 
@@ -20,10 +18,6 @@ ENTRIES_PER_STEP = 500
 
 # On the wire 21 is a type of the client's alone; what is stored has no gap there.
 _EXTERNAL_STORED = 22
-
-
-class MalformedRecord(MetadataError):
-    """The bytes are not the record that they should be."""
 
 
 def encode_schema(schema_id: str, stored: StoredSchema) -> bytes:
@@ -45,12 +39,12 @@ def encode_schema(schema_id: str, stored: StoredSchema) -> bytes:
 
 def decode_schema(data: bytes, version: int) -> StoredSchema:
     """The version that a SchemaInfo has. Raises MalformedRecord."""
-    info = _parse(SchemaRegistryFormat.SchemaInfo, data)
+    info = parse(SchemaRegistryFormat.SchemaInfo, data)
     is_external = info.type == _EXTERNAL_STORED
     kind = SchemaType.EXTERNAL if is_external else SchemaType(info.type - 1)
-    properties = tuple((_text(each.key), _text(each.value)) for each in info.props)
+    properties = tuple((text_of(each.key), text_of(each.value)) for each in info.props)
     schema = Schema(kind, info.schema, properties)
-    return StoredSchema(schema, _text(info.user), info.timestamp, info.deleted, version)
+    return StoredSchema(schema, text_of(info.user), info.timestamp, info.deleted, version)
 
 
 def encode_entry(schema_data: bytes, before: Sequence[IndexEntry]) -> bytes:
@@ -65,7 +59,7 @@ def encode_entry(schema_data: bytes, before: Sequence[IndexEntry]) -> bytes:
 
 def decode_entry(data: bytes) -> bytes:
     """The SchemaInfo in a SchemaEntry. Raises MalformedRecord."""
-    found: bytes = _parse(SchemaStorageFormat.SchemaEntry, data).schema_data
+    found: bytes = parse(SchemaStorageFormat.SchemaEntry, data).schema_data
     return found
 
 
@@ -87,7 +81,7 @@ def index_of(value: bytes) -> bytes:
     """
     # The newest version comes first, as the field with the lowest number.
     if value[:1] != b"\x0a" or value[1] >= 0x80:
-        locator = _parse(SchemaStorageFormat.SchemaLocator, value)
+        locator = parse(SchemaStorageFormat.SchemaLocator, value)
         locator.ClearField("info")
         data: bytes = locator.SerializePartialToString()
         return data
@@ -96,7 +90,7 @@ def index_of(value: bytes) -> bytes:
 
 def decode_locator(value: bytes) -> Steps[list[IndexEntry]]:
     """The versions that a SchemaLocator names, ascending. Raises MalformedRecord."""
-    locator = _parse(SchemaStorageFormat.SchemaLocator, value)
+    locator = parse(SchemaStorageFormat.SchemaLocator, value)
     entries: list[IndexEntry] = []
     for each in locator.index:
         at = each.position
@@ -113,21 +107,3 @@ def _put(message: Any, entry: IndexEntry) -> None:
     message.position.ledgerId = entry.ledger_id
     message.position.entryId = entry.entry_id
     message.hash = entry.hash
-
-
-def _parse(message_class: Any, data: bytes) -> Any:
-    name = message_class.DESCRIPTOR.name
-    try:
-        message = message_class.FromString(data)
-    except DecodeError as error:
-        raise MalformedRecord(f"not a {name}: {error}") from error
-    if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())
-        raise MalformedRecord(f"not a {name}: it lacks {missing}")
-    return message
-
-
-def _text(value: str | bytes) -> str:
-    if isinstance(value, str):
-        return value
-    raise MalformedRecord(f"{value[:40]!r} is not UTF-8")

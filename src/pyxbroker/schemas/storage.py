@@ -20,6 +20,7 @@ from pyxbroker.ledger.client import LedgerClient
 from pyxbroker.ledger.handle import LedgerError, LedgerHandle
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
 from pyxbroker.schemas import records
 from pyxbroker.schemas.values import (
@@ -194,7 +195,7 @@ class SchemaStorage:
                 return
             try:
                 entries = await in_slices(records.decode_locator(found.value))
-            except records.MalformedRecord as error:
+            except MalformedRecord as error:
                 log.warning("a schema's node cannot be read; its ledgers stay", error=error)
                 entries = []
             try:

@@ -25,9 +25,9 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.mledger.closed import ClosedLedger, read_closed
-from pyxbroker.mledger.records import MalformedRecord
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     DELETE_WHEN_NO_SUBSCRIPTIONS,
