@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +28,7 @@ from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MetadataError, MetadataStore
-from pyxbroker.mledger.closed import ClosedLedger, read_closed
+from pyxbroker.mledger.closed import ClosedLedger, read_all_closed, read_closed
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
     DELETE_WHEN_NO_SUBSCRIPTIONS,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
+TOPICS_PER_READ = 32  # that are read together
 WORK_S = 0.01  # then it rests
 REST_SHARE = 30  # as long as this times the work before
 REST_MAX_S = 3.0  # work that takes longer than a hundredth of it mostly waits
@@ -123,11 +125,30 @@ class Sweep:
     async def _look_at_each(self, names: Iterable[TopicName]) -> float:
         """The same of some topics; those that are open are not looked after."""
         next_ms = inf
-        for name in names:
-            if name in self._at or not self._topics.is_open(name):
-                next_ms = min(next_ms, await self._look_at(name))
-            await self._rest()
+        left = iter(names)
+        while some := list(islice(left, TOPICS_PER_READ)):
+            for name, due_ms in await self._first_due(some):
+                if due_ms <= self.wall_clock() * 1000:
+                    # What was read may have changed while others were looked after.
+                    due_ms = await self._look_at(name)
+                next_ms = min(next_ms, due_ms)
+                await self._rest()
         return next_ms
+
+    async def _first_due(self, names: Iterable[TopicName]) -> list[tuple[TopicName, float]]:
+        """When something is due of those that are not open, read together; 0 where that cannot be
+        told: who reads such a one by itself finds out why.
+        """
+        closed = [name for name in names if name in self._at or not self._topics.is_open(name)]
+        found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
+        due: list[tuple[TopicName, float]] = []
+        for name, each in zip(closed, found, strict=True):
+            try:
+                at_ms = 0.0 if isinstance(each, Exception) else await self._due_of(name, each)
+            except (PulsarError, MetadataError):
+                at_ms = 0.0
+            due.append((name, at_ms))
+        return due
 
     async def _look_at(self, name: TopicName) -> float:
         """The same of one topic."""
@@ -176,8 +197,10 @@ class Sweep:
             log.failure(NOT_LOOKED_AFTER, error, topic=name)
 
     async def _due_ms(self, name: TopicName) -> float:
+        return await self._due_of(name, await read_closed(self._store, name.managed_ledger_name))
+
+    async def _due_of(self, name: TopicName, found: ClosedLedger | None) -> float:
         policies = await self._topics.policies(name)
-        found = await read_closed(self._store, name.managed_ledger_name)
         if found is None or name.is_system or policies.refused:
             return inf
         return due_ms(found, policies, self._started_ms)
