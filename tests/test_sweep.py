@@ -408,10 +408,11 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
     run(tmp_path, scenario)
 
 
-def test_the_sweep_rests_for_what_it_did_and_not_for_what_it_waited(
+def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
+    worked_s, at_s = 0.0, 0.0
 
     async def scenario(broker: Broker) -> None:
         monkeypatch.setattr(sweep, "REST_SHARE", 30)
@@ -419,11 +420,22 @@ def test_the_sweep_rests_for_what_it_did_and_not_for_what_it_waited(
         async def noting(seconds: float) -> None:
             slept.append(seconds)
 
+        async def rest(worked: float, lasted: float) -> list[float]:
+            nonlocal worked_s, at_s
+            slept.clear()
+            broker.topics.sweep._begin_work()
+            worked_s, at_s = worked_s + worked, at_s + lasted
+            await broker.topics.sweep._rest()
+            return [round(each, 6) for each in slept]
+
         with monkeypatch.context() as patch:
             patch.setattr(sweep.asyncio, "sleep", noting)
-            broker.topics.sweep._work_since = time.monotonic() - 60
-            await broker.topics.sweep._rest()
-        assert slept == [sweep.REST_MAX_S]
+            patch.setattr(sweep.time, "thread_time", lambda: worked_s)
+            patch.setattr(sweep.time, "monotonic", lambda: at_s)
+            assert await rest(0.001, 0.001) == []
+            assert await rest(0.02, 0.03) == [0.6]
+            assert await rest(0.001, 0.5) == [1.0]
+            assert await rest(1.0, 60.0) == [sweep.REST_MAX_S]
 
     run(tmp_path, scenario)
 
@@ -443,9 +455,9 @@ def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.Mo
             await sleep(0)
 
         monkeypatch.setattr(sweep.asyncio, "sleep", noting)
-        began = asyncio.get_running_loop().time()
+        began = time.thread_time()
         await broker.topics.sweep.look()
-        worked_s = asyncio.get_running_loop().time() - began
+        worked_s = time.thread_time() - began
         assert sum(slept) > worked_s * 15
 
     run(tmp_path, scenario)
