@@ -12,10 +12,15 @@ from harness.brokers import Broker
 from compat_tests.policy_differences import differs
 
 NAMESPACE, TOPIC, GLOBAL = "namespace", "topic", "global"
+OF_TOPICS, EVERYWHERE = (TOPIC, GLOBAL), (NAMESPACE, TOPIC, GLOBAL)
 """The levels. A topic has two records: its own one, and one that all clusters share (GLOBAL)."""
 
 FOREVER_S = 30.0
 """A change is in force long before: within a second, and sooner at once."""
+
+
+NOTHING = object()
+"""No value at all."""
 
 
 class Case(NamedTuple):
@@ -30,7 +35,8 @@ class Case(NamedTuple):
     query: str = ""  # the field that brings a topic's value
     quota_type: str = ""  # of the two that are set with the same path
     has_applied: bool = True  # whether a topic is told what holds, whichever level says it
-    removed_by: Any = None  # the value that switches it off, where it cannot be removed
+    removed_by: Any = None  # the value that switches it off, where DELETE does not
+    nothing_removes: tuple[str, ...] = ()  # levels at which to set no value removes it
 
     @property
     def name(self) -> str:
@@ -65,6 +71,8 @@ class Place(NamedTuple):
         return f"{self.base}/{segment}" + (fields and f"?{fields}")
 
     def set(self, value: Any) -> tuple[int, str]:
+        if value is NOTHING:
+            return self.broker.request("POST", self._path("POST"))
         if self.case.query and self.level != NAMESPACE:
             return self.broker.request("POST", self._path("POST", **{self.case.query: value}))
         return self.broker.request("POST", self._path("POST"), value)
@@ -132,6 +140,7 @@ CASES = (
         "retention",
         "retention",
         {"retentionTimeInMinutes": 10, "retentionSizeInMB": 20},
+        nothing_removes=(NAMESPACE,),
     ),
     Case(
         ("backlog_size",),
@@ -140,6 +149,7 @@ CASES = (
         quota("producer_exception", size=1000),
         told=quota("producer_exception", size=1000) | {"limit": 1000},
         quota_type="destination_storage",
+        nothing_removes=OF_TOPICS,
     ),
     Case(
         ("backlog_age",),
@@ -148,14 +158,23 @@ CASES = (
         {"limitTime": 77, "policy": "consumer_backlog_eviction"},
         told=quota("consumer_backlog_eviction", size=0, seconds=77) | {"limit": 0},
         quota_type="message_age",
+        nothing_removes=OF_TOPICS,
     ),
-    Case(("message_ttl_s",), "messageTTL", "messageTTL", 33, query="messageTTL"),
+    Case(
+        ("message_ttl_s",),
+        "messageTTL",
+        "messageTTL",
+        33,
+        query="messageTTL",
+        nothing_removes=OF_TOPICS,
+    ),
     Case(
         ("subscription_expiry_s",),
         "subscriptionExpirationTime",
         "subscriptionExpirationTime",
         9,
         query="subscriptionExpirationTime",
+        nothing_removes=OF_TOPICS,
     ),
     Case(
         ("persistence",),
@@ -177,34 +196,51 @@ CASES = (
             "maxInactiveDurationSeconds": 99,
             "deleteWhileInactive": True,
         },
+        nothing_removes=EVERYWHERE,
     ),
     Case(
         ("delayed_delivery", "delay_tick_ms", "delay_max_ms"),
         "delayedDelivery",
         "delayedDelivery",
         {"tickTime": 500, "active": True, "maxDeliveryDelayInMillis": 60_000},
+        nothing_removes=EVERYWHERE,
     ),
     Case(
         ("publish_rate",),
         "publishRate",
         "publishRate",
         {"publishThrottlingRateInMsg": 11, "publishThrottlingRateInByte": 12},
+        nothing_removes=(NAMESPACE,),
         has_applied=False,
     ),
-    Case(("dispatch_rate",), "dispatchRate", "dispatchRate", _dispatch(21)),
+    Case(
+        ("dispatch_rate",),
+        "dispatchRate",
+        "dispatchRate",
+        _dispatch(21),
+        nothing_removes=(NAMESPACE,),
+    ),
     Case(
         ("subscription_dispatch_rate",),
         "subscriptionDispatchRate",
         "subscriptionDispatchRate",
         _dispatch(31),
+        nothing_removes=(NAMESPACE,),
     ),
     Case(("dispatch_rates_of",), "", "s1/dispatchRate", _dispatch(41)),
-    Case((), "replicatorDispatchRate", "replicatorDispatchRate", _dispatch(51)),
+    Case(
+        (),
+        "replicatorDispatchRate",
+        "replicatorDispatchRate",
+        _dispatch(51),
+        nothing_removes=EVERYWHERE,
+    ),
     Case(
         ("subscribe_rate",),
         "subscribeRate",
         "subscribeRate",
         {"subscribeThrottlingRatePerConsumer": 6, "ratePeriodInSecond": 7},
+        nothing_removes=(NAMESPACE,),
     ),
     Case(("producers_max",), "maxProducersPerTopic", "maxProducers", 3),
     Case(("consumers_max",), "maxConsumersPerTopic", "maxConsumers", 4),
@@ -227,12 +263,14 @@ CASES = (
         "maxUnackedMessagesPerConsumer",
         "maxUnackedMessagesOnConsumer",
         7,
+        nothing_removes=OF_TOPICS,
     ),
     Case(
         ("unacked_per_subscription_max",),
         "maxUnackedMessagesPerSubscription",
         "maxUnackedMessagesOnSubscription",
         8,
+        nothing_removes=OF_TOPICS,
     ),
     Case(("topics_max",), "maxTopicsPerNamespace", "", 100, unset=0),
     Case(("message_bytes_max",), "", "maxMessageSize", 1000, has_applied=False),
@@ -249,6 +287,7 @@ CASES = (
         "autoSubscriptionCreation",
         "autoSubscriptionCreation",
         {"allowAutoSubscriptionCreation": False},
+        nothing_removes=EVERYWHERE,
     ),
     Case(
         ("auto_topic_creation",),
@@ -259,6 +298,7 @@ CASES = (
             "topicType": "partitioned",
             "defaultNumPartitions": 3,
         },
+        nothing_removes=(NAMESPACE,),
     ),
     Case(
         ("pause_on_ack_state",),
@@ -268,12 +308,20 @@ CASES = (
         told=True,
         unset=False,
     ),
-    Case(("deduplication",), "deduplication", "deduplicationEnabled", True),
+    Case(
+        ("deduplication",),
+        "deduplication",
+        "deduplicationEnabled",
+        True,
+        nothing_removes=OF_TOPICS,
+    ),
     Case(
         ("deduplication_snapshot_s",),
         "deduplicationSnapshotInterval",
         "deduplicationSnapshotInterval",
         60,
+        removed_by=NOTHING,
+        nothing_removes=EVERYWHERE,
     ),
     Case(("encryption_required",), "encryptionRequired", "", True, unset=False, removed_by=False),
 )

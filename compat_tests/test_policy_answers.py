@@ -14,6 +14,7 @@ from compat_tests.policy_cases import (
     CASES,
     GLOBAL,
     NAMESPACE,
+    NOTHING,
     TOPIC,
     Case,
     Place,
@@ -82,6 +83,28 @@ def test_a_policy_is_set_told_applied_and_removed(
     assert place.told() == place.unset()
     if of_topic:
         until(lambda: of_topic.applied() == before, "applied as before")
+
+
+@pytest.mark.parametrize(
+    ("case", "level"),
+    [each for each in EVERY_LEVEL if each[0].value is not None],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_no_value_removes_a_policy_where_pulsar_takes_it_for_that(
+    broker: Broker, own_topic: str, case: Case, level: str
+) -> None:
+    """pulsar-admin removes some of them so; where it does not, nobody means anything by it."""
+    place = Place(broker, case, level, new_namespace(broker) if level == NAMESPACE else own_topic)
+    assert place.set(case.value) == DONE
+    answer = place.set(NOTHING)
+    if level in case.nothing_removes:
+        assert answer == DONE
+        assert place.told() == place.unset()
+    elif not differs("no value for a policy"):
+        assert answer[0] == 400
+        assert place.told() == case.expected
+    else:
+        assert answer[0] in (204, 400, 500)
 
 
 def how_to_ask(case: Case, level: str) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ from pyxbroker.admin.policy_table import (
     DELAYED_DELIVERY,
     OF_SUBSCRIPTION,
     ROWS,
+    Face,
     Row,
 )
 from pyxbroker.admin.resources import namespace_policies, topic_policies
@@ -36,6 +37,7 @@ NP = "/admin/v2/non-persistent/public/default/t"
 NAME = TopicName.get("persistent://public/default/t")
 SECONDS_MAX = 1.0
 EMPTY = (204, None)
+QUOTA = {"limitSize": 1000, "limitTime": -1, "policy": "producer_exception"}
 
 # What is set for a row where a number that its type allows would be refused.
 VALUES: dict[str, Any] = {
@@ -429,7 +431,12 @@ def retention(minutes: int, megabytes: int) -> dict[str, int]:
             400,
             "messageTTL must be a whole number, not 'x'.",
         ),
-        (f"{TOPIC}/messageTTL", None, 400, "messageTTL must be a whole number, not ''."),
+        (
+            f"{TOPIC}/messageTTL?messageTTL=",
+            None,
+            400,
+            "messageTTL must be a whole number, not ''.",
+        ),
         (f"{TOPIC}/backlogQuota", {}, 400, "The policy of a backlog quota cannot be null."),
         *(
             (f"{base}/inactiveTopicPolicies", body, 400, f"{field}: {NO_MODE}")
@@ -486,11 +493,40 @@ def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
         path = paths.namespace_policies("public/default")
         before = await rest.broker.node.store.get(path)
         sent = "" if "?" in target else json.dumps(body) if body is not None else "null"
-        if target.endswith("/messageTTL") and target.startswith(TOPIC):
-            sent = ""
         assert await rest("POST", target, sent) == (status, {"reason": text})
         assert await rest.broker.node.store.get(path) == before
         assert rest.broker.topics.records.fields(NAME, False) == {}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("nothing", ["", "null", " null "])
+@pytest.mark.parametrize("level", ["namespace", "topic"])
+def test_no_value_removes_a_policy_or_is_refused(level: str, nothing: str, tmp_path: Path) -> None:
+    """As pulsar-admin removes some; where nobody means anything by it nothing changes."""
+    base = NS if level == "namespace" else TOPIC
+
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic()
+        outcomes = set()
+        for row in (*ROWS, DELAYED_DELIVERY, BACKLOG_QUOTA):
+            face: Face | None = getattr(row, level)
+            if face is None or row.body is None:
+                continue
+            path = f"{base}/{face.segment}"
+            value = QUOTA if row is BACKLOG_QUOTA else value_of(row, face.segment)
+            assert await put(rest, face.method, path, row, value) == DONE
+            before = await fields_at(rest, level)
+            answer = await rest(face.method, path, "" if face.query else nothing)
+            after = await fields_at(rest, level)
+            if face.nothing_removes:
+                assert answer == DONE, path
+                assert after != before, path
+            else:
+                assert answer[0] == 400, path
+                assert after == before, path
+            outcomes.add((answer[0], face.segment == "deduplicationSnapshotInterval"))
+        assert {(204, True), (204, False), (400, False)} == outcomes
 
     run(tmp_path, scenario)
 

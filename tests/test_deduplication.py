@@ -12,9 +12,12 @@ from one_bookie import read_all, turns, until
 from one_broker import TOPIC, Broker, Client, run
 from oracles import wire
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics.deduplication import SNAPSHOT_BYTES_MAX, Deduplication
+from pyxbroker.broker.topics import deduplication as deduplication_module
+from pyxbroker.broker.topics.deduplication import NAME_BYTES, SNAPSHOT_BYTES_MAX, Deduplication
 from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
 from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.metadata.store import Unavailable
+from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
 
@@ -424,6 +427,33 @@ def test_a_snapshot_has_a_size_and_those_that_came_last(tmp_path: Path) -> None:
     run(tmp_path, scenario, **ON)
 
 
+def test_a_snapshot_has_who_is_connected_and_who_left_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not who came last: who came first may send all the time."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        names = ["stays", "early", "a", "b", "c"]
+        for number, name in enumerate(names):
+            await client.produce(number, producer_name=name)
+            publish(client, name, 7, producer_id=number)
+            await receipts(client, 1)
+        for name in ("a", "b", "c", "early"):
+            number = names.index(name)
+            await client.request(pb.CommandCloseProducer(producer_id=number), "success")
+        room = sum(map(len, ("stays", "early", "c"))) + 3 * NAME_BYTES
+        monkeypatch.setattr(deduplication_module, "SNAPSHOT_BYTES_MAX", room)
+        topic = await open_topic(broker)
+        assert topic.deduplication is not None
+        assert list(topic.deduplication._newest()) == ["stays", "early", "c"]
+        # They are found again, and forgotten in that order.
+        deduplication = await again(broker)
+        assert list(deduplication._ids) == ["c", "early", "stays"]
+
+    run(tmp_path, scenario, **ON)
+
+
 def test_names_that_nobody_was_connected_with_for_long_are_forgotten(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
@@ -453,8 +483,15 @@ def test_names_that_nobody_was_connected_with_for_long_are_forgotten(tmp_path: P
 async def set_policy(broker: Broker, on: bool) -> PersistentTopic:
     topic = await open_topic(broker)
     topic.on_policies(topic.policies._replace(deduplication=on))
-    await until(lambda: topic._deduplication_task is None)
+    await settled(topic)
     return topic
+
+
+async def settled(topic: PersistentTopic) -> None:
+    """Nothing is done for a change of the policy any more."""
+    switch = topic._deduplication_switch
+    assert switch is not None
+    await until(lambda: switch.is_settled)
 
 
 def test_it_begins_and_ends_with_its_policy_while_the_topic_is_open(tmp_path: Path) -> None:
@@ -475,9 +512,67 @@ def test_it_begins_and_ends_with_its_policy_while_the_topic_is_open(tmp_path: Pa
         topic.on_policies(topic.policies._replace(deduplication=True))
         topic.on_policies(topic.policies._replace(deduplication=False))
         topic.on_policies(topic.policies._replace(deduplication=True))
-        await until(lambda: topic._deduplication_task is None)
+        await settled(topic)
         assert topic.deduplication is not None
         assert await sent(client, "p", 5, 5) == [True, False]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_a_change_that_fails_is_tried_again_until_it_is_in_force(
+    on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(deduplication_module, "RETRY_MIN_S", 0.01)
+        topic = await open_topic(broker) if on else await set_policy(broker, True)
+        name = "create_node" if on else "delete"
+        work, left = getattr(Cursor, name), 3
+
+        async def sometimes(cursor: Cursor) -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                raise Unavailable("the disk had a hiccup")
+            await work(cursor)
+
+        monkeypatch.setattr(Cursor, name, sometimes)
+        await set_policy(broker, on)
+        assert left == 0
+        assert (topic.deduplication is not None) == on
+        assert list(topic.managed_ledger.cursors) == ([DEDUPLICATION_CURSOR] if on else [])
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_closes_while_a_change_is_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        asked = 0
+
+        async def never(cursor: Cursor) -> None:
+            nonlocal asked
+            asked += 1
+            raise Unavailable("the metadata is away")
+
+        topic = await open_topic(broker)
+        monkeypatch.setattr(deduplication_module, "RETRY_MIN_S", 1000.0)
+        monkeypatch.setattr(Cursor, "create_node", never)
+        topic.on_policies(topic.policies._replace(deduplication=True))
+        switch = topic._deduplication_switch
+        assert switch is not None
+        await until(lambda: switch._timer is not None)
+        # Another change is looked at at once.
+        topic.on_policies(topic.policies._replace(deduplication=False))
+        await until(lambda: switch.is_settled)
+        topic.on_policies(topic.policies._replace(deduplication=True))
+        await until(lambda: switch._timer is not None)
+        assert asked == 2
+        await broker.topics.unload(NAME)
+        assert switch.is_settled
+        topic.on_policies(topic.policies._replace(deduplication=False))
+        assert switch.is_settled
 
     run(tmp_path, scenario)
 

@@ -1309,7 +1309,7 @@ def test_topics_that_are_gone_are_not_told(tmp_path: Path) -> None:
         gone, stays = await broker.topic(TOPIC + "-gone"), await broker.topic()
         await broker.topics.delete(gone)
         told = broker.topics._policies._namespaces["public/default"].followers
-        assert list(told) == [stays]
+        assert list(told.values()) == [stays]
         await broker.topics.delete(stays)
         await change(broker, {"max_producers_per_topic": 2})
         assert broker.topics._policies._namespaces == {}, "nobody wants to know"
@@ -1343,8 +1343,10 @@ def test_a_change_while_a_topic_is_opened_is_not_missed(
 class Follower:
     """Takes notes."""
 
-    def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
-        self.name = NAME
+    def __init__(
+        self, seconds: float = 0.0, error: Exception | None = None, name: TopicName = NAME
+    ) -> None:
+        self.name = name
         self.policies = Policies()
         self._seconds = seconds
         self._error = error
@@ -1431,12 +1433,12 @@ async def test_many_followers_are_told_in_slices(
     async with Backend("memory", tmp_path).store() as store:
         await store.put(PATH, record_of(1))
         policies = followed(store, MetadataCache(store))
-        followers = [Follower(0.001) for _ in range(100)]
+        followers = [Follower(0.001, name=TopicName.get(f"{NAME}-{n}")) for n in range(100)]
         broken = Follower(error=ZeroDivisionError("broken"))
         await policies.of_namespace("public/default")
         for each in followers[:50]:
             policies.follow("public/default", each)
-        policies._namespaces["public/default"].followers[broken] = None
+        policies._namespaces["public/default"].followers[NAME] = broken
         for each in followers[50:]:
             policies.follow("public/default", each)
         await store.put(PATH, record_of(2))
@@ -1447,6 +1449,47 @@ async def test_many_followers_are_told_in_slices(
         assert turns > 20, "100 ms were to be done, 2 ms at a time"
         assert "a topic did not take its policies over" in caplog.text
         assert "ZeroDivisionError" in caplog.text
+        policies.close()
+
+
+@coroutine_test
+async def test_what_one_topic_says_is_looked_at_by_that_topic_alone(tmp_path: Path) -> None:
+    """With its partitions; however many others are open in the namespace."""
+    async with Backend("memory", tmp_path).store() as store:
+        await store.put(PATH, record_of(1))
+        policies = followed(store, MetadataCache(store))
+        await policies.of_namespace("public/default")
+        one, other = NAME, TopicName.get(f"{NAME}-other")
+        names = [one, one.partition(0), one.partition(7), other, other.partition(0)]
+        followers = {name: Follower(name=name) for name in names}
+        for each in followers.values():
+            policies.follow("public/default", each)
+        looked_at: list[TopicName] = []
+        of_topic = policies._of_topic
+
+        def noting(namespace: Any, topic: TopicName) -> Policies:
+            looked_at.append(topic)
+            return of_topic(namespace, topic)
+
+        policies._of_topic = noting  # type: ignore[method-assign]
+        policies.set_record(one, False, {"maxProducerPerTopic": 5})
+        told = names[:3]
+        await until(lambda: all(followers[name].policies.producers_max == 5 for name in told))
+        assert sorted(map(str, looked_at)) == sorted(map(str, told))
+        assert all(followers[name].policies.producers_max == 1 for name in names[3:])
+        # Who left is told nothing, and who came for it is.
+        successor = Follower(name=one.partition(7))
+        policies.follow("public/default", successor)
+        policies.leave("public/default", followers[one.partition(7)])
+        policies.leave("public/default", followers[one.partition(0)])
+        policies.set_record(one, False, {"maxProducerPerTopic": 6})
+        await until(lambda: successor.policies.producers_max == 6)
+        assert followers[one.partition(0)].policies.producers_max == 5
+        assert followers[one.partition(7)].policies.producers_max == 5
+        for each in (successor, followers[one], followers[other], followers[other.partition(0)]):
+            policies.leave("public/default", each)
+        namespace = policies._namespaces["public/default"]
+        assert (namespace.followers, namespace.partitions) == ({}, {})
         policies.close()
 
 

@@ -19,7 +19,8 @@ from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.sweep import due_ms
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
-from pyxbroker.mledger.closed import ClosedCursor, ClosedLedger, read_closed
+from pyxbroker.metadata.protobuf_records import MalformedRecord
+from pyxbroker.mledger.closed import ClosedCursor, ClosedLedger, read_all_closed, read_closed
 from pyxbroker.mledger.positions import LedgerRecord
 from pyxbroker.policies.values import (
     CONSUMER_BACKLOG_EVICTION,
@@ -301,6 +302,64 @@ def test_nothing_is_opened_and_nothing_is_read_before_something_is_due(
     run(tmp_path, scenario)
 
 
+def test_many_topics_are_read_in_few_ways_to_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be read is told of itself alone."""
+
+    async def scenario(broker: Broker) -> None:
+        store = broker.node.store
+        for n in range(20):
+            topic = await broker.topic(f"{TOPIC}-{n}")
+            assert isinstance(topic, PersistentTopic)
+            for name in ("a", "b"):
+                await topic.subscription_for(name, topic.first_position(), {}, True)
+            await append(topic.managed_ledger, b"x")
+            await broker.topics.unload(topic.name)
+        names = [f"{NAME}-{n}" for n in range(20)]
+        one_by_one = [await read_closed(store, name) for name in names]
+        await store.put(paths.managed_ledger(names[3]), b"\xff")
+        await store.put(paths.cursor(names[5], "b"), b"\xff")
+        asked: list[asyncio.Future[Any]] = []
+        waiting: list[int] = []
+
+        def noting(ask: Any) -> Any:
+            def issue(path: str) -> Any:
+                waiting.append(sum(not each.done() for each in asked))
+                asked.append(ask(path))
+                return asked[-1]
+
+            return issue
+
+        monkeypatch.setattr(store, "get", noting(store.get))
+        monkeypatch.setattr(store, "children", noting(store.children))
+        together = await read_all_closed(store, [*names, "public/default/persistent/none"])
+        assert isinstance(together[3], MalformedRecord)
+        assert isinstance(together[5], MalformedRecord)
+        assert together[20] is None
+        for n in set(range(20)) - {3, 5}:
+            assert together[n] == one_by_one[n]
+        # The nodes of all are asked for before the first is there, and so are the cursors.
+        assert [n for n, before in enumerate(waiting) if before == 0] == [0, 42]
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_cannot_be_judged_does_not_keep_those_that_are_read_with_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await closed_topic(broker, b"x")
+        for name in ("a", "z"):
+            path = paths.managed_ledger(f"public/default/persistent/{name}")
+            await broker.node.store.put(path, b"\xff")
+        await set_policies(broker, message_ttl_in_seconds=60)
+        await look(broker, 61)
+        assert await backlog(broker) == 0
+
+    run(tmp_path, scenario)
+
+
 async def _version(broker: Broker, n: int) -> int:
     node = await broker.node.store.get(paths.managed_ledger(f"{NAME}-{n}"))
     assert node is not None
@@ -349,10 +408,11 @@ def test_a_topic_that_takes_for_ever_does_not_keep_the_sweep_from_others(
     run(tmp_path, scenario)
 
 
-def test_the_sweep_rests_for_what_it_did_and_not_for_what_it_waited(
+def test_the_sweep_rests_for_what_it_did_and_less_for_what_it_waited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept: list[float] = []
+    worked_s, at_s = 0.0, 0.0
 
     async def scenario(broker: Broker) -> None:
         monkeypatch.setattr(sweep, "REST_SHARE", 30)
@@ -360,11 +420,22 @@ def test_the_sweep_rests_for_what_it_did_and_not_for_what_it_waited(
         async def noting(seconds: float) -> None:
             slept.append(seconds)
 
+        async def rest(worked: float, lasted: float) -> list[float]:
+            nonlocal worked_s, at_s
+            slept.clear()
+            broker.topics.sweep._begin_work()
+            worked_s, at_s = worked_s + worked, at_s + lasted
+            await broker.topics.sweep._rest()
+            return [round(each, 6) for each in slept]
+
         with monkeypatch.context() as patch:
             patch.setattr(sweep.asyncio, "sleep", noting)
-            broker.topics.sweep._work_since = time.monotonic() - 60
-            await broker.topics.sweep._rest()
-        assert slept == [sweep.REST_MAX_S]
+            patch.setattr(sweep.time, "thread_time", lambda: worked_s)
+            patch.setattr(sweep.time, "monotonic", lambda: at_s)
+            assert await rest(0.001, 0.001) == []
+            assert await rest(0.02, 0.03) == [0.6]
+            assert await rest(0.001, 0.5) == [1.0]
+            assert await rest(1.0, 60.0) == [sweep.REST_MAX_S]
 
     run(tmp_path, scenario)
 
@@ -384,9 +455,9 @@ def test_the_sweep_rests_most_of_the_time(tmp_path: Path, monkeypatch: pytest.Mo
             await sleep(0)
 
         monkeypatch.setattr(sweep.asyncio, "sleep", noting)
-        began = asyncio.get_running_loop().time()
+        began = time.thread_time()
         await broker.topics.sweep.look()
-        worked_s = asyncio.get_running_loop().time() - began
+        worked_s = time.thread_time() - began
         assert sum(slept) > worked_s * 15
 
     run(tmp_path, scenario)

@@ -13,6 +13,7 @@ from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
 from pyxbroker.base.errors import NotAllowed
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import topics as topics_module
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -746,5 +747,36 @@ def test_open_topics_share_the_names_of_their_attributes(tmp_path: Path) -> None
         await broker.publish(b"x")
         for each in (topic, topic.managed_ledger):
             assert len(vars(each)) <= 30, sorted(vars(each))
+
+    run(tmp_path, scenario)
+
+
+def test_a_stop_closes_topics_a_few_at_a_time_and_those_behind_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(topics_module, "CLOSING_MAX", 3)
+        close, closing, most, closed = PersistentTopic.close, 0, 0, set[str]()
+
+        async def noting(topic: PersistentTopic) -> None:
+            nonlocal closing, most
+            closing += 1
+            most = max(most, closing)
+            await close(topic)
+            closing -= 1
+            closed.add(str(topic.name))
+            if str(topic.name).endswith("-4"):
+                raise Unavailable("the metadata cannot be written")
+
+        monkeypatch.setattr(PersistentTopic, "close", noting)
+        names = {f"{TOPIC}-{n}" for n in range(20)}
+        for name in names:
+            await append((await broker.topic(name)).managed_ledger, b"x")
+        await broker.topics.close()
+        assert most == 3
+        assert closed == names
+        assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [
+            "a topic was not closed cleanly"
+        ]
 
     run(tmp_path, scenario)

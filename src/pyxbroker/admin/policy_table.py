@@ -128,6 +128,10 @@ class Face(NamedTuple):
     query: str = ""
     """The field of the query that brings the value, where no body does."""
     removes: bool = True
+    nothing_removes: bool = False
+    """Whether to set it without a value removes it, as in Pulsar: that is how pulsar-admin removes
+    the snapshot interval of a namespace.
+    """
 
 
 class Row(NamedTuple):
@@ -154,14 +158,16 @@ def _limit(
     texts: tuple[str, str],
     applied: str = "",
     unset: Callable[[Config], Json] = lambda config: None,
+    nothing_removes: tuple[bool, bool] = (False, False),
 ) -> Row:
     """A number from 0 on; segment and field at each level, text of a refusal at each level."""
+    of_namespace, of_topic = nothing_removes
     return Row(
         right,
         about,
         INTEGER,
-        Face(namespace[0], (namespace[1],)) if namespace[0] else None,
-        Face(topic[0], (topic[1],)) if topic[0] else None,
+        Face(namespace[0], (namespace[1],), nothing_removes=of_namespace) if namespace[0] else None,
+        Face(topic[0], (topic[1],), nothing_removes=of_topic) if topic[0] else None,
         from_0(*texts),
         _number(applied) if applied else None,
         unset=unset,
@@ -183,8 +189,8 @@ def _dispatch_rate(segment: str, namespace: str, topic: str, about: str, applied
         "REPLICATION_RATE" if segment == "replicatorDispatchRate" else "RATE",
         about,
         _DISPATCH_RATE,
-        Face(segment, (namespace, CLUSTER)),
-        Face(segment, (topic,)),
+        Face(segment, (namespace, CLUSTER), nothing_removes=True),
+        Face(segment, (topic,), nothing_removes=segment == "replicatorDispatchRate"),
         applied=_applied_dispatch_rate(applied) if applied else None,
     )
 
@@ -199,7 +205,7 @@ ROWS: tuple[Row, ...] = (
                 "retentionSizeInMB": Field("integer", 0, maximum=LONG_MAX >> 20),
             }
         ),
-        Face("retention", ("retention_policies",)),
+        Face("retention", ("retention_policies",), nothing_removes=True),
         Face("retention", ("retentionPolicies",)),
         check_retention,
         _applied_retention,
@@ -209,7 +215,7 @@ ROWS: tuple[Row, ...] = (
         "after how many seconds messages count as acknowledged",
         INTEGER,
         Face("messageTTL", ("message_ttl_in_seconds",)),
-        Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL"),
+        Face("messageTTL", ("messageTTLInSeconds",), query="messageTTL", nothing_removes=True),
         from_0(
             "Invalid value for message TTL, message TTL must >= 0", "Invalid value for message TTL"
         ),
@@ -224,6 +230,7 @@ ROWS: tuple[Row, ...] = (
             "subscriptionExpirationTime",
             ("subscriptionExpirationTimeInMinutes",),
             query="subscriptionExpirationTime",
+            nothing_removes=True,
         ),
         from_0("Invalid value for subscription expiration time"),
         lambda policies: policies.subscription_expiry_s // 60,
@@ -255,8 +262,8 @@ ROWS: tuple[Row, ...] = (
                 "deleteWhileInactive": Field("boolean", False),
             }
         ),
-        Face("inactiveTopicPolicies", ("inactive_topic_policies",)),
-        Face("inactiveTopicPolicies", ("inactiveTopicPolicies",)),
+        Face("inactiveTopicPolicies", ("inactive_topic_policies",), nothing_removes=True),
+        Face("inactiveTopicPolicies", ("inactiveTopicPolicies",), nothing_removes=True),
         applied=_applied_inactive_topics,
     ),
     Row(
@@ -268,7 +275,7 @@ ROWS: tuple[Row, ...] = (
                 "publishThrottlingRateInByte": Field("integer", -1, maximum=LONG_MAX),
             }
         ),
-        Face("publishRate", ("publishMaxMessageRate", CLUSTER)),
+        Face("publishRate", ("publishMaxMessageRate", CLUSTER), nothing_removes=True),
         Face("publishRate", ("publishRate",)),
     ),
     _dispatch_rate(
@@ -301,7 +308,7 @@ ROWS: tuple[Row, ...] = (
                 "ratePeriodInSecond": Field("integer", 30),
             }
         ),
-        Face("subscribeRate", ("clusterSubscribeRate", CLUSTER)),
+        Face("subscribeRate", ("clusterSubscribeRate", CLUSTER), nothing_removes=True),
         Face("subscribeRate", ("subscribeRate",)),
         check_subscribe_period,
         applied=_applied_subscribe_rate,
@@ -346,6 +353,7 @@ ROWS: tuple[Row, ...] = (
         ("maxUnackedMessagesOnConsumer", "maxUnackedMessagesOnConsumer"),
         ("maxUnackedMessagesPerConsumer must be 0 or more", "maxUnackedNum must be 0 or more"),
         "unacked_per_consumer_max",
+        nothing_removes=(False, True),
     ),
     _limit(
         "MAX_UNACKED",
@@ -354,6 +362,7 @@ ROWS: tuple[Row, ...] = (
         ("maxUnackedMessagesOnSubscription", "maxUnackedMessagesOnSubscription"),
         ("maxUnackedMessagesPerSubscription must be 0 or more", "maxUnackedNum must be 0 or more"),
         "unacked_per_subscription_max",
+        nothing_removes=(False, True),
     ),
     _limit(
         "MAX_TOPICS",
@@ -390,7 +399,7 @@ ROWS: tuple[Row, ...] = (
                 "defaultNumPartitions": Field("integer"),
             }
         ),
-        Face("autoTopicCreation", ("autoTopicCreationOverride",)),
+        Face("autoTopicCreation", ("autoTopicCreationOverride",), nothing_removes=True),
         None,
         check_auto_topic_creation,
     ),
@@ -398,8 +407,12 @@ ROWS: tuple[Row, ...] = (
         "AUTO_SUBSCRIPTION_CREATION",
         "whether consumers create subscriptions by naming them",
         Body(fields={"allowAutoSubscriptionCreation": Field("boolean", False)}),
-        Face("autoSubscriptionCreation", ("autoSubscriptionCreationOverride",)),
-        Face("autoSubscriptionCreation", ("autoSubscriptionCreationOverride",)),
+        Face(
+            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), nothing_removes=True
+        ),
+        Face(
+            "autoSubscriptionCreation", ("autoSubscriptionCreationOverride",), nothing_removes=True
+        ),
         applied=_applied_auto_subscription,
     ),
     Row(
@@ -420,7 +433,7 @@ ROWS: tuple[Row, ...] = (
         "whether what a producer sends again is stored once",
         BOOLEAN,
         Face("deduplication", ("deduplicationEnabled",)),
-        Face("deduplicationEnabled", ("deduplicationEnabled",)),
+        Face("deduplicationEnabled", ("deduplicationEnabled",), nothing_removes=True),
         applied=lambda policies: policies.deduplication,
     ),
     _limit(
@@ -430,6 +443,7 @@ ROWS: tuple[Row, ...] = (
         ("deduplicationSnapshotInterval", "deduplicationSnapshotIntervalSeconds"),
         ("interval must be greater than or equal to 0", "interval must be 0 or more"),
         "deduplication_snapshot_s",
+        nothing_removes=(True, True),
     ),
     Row(
         "SCHEMA_COMPATIBILITY_STRATEGY",
@@ -440,8 +454,14 @@ ROWS: tuple[Row, ...] = (
             ("schema_compatibility_strategy",),
             method="PUT",
             removes=False,
+            nothing_removes=True,
         ),
-        Face("schemaCompatibilityStrategy", ("schemaCompatibilityStrategy",), method="PUT"),
+        Face(
+            "schemaCompatibilityStrategy",
+            ("schemaCompatibilityStrategy",),
+            method="PUT",
+            nothing_removes=True,
+        ),
         applied=lambda policies: policies.schema_strategy,
     ),
     Row(
@@ -453,6 +473,7 @@ ROWS: tuple[Row, ...] = (
             ("schema_auto_update_compatibility_strategy",),
             method="PUT",
             removes=False,
+            nothing_removes=True,
         ),
         None,
     ),
@@ -494,7 +515,7 @@ BACKLOG_QUOTA = Row(
         }
     ),
     Face("backlogQuota", ("backlog_quota_map",)),
-    Face("backlogQuota", ("backLogQuotaMap",)),
+    Face("backlogQuota", ("backLogQuotaMap",), nothing_removes=True),
     check_quota,
     _applied_quotas,
 )
@@ -522,8 +543,8 @@ DELAYED_DELIVERY = Row(
             "maxDeliveryDelayInMillis": Field("integer", 0, maximum=LONG_MAX),
         }
     ),
-    Face("delayedDelivery", ("delayed_delivery_policies",)),
-    Face("delayedDelivery", ()),
+    Face("delayedDelivery", ("delayed_delivery_policies",), nothing_removes=True),
+    Face("delayedDelivery", (), nothing_removes=True),
     applied=_applied_delayed_delivery,
 )
 DELAYED_DELIVERY_FIELDS = {

@@ -5,16 +5,25 @@ Nothing is taken over for that, and nothing is read but nodes.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeAlias, TypeVar
 
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.url_encoding import decode
 from pyxbroker.entry import Position
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataStore
+from pyxbroker.metadata.protobuf_records import MalformedRecord
+from pyxbroker.metadata.store import GetResult, MetadataError, MetadataStore
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.positions import LedgerRecord
+
+SLICE_S = 0.002  # of taking records in, then it yields
+CURSORS_PER_READ = 64  # that are asked for at a time
+
+Unreadable: TypeAlias = MetadataError | MalformedRecord
+Answer = TypeVar("Answer")
+Made = TypeVar("Made")
 
 
 class ClosedCursor(NamedTuple):
@@ -72,21 +81,68 @@ class ClosedLedger(NamedTuple):
 
 async def read_closed(store: MetadataStore, name: str) -> ClosedLedger | None:
     """None when there is none of that name. Raises MetadataError, MalformedRecord."""
-    path = paths.managed_ledger(name)
-    # Together they are one way to the store.
-    found, names = await asyncio.gather(store.get(path), store.children(path))
+    [found] = await read_all_closed(store, [name])
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+async def read_all_closed(
+    store: MetadataStore, names: Sequence[str]
+) -> list[ClosedLedger | Unreadable | None]:
+    """The same of several, of which the store is asked together: that costs a fraction of one
+    after the other. An error stands in the place of the one that it concerns.
+    """
+    slices = Slices(SLICE_S)
+    nodes = [paths.managed_ledger(name) for name in names]
+    lists = [store.get(path) for path in nodes]
+    cursors = [store.children(path) for path in nodes]
+    found: list[ClosedLedger | Unreadable | None] = []
+    for each in lists:
+        found.append(await _answer(each, _closed_ledger))
+        await slices.pause()
+    left: list[tuple[int, str]] = []  # cursors, by whose they are
+    for index, names_of in enumerate(cursors):
+        encoded = await _answer(names_of, list)
+        if isinstance(encoded, Exception):
+            found[index] = encoded
+        else:
+            left += [(index, name) for name in encoded]
+    for first in range(0, len(left), CURSORS_PER_READ):
+        some = left[first : first + CURSORS_PER_READ]
+        asked = [store.get(f"{nodes[index]}/{name}") for index, name in some]
+        for (index, name), each in zip(some, asked, strict=True):
+            ledger = found[index]
+            error = await _answer(each, partial(_add_cursor, ledger, decode(name)))
+            if error is not None:
+                found[index] = error
+            await slices.pause()
+    return found
+
+
+async def _answer(asked: Awaitable[Answer], make: Callable[[Answer], Made]) -> Made | Unreadable:
+    """What is made of an answer of the store, or why that cannot be."""
+    try:
+        return make(await asked)
+    except (MetadataError, MalformedRecord) as error:
+        return error
+
+
+def _closed_ledger(found: GetResult | None) -> ClosedLedger | None:
     if found is None:
         return None
     ledgers, _, terminated = positions.decode_ledger_list(found.value)
     ledgers.sort(key=lambda each: each.ledger_id)
-    ends = {each.ledger_id: each.entries - 1 for each in ledgers}
-    cursors = {}
-    for encoded in names:
-        node = await store.get(f"{path}/{encoded}")
-        if node is not None:
-            record = positions.decode_cursor(node.value, ends)
-            acks = record.acks
-            cursors[decode(encoded)] = ClosedCursor(
-                acks.mark_delete, record.properties, record.last_active_ms
-            )
-    return ClosedLedger(ledgers, cursors, found.modified_ms, terminated is not None)
+    return ClosedLedger(ledgers, {}, found.modified_ms, terminated is not None)
+
+
+def _add_cursor(
+    ledger: ClosedLedger | Unreadable | None, name: str, found: GetResult | None
+) -> None:
+    """Of a cursor that went meanwhile nothing is said."""
+    if not isinstance(ledger, ClosedLedger) or found is None:
+        return
+    ends = {each.ledger_id: each.entries - 1 for each in ledger.ledgers}
+    record = positions.decode_cursor(found.value, ends)
+    mark = record.acks.mark_delete
+    ledger.cursors[name] = ClosedCursor(mark, record.properties, record.last_active_ms)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Protocol
 
 from pyxbroker.base.errors import MetadataStoreError, NamespaceNotFound
@@ -65,7 +66,8 @@ class _Namespace:
         self.policies: Policies | None = None  # None: no record was good yet
         self.refusals: list[Refusal] = []
         self.is_deleted = False  # or about to be: its record says so
-        self.followers: dict[Follower, None] = {}
+        self.followers: dict[TopicName, Follower] = {}
+        self.partitions: dict[TopicName, set[TopicName]] = {}  # that follow, by their topic
         self.is_changed = False  # since it was read
         self.is_news = False  # not every follower knows of policies
         self.task: asyncio.Task[None] | None = None
@@ -137,7 +139,9 @@ class NamespacePolicies:
     def follow(self, name: str, follower: Follower) -> None:
         """From now on a follower is told of changes; also of one that it has missed."""
         namespace = self._namespace(name)
-        namespace.followers[follower] = None
+        namespace.followers[follower.name] = follower
+        if follower.name.is_partitioned:
+            namespace.partitions.setdefault(_whole(follower.name), set()).add(follower.name)
         if namespace.policies is None:
             namespace.is_changed = True
             self._go_on(namespace)
@@ -222,8 +226,14 @@ class NamespacePolicies:
     def leave(self, name: str, follower: Follower) -> None:
         """A follower is told nothing any more."""
         namespace = self._namespaces.get(name)
-        if namespace is not None:
-            namespace.followers.pop(follower, None)
+        if namespace is None or namespace.followers.get(follower.name) is not follower:
+            return
+        del namespace.followers[follower.name]
+        if follower.name.is_partitioned:
+            whole = _whole(follower.name)
+            namespace.partitions[whole].discard(follower.name)
+            if not namespace.partitions[whole]:
+                del namespace.partitions[whole]
 
     def _namespace(self, name: str) -> _Namespace:
         """What is known of a namespace, from now on kept."""
@@ -330,13 +340,14 @@ class NamespacePolicies:
     async def _tell(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
         """Tells those who follow some topics, or everybody."""
         slices = Slices(SLICE_S)
-        for follower in list(namespace.followers):
-            if (
-                (topics is None or _whole(follower.name) in topics)
-                and follower in namespace.followers
-                and namespace.policies is not None
-            ):
-                policies = self._of_topic(namespace, follower.name)
+        if topics is None:
+            names = list(namespace.followers)
+        else:
+            names = [*topics, *chain(*(namespace.partitions.get(each, ()) for each in topics))]
+        for name in names:
+            follower = namespace.followers.get(name)
+            if follower is not None and namespace.policies is not None:
+                policies = self._of_topic(namespace, name)
                 if policies != follower.policies:
                     self._run(self._tell_one, follower, policies)
             await slices.pause()

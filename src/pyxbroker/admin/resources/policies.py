@@ -21,6 +21,7 @@ from pyxbroker.policies.shapes import Level, Path
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/"
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/"
 BODY_BYTES_MAX = 16 << 10  # many times the largest value
+NOTHING = (b"", b"null")
 
 APPLIED = Query("applied", "What holds is told, whichever level says it.", False)
 IS_GLOBAL = Query("isGlobal", "Of the record that all clusters share.", False)
@@ -138,6 +139,8 @@ def endpoints(
     get, put, remove = handlers
     for verb, handler in zip(("get", "set", "remove"), handlers, strict=True):
         handler.__name__ = f"{verb}_{face.segment.replace('{subName}/', 'subscription_')}"
+    if face.nothing_removes:
+        put = _set_or_remove(face, put, remove)
     is_topic = prefix == TOPIC
     resource = topic_of if is_topic else namespace_name_of
     read, write = _rights(row, is_topic)
@@ -148,7 +151,7 @@ def endpoints(
         *((APPLIED,) if is_topic and (is_applied or row.applied is not None) else ()),
         *of_records,
     )
-    sets = (Query(face.query, "The value."),) if face.query else ()
+    sets = (Query(face.query, _about_value(face)),) if face.query else ()
     rows = [
         Endpoint(
             "GET",
@@ -184,6 +187,20 @@ def endpoints(
             )
         )
     return rows
+
+
+def _set_or_remove(face: Face, put: Handler, remove: Handler) -> Handler:
+    """Sets a policy, or removes it where there is no value."""
+
+    async def handle(request: Request) -> Any:
+        if face.query:
+            is_nothing = request.argument(face.query) is None
+        else:
+            is_nothing = (await request.read(BODY_BYTES_MAX)).strip() in NOTHING
+        return await (remove if is_nothing else put)(request)
+
+    handle.__name__ = put.__name__
+    return handle
 
 
 def quota_endpoints(
@@ -236,4 +253,10 @@ def _content(row: Row, face: Face) -> Content | None:
     if row.body is None or face.query:
         return None
     types = {"application/json": _schema(row)}
-    return Content("The value.", types, required=True, bytes_max=BODY_BYTES_MAX)
+    return Content(
+        _about_value(face), types, required=not face.nothing_removes, bytes_max=BODY_BYTES_MAX
+    )
+
+
+def _about_value(face: Face) -> str:
+    return "The value; without one the policy is removed." if face.nothing_removes else "The value."

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PersistenceError, PulsarError
@@ -36,11 +37,13 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 NOWHERE = Position(-1, -1)  # where a duplicate is, as its client is told
-SNAPSHOT_BYTES_MAX = 512 << 10  # of names; those that were seen last are in it
+SNAPSHOT_BYTES_MAX = 512 << 10  # of names; those that are connected, or left last, are in it
 NAME_BYTES = 12  # of a snapshot, besides the name
 ENTRIES_PER_NAME = 10  # between two snapshots at least: each writes all names
 LOOKED_AT_MAX = 8  # names of connected producers that are passed over for one to be forgotten
 NAMES_PER_STEP = 1000
+RETRY_MIN_S = 1.0  # until a change of the policy that failed is tried again; then twice as long
+RETRY_MAX_S = 60.0
 
 Errors = (PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError)
 
@@ -57,7 +60,7 @@ class Deduplication:
         self._topic = topic
         self._log = managed_ledger
         self._limits = limits
-        self._ids: dict[str, SequenceIds] = {}
+        self._ids: dict[str, SequenceIds] = {}  # who left last, or has just come, is behind
         self._cursor: Cursor | None = None
         self._ledger_id, self._entry_id = NOWHERE  # see _position
         self._snapshot_at = NOWHERE
@@ -234,6 +237,13 @@ class Deduplication:
         if self._entries >= self._entries_due or before != self._ledger_id:
             self.begin_snapshot()
 
+    def on_left(self, name: str) -> None:
+        """A producer is not connected any more: of those its name is forgotten last."""
+        ids = self._ids.pop(name, None)
+        if ids is not None:
+            ids.last_seen = self._topic.loop.time()
+            self._ids[name] = ids
+
     @property
     def _position(self) -> Position:
         """Up to here the ids are those of what is stored."""
@@ -327,11 +337,12 @@ class Deduplication:
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
     def _newest(self) -> dict[str, int]:
-        """What a snapshot has room for."""
+        """What a snapshot has room for: of those that are connected, and of who left last."""
         room = SNAPSHOT_BYTES_MAX
         found: dict[str, int] = {}
-        for name, ids in reversed(self._ids.items()):
-            if ids.persisted == NO_SEQUENCE_ID:
+        for name in chain(self._topic.producers, reversed(self._ids)):
+            ids = self._ids.get(name)
+            if ids is None or ids.persisted == NO_SEQUENCE_ID or name in found:
                 continue
             room -= len(name.encode()) + NAME_BYTES
             if room < 0 or len(found) == self._limits.producers_max:
@@ -376,14 +387,81 @@ async def check(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
             await cursor.delete()
 
 
-async def check_until_settled(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
-    """The policy of an open topic has changed, and may again meanwhile."""
-    wanted = None
-    while wanted != topic.policies.deduplication and not topic.fenced:
-        wanted = topic.policies.deduplication
-        try:
-            await check(topic, managed_ledger)
-        except Errors as error:
-            log.error("deduplication stays as it was", topic=topic.name, error=error)
-        except Exception as error:
-            log.failure("deduplication stays as it was", error, topic=topic.name)
+class Switch:
+    """Keeps the deduplication of an open topic as its policy says, which may change at any time.
+
+    What the storage or the metadata refuses is tried again, later each time, until the policy is in
+    force or the topic closes.
+    """
+
+    def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
+        self._topic = topic
+        self._log = managed_ledger
+        self._task: asyncio.Task[bool] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry_s = RETRY_MIN_S
+        self._is_closed = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is under way, nor to be tried again."""
+        return self._task is None and self._timer is None
+
+    def check_soon(self) -> None:
+        """The policy has changed."""
+        if self._task is not None or self._is_closed:
+            # Who looks does so until nothing has changed.
+            return
+        self._forget_timer()
+        self._task = self._topic.loop.create_task(self._check())
+        self._task.add_done_callback(self._on_checked)
+
+    async def close(self) -> None:
+        """Nothing is tried again; what is under way is over when this returns."""
+        self._is_closed = True
+        self._forget_timer()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _check(self) -> bool:
+        """Whether the policy is in force, as far as that can be."""
+        topic = self._topic
+        wanted, is_done = None, True
+        while wanted != topic.policies.deduplication and not topic.fenced:
+            wanted = topic.policies.deduplication
+            is_done = True
+            try:
+                await check(topic, self._log)
+            except Errors as error:
+                is_done = False
+                log.error(
+                    "deduplication stays as it was for now",
+                    topic=topic.name,
+                    error=error,
+                    again_in_s=self._retry_s,
+                )
+            except Exception as error:
+                # Nor would it go better the next time.
+                log.failure("deduplication stays as it was", error, topic=topic.name)
+        return is_done
+
+    def _on_checked(self, task: asyncio.Task[bool]) -> None:
+        self._task = None
+        if task.cancelled() or task.result():
+            self._retry_s = RETRY_MIN_S
+        elif not self._is_closed:
+            self._timer = self._topic.loop.call_later(self._retry_s, self._on_time)
+            self._retry_s = min(self._retry_s * 2, RETRY_MAX_S)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        if self._topic.fenced:
+            # It is about to go, and may stay after all.
+            self._timer = self._topic.loop.call_later(RETRY_MAX_S, self._on_time)
+        else:
+            self.check_soon()
+
+    def _forget_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

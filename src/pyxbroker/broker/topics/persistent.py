@@ -46,8 +46,9 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.topics.confirmed import ConfirmListener
-    from pyxbroker.broker.topics.deduplication import Deduplication
+    from pyxbroker.broker.topics.deduplication import Deduplication, Switch
     from pyxbroker.broker.topics.peeking import Peeking
+    from pyxbroker.broker.topics.producer import Producer
 
 log = get_logger("pyxbroker.topic")
 
@@ -73,7 +74,7 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
-    _deduplication_task: asyncio.Task[None] | None = None
+    _deduplication_switch: Switch | None = None  # made when the policy changes
     _confirm_listeners: Sequence[ConfirmListener] = ()
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
@@ -165,6 +166,11 @@ class PersistentTopic(Topic):
             # Nobody knows how old the backlog is: the next look asks again.
             log.warning("a backlog quota was not looked at", topic=self.name, error=error)
 
+    def remove_producer(self, producer: Producer) -> None:
+        super().remove_producer(producer)
+        if self.deduplication is not None:
+            self.deduplication.on_left(producer.name)
+
     def set_confirm_listeners(self, listeners: Sequence[ConfirmListener]) -> None:
         """Who is told from now on of what is durable, in that order."""
         from pyxbroker.broker.topics.confirmed import resolve
@@ -199,20 +205,16 @@ class PersistentTopic(Topic):
             await check(self, self.managed_ledger)
 
     def _check_deduplication_soon(self) -> None:
-        if self._deduplication_task is None and not self.fenced:
-            from pyxbroker.broker.topics.deduplication import check_until_settled
+        if self._deduplication_switch is None:
+            from pyxbroker.broker.topics.deduplication import Switch
 
-            task = self.loop.create_task(check_until_settled(self, self.managed_ledger))
-            task.add_done_callback(self._on_deduplication_checked)
-            self._deduplication_task = task
-
-    def _on_deduplication_checked(self, task: asyncio.Task[None]) -> None:
-        self._deduplication_task = None
+            self._deduplication_switch = Switch(self, self.managed_ledger)
+        self._deduplication_switch.check_soon()
 
     async def _settle_deduplication(self) -> None:
         """Nothing of it is under way any more; what it knows goes into its cursor."""
-        if self._deduplication_task is not None:
-            await asyncio.wait([self._deduplication_task])
+        if self._deduplication_switch is not None:
+            await self._deduplication_switch.close()
         if self.deduplication is not None:
             await self.deduplication.settle()
             self.deduplication.prepare_close()

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 TOPICS_PER_LOOK = 256  # then the look yields
+CLOSING_MAX = 128  # topics at a time, when the broker stops: a turn closes no more
 UNLIMITED = nullcontext()
 WHAT_DELETES = {"inactive_topics", "retention"}  # policies
 
@@ -659,16 +660,21 @@ class Topics:
         self.sweep.close()
         while self._opening:
             await asyncio.wait([opening for opening, _ in self._opening.values()])
-        topics = list(self._topics.values())
-        results = await asyncio.gather(*(each.close() for each in topics), return_exceptions=True)
-        for topic, result in zip(topics, results, strict=True):
-            if isinstance(result, BaseException):
-                log.error("a topic was not closed cleanly", topic=topic.name, error=result)
+        left = iter(list(self._topics.values()))
+        await asyncio.gather(*(self._close_each(left) for _ in range(CLOSING_MAX)))
         if self._records is not None:
             await self._records.close()
         self._policies.close()
         self._counts.close()
         self.cache.close()
+
+    @staticmethod
+    async def _close_each(topics: Iterator[Topic]) -> None:
+        """One of those who close topics side by side: each takes the next one."""
+        for topic in topics:
+            [error] = await asyncio.gather(topic.close(), return_exceptions=True)
+            if error is not None:
+                log.error("a topic was not closed cleanly", topic=topic.name, error=error)
 
 
 def _not_found(name: TopicName) -> TopicNotFound:
