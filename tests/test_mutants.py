@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from mutants import reach, trees
 from mutants.draw import Drawing, Mutant, draw, mutant_of, quotas
 from mutants.judge import KILLED, SURVIVED, Judge, first_failure
 from mutants.kept import EQUIVALENT, KEPT, OPEN, Kept, kept_for
 from mutants.named import NAMED, Named, named_mutants
 from mutants.operators import OPERATORS, WORDS, edits
-from mutants.reach import Reach
+from mutants.reach import NO_JUDGES, Reach
 from mutants.results import Results, table, unlisted
 from mutants.sources import Source
 from mutants.trees import Run, Stopped, Tree
@@ -314,6 +315,24 @@ def test_a_run_that_is_cut_says_nothing_about_the_mutant(tmp_path: Path) -> None
     timer.join()
 
 
+def test_what_a_run_has_started_is_gone_when_it_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    monkeypatch.setattr(trees, "POLL_SECONDS", 0.05)
+    started = tmp_path / "pid"
+
+    def interrupt(path: Path, *_: object, **__: object) -> str:
+        if started.exists() and started.stat().st_size:
+            raise KeyboardInterrupt
+        return ""
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Path, "read_text", interrupt)
+        tree.run(["sh", "-c", f"echo $$ > {started}; exec sleep 600"], 60.0, until="never")
+    assert not Path(f"/proc/{started.read_text().strip()}").exists()
+
+
 def test_the_first_failure_is_found_in_what_pytest_says() -> None:
     lines = "tests/test_a.py::test_one PASSED  [ 50%]\ntests/test_a.py::test_two[x y] "
     failed = Run(1, lines + "FAILED   [100%]\n", 1.0)
@@ -329,6 +348,15 @@ def test_the_first_failure_is_found_in_what_pytest_says() -> None:
 
 
 # --- what is told -------------------------------------------------------------------------------
+
+
+def test_each_compiled_module_has_tests_that_are_near() -> None:
+    root = Path(__file__).parent.parent
+    modules = {path.stem for path in (root / "src" / "pyxbroker").glob("*.pyx")}
+    assert modules == set(reach.CYTHON)
+    files = {f"test_{word}.py" for row in (*reach.CYTHON.values(), reach.C) for word in row.split()}
+    assert {each for each in files if not (root / "tests" / each).exists()} == set()
+    assert files.isdisjoint(NO_JUDGES)
 
 
 def test_only_survivors_without_a_reason_fail_a_run(tmp_path: Path) -> None:

@@ -943,6 +943,41 @@ def test_topics_are_counted_at_once_as_they_come_and_go(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_topics_are_counted_in_slices_and_again_when_some_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses = 0
+
+    async def main() -> None:
+        store = EmbeddedStore(tmp_path)
+        await store.open()
+
+        async def make(name: str) -> None:
+            path = paths.managed_ledger(f"a/x/persistent/{name}")
+            await store.put(path, b"", MUST_NOT_EXIST)
+
+        class Pauses:
+            def __init__(self, slice_s: float) -> None:
+                assert slice_s <= 0.005
+
+            async def pause(self) -> None:
+                nonlocal pauses
+                pauses += 1
+                if pauses == 10:
+                    await make("late")
+
+        monkeypatch.setattr(topic_counts, "Slices", Pauses)
+        for number in range(20):
+            await make(f"t{number}")
+        counts = topic_counts.TopicCounts(store)
+        assert await counts.get("a/x") == 21
+        assert pauses == 20 + 21, "others may have a turn after each"
+        counts.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_topics_of_other_brokers_count() -> None:
     async def main() -> None:
         store = MemoryStore("shared")

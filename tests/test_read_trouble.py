@@ -276,6 +276,30 @@ def test_a_seek_behind_the_damage_lets_it_go_on(tmp_path: Path, kind: str) -> No
 
 
 @every_kind
+def test_a_seek_before_the_damage_meets_it_anew(tmp_path: Path, kind: str) -> None:
+    """Less of it is left meanwhile: that is passed over, as if nobody had ever stopped there."""
+
+    async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
+        disk.lost = set(positions[10:90])
+        client = await broker.client()
+        await client.subscribe(**KINDS[kind])
+        await client.messages(10)
+        topic = await broker.topic()
+        [found] = [each for each in topic.all_subscriptions() if each.consumers]
+        await until(lambda: found.dispatcher.stopped_by_damage is not None)
+        disk.lost = set(positions[10:50])
+        seek = pb.CommandSeek(consumer_id=1, request_id=0)
+        seek.message_id.ledgerId, seek.message_id.entryId = positions[5]
+        await client.request(seek, "success")
+        assert found.dispatcher.stopped_by_damage is None
+        await client.receive("close_consumer")
+        await client.subscribe(consumer_id=2, **KINDS[kind])
+        assert await read(client, 55) == data_of(100)[5:10] + data_of(100)[50:]
+
+    run_on(tmp_path, data_of(100), scenario)
+
+
+@every_kind
 def test_auto_skip_acknowledges_what_is_lost_and_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:

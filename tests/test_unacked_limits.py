@@ -72,6 +72,39 @@ def test_an_ack_by_another_consumer_makes_room(tmp_path: Path, kind: dict[str, A
     run(tmp_path, scenario, maxUnackedMessagesPerConsumer=10)
 
 
+def test_what_is_acknowledged_out_of_order_stops_reading_by_its_ranges(tmp_path: Path) -> None:
+    """Not by its entries: a cursor stores a range in the same bytes, however long it is."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        topic.ack_ranges_max = 2
+        client = await broker.client()
+        await client.subscribe()
+        await broker.publish(*data_of(20))
+        positions = [each.position for each in await client.messages(20)]
+        dispatcher = topic.subscriptions["s"].dispatcher
+
+        async def comes() -> bool:
+            await broker.publish(b"more")
+            return len(await take(client)) > 0
+
+        await client.ack(*positions[10:16], positions[2])
+        assert await comes(), "seven entries, two ranges"
+        assert not dispatcher.waits_for_acks
+        await client.ack(positions[5])
+        assert not await comes()
+        assert dispatcher.waits_for_acks
+        await client.ack(positions[3])
+        assert await take(client) == [], "it belongs to a range that is there"
+        await client.ack(positions[4])
+        assert len(await take(client)) == 1, "two ranges became one"
+        topic.ack_ranges_max = 0
+        await client.ack(positions[7], positions[18])
+        assert await comes(), "without a limit there may be any number"
+
+    run(tmp_path, scenario, dispatcherPauseOnAckStatePersistentEnabled=True)
+
+
 def test_an_exclusive_consumer_has_no_limit(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.publish(*data_of(50))

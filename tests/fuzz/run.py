@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs every fuzz target for some seconds: `python tests/fuzz/run.py --seconds 60 [--target NAME]`.
+"""Runs every fuzz target for some seconds: `python tests/fuzz/run.py --seconds 60 [--target NAME]`,
+or until nothing new comes: `--cpu-minutes 60 [--calm-minutes 15] [--jobs 1]` (see saturation.py).
 
 Targets are the files fuzz_*.py (Cython modules through their test faces, and what parses in Python)
 and fuzz_*.c (the storage, libFuzzer) beside this one. The extension modules are built once more
@@ -8,8 +9,9 @@ or atheris is missing, nothing runs and the exit status is 2: `--plain` has to a
 is the Python targets over the modules as they are, with inputs by plain mutation.
 
 Inputs that broke something are kept in build/fuzz/artifacts/TARGET; corpora grow in
-build/fuzz/corpus/TARGET. The exit status is 1 when a target found something, 2 when one could not
-be run.
+build/fuzz/corpus/TARGET. With --cpu-minutes the CPU of all such runs is added up, one that was cut
+goes on where it was, and what was found before is tried first. The exit status is 1 when a target
+found something, 2 when one could not be run, or was cut before it was done.
 """
 
 from __future__ import annotations
@@ -20,12 +22,16 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
+
+from saturation import Goal, Program, Progress, digest, saturate, table
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parents[1]
@@ -36,6 +42,8 @@ SANITIZERS = "address,undefined"
 PYTHON_MODULES = ("module.c", "module_faults.c")  # they need Python's headers, and no fuzzing
 OVERTIME_SECONDS = 60  # for starting up, and for a last input that takes long
 SHOWN_LINES = 40
+
+cut = threading.Event()  # somebody ended us: what is known of --cpu-minutes is kept
 
 
 class CannotRun(Exception):
@@ -66,49 +74,53 @@ def main() -> int:
     if options.build:
         return 0
 
+    run = run_target if options.cpu_minutes is None else saturate_target
+    if options.cpu_minutes is not None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: cut.set())
+
     def attempt(target: Path) -> int:
         try:
-            return run_target(target, engines, options)
+            return run(target, engines, options)
         except CannotRun as error:
             print(f"fuzz {target.stem}: cannot run: {error}", flush=True)
             return 2
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return max(pool.map(attempt, targets))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        status = max(pool.map(attempt, targets))
+    if options.cpu_minutes is not None:
+        rows = [(each.stem.removeprefix("fuzz_"), Progress.load(kept_of(each))) for each in targets]
+        print(table(rows, goal_of(options)))
+    return status
 
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Runs the fuzz targets.")
     parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
+    parser.add_argument(
+        "--cpu-minutes", type=float, help="instead: until a target has had so much CPU in all"
+    )
+    parser.add_argument(
+        "--calm-minutes", type=float, default=15, help="and no new edge in its last ones (15)"
+    )
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time")
     parser.add_argument("--target", help="only targets whose name has this in it")
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
     parser.add_argument("--build", action="store_true", help="only build what the targets share")
     parser.add_argument(
         "--plain", action="store_true", help="without sanitizers and guidance, and no targets in C"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.plain and options.cpu_minutes is not None:
+        parser.error("--plain knows no coverage, so nothing says when a target is done.")
+    return options
 
 
 def run_target(target: Path, engines: Engines, options: argparse.Namespace) -> int:
     """Runs one target and prints a line about it; 0 when it found nothing, else 1."""
-    seed = options.seed if options.seed is not None else secrets.randbelow(2**31 - 1) + 1
-    artifacts = BUILD / "artifacts" / target.stem
-    corpus = BUILD / "corpus" / target.stem
-    for each in (artifacts, corpus):
-        each.mkdir(parents=True, exist_ok=True)
-    if target.suffix == ".py":
-        engine, environment = engines.python, engines.environment
-        command = [
-            *(sys.executable, str(target), f"--engine={engine}", f"--seconds={options.seconds}"),
-            *(f"--corpus={corpus}", f"--artifacts={artifacts}", f"--seed={seed}"),
-        ]
-    else:
-        engine, environment = "libFuzzer", dict(os.environ)
-        command = [
-            *(str(build_native(target, engines.clang)), f"-max_total_time={options.seconds}"),
-            *(f"-artifact_prefix={artifacts}/", f"-seed={seed}", "-print_final_stats=1"),
-            str(corpus),
-        ]
+    seed = seed_of(options)
+    engine, artifacts = engine_of(target, engines), folder("artifacts", target)
+    command, environment = command_of(target, engines, options.seconds, seed)
     started = time.monotonic()
     status, output = run_limited(command, environment, options.seconds + OVERTIME_SECONDS)
     took = time.monotonic() - started
@@ -126,6 +138,72 @@ def run_target(target: Path, engines: Engines, options: argparse.Namespace) -> i
     print("\n".join(output.splitlines()[-SHOWN_LINES:]))
     print(f"fuzz {target.stem}: exit status {status}; its inputs are in {shown(artifacts)}")
     return 1
+
+
+def saturate_target(target: Path, engines: Engines, options: argparse.Namespace) -> int:
+    """Runs one target until it is done; 0 then, 1 when it found something, 2 when it was cut."""
+    artifacts, corpus = folder("artifacts", target), folder("corpus", target)
+    for each in artifacts.iterdir():
+        shutil.copyfile(each, corpus / f"found-{each.name}")
+    seed, goal = seed_of(options), goal_of(options)
+    command, environment = command_of(target, engines, 0, seed)
+    program = Program(command, environment, digest(PROJECT / "src", target))
+    ended = saturate(program, kept_of(target), goal, cut)
+    progress = Progress.load(kept_of(target))
+    if not ended.error:
+        is_done = progress.is_done(goal)
+        print(f"fuzz {target.stem}: {'done' if is_done else 'cut'}, seed {seed}", flush=True)
+        return 0 if is_done else 2
+    print("\n".join(ended.output.splitlines()[-SHOWN_LINES:]))
+    where = shown(artifacts)
+    print(f"fuzz {target.stem}: {ended.error}, seed {seed}; its inputs are in {where}", flush=True)
+    return 1
+
+
+def command_of(
+    target: Path, engines: Engines, seconds: int, seed: int
+) -> tuple[list[str], dict[str, str]]:
+    """A target as a program, and its environment; 0 seconds: until it is ended.
+
+    Those in C are built.
+    """
+    artifacts, corpus = folder("artifacts", target), folder("corpus", target)
+    if target.suffix == ".py":
+        command = [
+            *(sys.executable, str(target), f"--engine={engines.python}", f"--seconds={seconds}"),
+            *(f"--corpus={corpus}", f"--artifacts={artifacts}", f"--seed={seed}"),
+        ]
+        return command, engines.environment
+    command = [
+        *(str(build_native(target, engines.clang)), f"-max_total_time={seconds}"),
+        *(f"-artifact_prefix={artifacts}/", f"-seed={seed}", "-print_final_stats=1"),
+        str(corpus),
+    ]
+    return command, dict(os.environ)
+
+
+def engine_of(target: Path, engines: Engines) -> str:
+    return engines.python if target.suffix == ".py" else "libFuzzer"
+
+
+def seed_of(options: argparse.Namespace) -> int:
+    return options.seed if options.seed is not None else secrets.randbelow(2**31 - 1) + 1
+
+
+def goal_of(options: argparse.Namespace) -> Goal:
+    return Goal(60 * options.cpu_minutes, 60 * options.calm_minutes)
+
+
+def folder(kind: str, target: Path) -> Path:
+    """Of a target's corpus or artifacts; it is made."""
+    path = BUILD / kind / target.stem
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def kept_of(target: Path) -> Path:
+    """How far a target has come."""
+    return folder("corpus", target).with_suffix(".json")
 
 
 def coverage(output: str) -> str:

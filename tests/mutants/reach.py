@@ -20,6 +20,7 @@ from mutants.sources import Source
 from mutants.trees import Tree
 
 RECORD_SECONDS_MAX = 3600
+RECORDED_TOGETHER = 12  # test files: a run that is cut goes on behind those that are kept
 # They look at the text of the tree, and notice no bug or any change, or take too long.
 NO_JUDGES = ("test_tidy.py", "test_native_arrows.py", "test_package.py", "test_mutants.py")
 
@@ -35,9 +36,12 @@ CYTHON = {
     " delayed_delivery chunked_messages batch_acks key_shared_dispatch",
     "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger",
     "frames": "frames connection",
+    "hash_ranges": "selectors key_shared key_shared_dispatch",
     "keys": "key_shared key_shared_dispatch dispatch_models ack_costs",
+    "publish_checks": "policy_checks publish_steps",
     "quorum": "quorum entry ledger embedded_bookie managed_ledger",
     "reads": "entry embedded_bookie ledger read_trouble dispatch",
+    "sequence_ids": "deduplication entry confirmed_runs publish_gate",
     "turn": "turn connection",
     "turn_watch": "stalls metrics",
 }
@@ -84,10 +88,13 @@ class Reach:
         known = {name for name, each in self._files.items() if each["digest"] == files.get(name)}
         stale = [name for name in files if name not in known]
         self._files = {name: self._files[name] for name in sorted(known)}
-        if stale:
+        while stale:
             print(f"mutants: recording what {len(stale)} test files reach", flush=True)
-            self._files |= self._recorded(tree, stale, files, jobs)
-            self._path.write_text(json.dumps(self._files))
+            some, stale = stale[:RECORDED_TOGETHER], stale[RECORDED_TOGETHER:]
+            self._files |= self._recorded(tree, some, files, jobs)
+            unfinished = self._path.with_suffix(".tmp")
+            unfinished.write_text(json.dumps(self._files))
+            unfinished.replace(self._path)
         self._index()
 
     def _recorded(

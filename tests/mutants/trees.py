@@ -152,14 +152,16 @@ class Tree:
                 start_new_session=True,
             )
         status: int | None = None
-        while time.monotonic() - start < seconds_max and not self._is_stopped:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(POLL_SECONDS)
-                break
-            if until and until in self._output.read_text(errors="replace"):
-                break
-        self._end_all()
-        process.wait()
+        try:
+            while time.monotonic() - start < seconds_max and not self._is_stopped:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(POLL_SECONDS)
+                    break
+                if until and until in self._output.read_text(errors="replace"):
+                    break
+        finally:
+            self._end_all()
+            process.wait()
         if self._is_stopped:
             raise Stopped
         text = self._output.read_text(errors="replace")
