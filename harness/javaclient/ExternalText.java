@@ -1,3 +1,4 @@
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import org.apache.pulsar.client.api.EncodeData;
@@ -27,13 +28,10 @@ final class ExternalText implements Schema<String> {
     }
 
     @Override
-    public String decode(byte[] bytes) {
-        return new String(bytes, StandardCharsets.UTF_8);
-    }
-
-    @Override
-    public String decode(String topic, byte[] bytes, byte[] schemaId) {
-        return new String(schemaId, StandardCharsets.UTF_8) + ":" + decode(bytes);
+    public String decode(String topic, ByteBuffer data, byte[] schemaId) {
+        return new String(schemaId, StandardCharsets.UTF_8)
+                + ":"
+                + StandardCharsets.UTF_8.decode(data);
     }
 
     @Override

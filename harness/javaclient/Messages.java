@@ -85,7 +85,7 @@ final class Messages {
         try {
             line.set("value", Values.told(message.getValue()));
         } catch (RuntimeException error) {
-            line.put("undecodable", error.toString());
+            line.put("undecodable", error + ", caused by " + error.getCause());
         }
         line.put("key", message.hasKey() ? message.getKey() : null);
         line.set("key_bytes", Values.told(message.hasKey() ? message.getKeyBytes() : null));

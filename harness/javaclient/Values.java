@@ -7,6 +7,7 @@ import java.time.Instant;
 import java.time.LocalDate;
 import java.time.LocalDateTime;
 import java.time.LocalTime;
+import java.time.temporal.Temporal;
 import java.util.Base64;
 import java.util.Collection;
 import java.util.Date;
@@ -22,6 +23,7 @@ import org.apache.pulsar.shade.com.fasterxml.jackson.databind.JsonNode;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ArrayNode;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.JsonNodeFactory;
 import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ObjectNode;
+import org.apache.pulsar.shade.org.apache.avro.generic.GenericEnumSymbol;
 
 /**
  * Values of schemas as JSON. Bytes are {"base64": ...}; dates and times are texts of ISO 8601, and
@@ -136,11 +138,17 @@ final class Values {
             return fields;
         } else if (value instanceof Date date) {
             return NODES.numberNode(date.getTime());
-        } else if (value instanceof java.time.temporal.Temporal || value instanceof CharSequence) {
+        } else if (value instanceof Temporal
+                || value instanceof CharSequence
+                || value instanceof GenericEnumSymbol) {
             return NODES.textNode(value.toString());
         } else if (value instanceof Collection<?> several) {
             ArrayNode all = NODES.arrayNode();
             several.forEach(each -> all.add(told(each)));
+            return all;
+        } else if (value instanceof Map<?, ?> map) {
+            ObjectNode all = NODES.objectNode();
+            map.forEach((key, each) -> all.set(key.toString(), told(each)));
             return all;
         }
         return Main.MAPPER.valueToTree(value);
