@@ -15,6 +15,9 @@ Python client alone.  To let all tests of a module that take ``client`` run with
     def client(any_client: AnyClient) -> AnyClient:
         return any_client
 
+``java_client`` is Apache Pulsar's Java client under names of its own (``java_client.py``), for what
+it does best: schemas, access modes, table views.  One process has all clients of a module.
+
 ``BROKER=apache`` or ``BROKER=pulsar-lite`` runs the same tests against a peer;
 ``COMPAT_MESSAGES`` sets the number of messages of the codec tests (default 100,000).
 """
@@ -32,6 +35,8 @@ import pulsar
 import pytest
 from harness.brokers import KINDS, Broker
 from harness.go_client import Client as GoClient
+from harness.java_client import Client as JavaClient
+from harness.java_client import Java
 
 _NUMBERS = itertools.count(1)
 
@@ -150,6 +155,21 @@ def go_client(broker: Broker) -> Iterator[GoClient]:
     one = GoClient(broker.url)
     yield one
     one.close()
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[Java]:
+    """The process of the Java clients of a module."""
+    one = Java()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def java_client(java: Java, broker: Broker) -> Iterator[JavaClient]:
+    """A Java client of the module's broker."""
+    with java.client(broker.url) as one:
+        yield one
 
 
 @pytest.fixture

@@ -1,33 +1,18 @@
 """Apache Pulsar's own classes read and write records: the program ``javarecords/Records.java``.
 
-A test run builds it by itself when its sources are newer: Maven fetches 18 jars (11 MB) from Maven
-Central, which it keeps for all builds of a user; ``javac`` takes a second.  ``python -m
-harness.apache_records`` does it ahead.
+``harness/java_build.py`` builds it, of 18 jars (11 MB).
 """
 
 from __future__ import annotations
 
 import base64
-import fcntl
-import functools
-import hashlib
 import json
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = Path(__file__).resolve().parent / "javarecords"
-BUILD = ROOT / "build" / "javarecords"
-JARS, CLASSES = BUILD / "jars", BUILD / "classes"
-# Annotations that only other compilers read are not among the jars.
-_LINT = "-Xlint:all,-classfile,-path,-processing"
+from harness.java_build import JavaProgram
 
-
-class JavaMissing(Exception):
-    """There is no usable JDK or Maven; the text says what to install."""
+PROGRAM = JavaProgram("javarecords")
 
 
 class Written(NamedTuple):
@@ -37,71 +22,12 @@ class Written(NamedTuple):
     value: bytes
 
 
-def _tool(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        raise JavaMissing(
-            f"Apache Pulsar's classes need `{name}`, which is not on the PATH: install a JDK 17 or"
-            f" newer and Maven (apt-get install {package})"
-        )
-    return found
-
-
-@functools.cache
-def build() -> None:
-    """Fetches the jars and compiles, if the sources are newer.
-
-    Several processes may ask at once; one builds, the others wait for it.  Raises ``JavaMissing``,
-    or ``RuntimeError`` with the output of the tool that failed.
-    """
-    maven, javac = _tool("mvn", "maven"), _tool("javac", "default-jdk-headless")
-    BUILD.mkdir(parents=True, exist_ok=True)
-    stamp = BUILD / "sources"
-    with (BUILD / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        wanted = _fingerprint()
-        if stamp.exists() and stamp.read_text() == wanted:
-            return
-        shutil.rmtree(JARS, ignore_errors=True)
-        shutil.rmtree(CLASSES, ignore_errors=True)
-        pom = str(SOURCES / "pom.xml")
-        _run(maven, "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-Djars={JARS}")
-        source = str(SOURCES / "Records.java")
-        _run(javac, _LINT, "-Werror", "-cp", f"{JARS}/*", "-d", str(CLASSES), source)
-        stamp.write_text(wanted)
-
-
-def _fingerprint() -> str:
-    digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"{Path(command[0]).name} failed:\n{done.stdout}")
-
-
 class ApacheRecords:
     """A process of the program; to be closed."""
 
     def __init__(self) -> None:
-        build()
         self._process = subprocess.Popen(
-            [
-                *(_tool("java", "default-jdk-headless"), "-Xmx256m", "-XX:+UseSerialGC"),
-                *("-XX:TieredStopAtLevel=1", "-Dslf4j.internal.verbosity=ERROR"),
-                *("-cp", f"{JARS}/*:{CLASSES}", "Records"),
-            ],
+            PROGRAM.command("Records", "-Dslf4j.internal.verbosity=ERROR"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -139,16 +65,3 @@ class ApacheRecords:
         status = self._process.wait(20)
         self._process.stdout.close()
         assert status == 0, f"Java ended with {status}"
-
-
-def main() -> None:
-    """Build."""
-    try:
-        build()
-    except (JavaMissing, RuntimeError) as error:
-        sys.exit(f"javarecords: {error}")
-    print(CLASSES.relative_to(ROOT))
-
-
-if __name__ == "__main__":
-    main()

@@ -55,10 +55,31 @@ from typing import Any
 import _pulsar
 import pulsar
 
-from harness.go_program import Kept, Program
+from harness.go_build import program
+from harness.line_program import Kept, Program
 
 # Longer than any operation of a test may take; an answer that does not come is an error then.
 _LIMIT_S = 120.0
+# Names of ServerError whose exception in the official clients has another name.
+_SERVER_ERRORS = {
+    "MetadataError": "BrokerMetadataError",
+    "PersistenceError": "BrokerPersistenceError",
+    "ServiceNotReady": "ServiceUnitNotReady",
+    "TooManyRequests": "TooManyLookupRequestException",
+    "TopicTerminatedError": "TopicTerminated",
+    "TransactionCoordinatorNotFound": "TransactionCoordinatorNotFoundError",
+    "InvalidTxnStatus": "InvalidTxnStatusError",
+}
+
+
+def exception(result: str, text: str) -> Exception:
+    """The exception of ``pulsar`` for a result or a ServerError, its name in ``server_error``."""
+    if result == "BadArguments":
+        return TypeError(text)
+    kind = getattr(pulsar, _SERVER_ERRORS.get(result, result), pulsar.UnknownError)
+    error = kind(text)
+    error.server_error = result
+    return error
 
 
 def _plain(value: Any) -> Any:
@@ -348,7 +369,7 @@ class Client:
     """See ``pulsar.Client``; the defaults of options are those of the Python client."""
 
     def __init__(self, service_url: str, **options: Any) -> None:
-        self._program = Program()
+        self._program = Program("the Go client", [str(program())], exception)
         self._handles = itertools.count(1)
         self._handle = next(self._handles)
         # The Go client would hold back producers at 64 MiB; the Python client has no such limit.

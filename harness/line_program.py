@@ -1,4 +1,7 @@
-"""One process of ``goclient/``: requests and answers as JSON lines, see its ``main.go``."""
+"""A process that drives a client of another language: requests and answers are lines of JSON.
+
+``goclient/main.go`` and ``javaclient/Main.java`` tell what is in them.
+"""
 
 from __future__ import annotations
 
@@ -11,32 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import pulsar
-
-from harness.go_build import program
-
-# Names of ServerError whose exception in the official clients has another name.
-_SERVER_ERRORS = {
-    "MetadataError": "BrokerMetadataError",
-    "PersistenceError": "BrokerPersistenceError",
-    "ServiceNotReady": "ServiceUnitNotReady",
-    "TooManyRequests": "TooManyLookupRequestException",
-    "TopicTerminatedError": "TopicTerminated",
-    "TransactionCoordinatorNotFound": "TransactionCoordinatorNotFoundError",
-    "InvalidTxnStatus": "InvalidTxnStatusError",
-}
-
 Done = Callable[[Any, "Exception | None"], None]
-
-
-def exception(result: str, text: str) -> Exception:
-    """The exception of ``pulsar`` for a result or a ServerError, its name in ``server_error``."""
-    if result == "BadArguments":
-        return TypeError(text)
-    kind = getattr(pulsar, _SERVER_ERRORS.get(result, result), pulsar.UnknownError)
-    error = kind(text)
-    error.server_error = result
-    return error
 
 
 class Kept:
@@ -52,17 +30,20 @@ class Kept:
 class Program:
     """The process, the requests under way, and those who listen for events."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, name: str, command: list[str], failure: Callable[[str, str], Exception]
+    ) -> None:
+        """failure: makes an exception of what the program calls an error, and its text."""
+        self.name = name
         self.dropped: collections.deque[int] = collections.deque()
-        self._process = subprocess.Popen(
-            [str(program())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        self._failure = failure
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._numbers = itertools.count(1)
         self._waiting: dict[int, Done] = {}
         self._listeners: dict[int, Callable[[dict[str, Any]], object]] = {}
         self._writing = threading.Lock()
         self.ended = False
-        self._reader = threading.Thread(target=self._read, name="goclient", daemon=True)
+        self._reader = threading.Thread(target=self._read, name=self.name, daemon=True)
         self._reader.start()
 
     def listen(self, handle: int, listener: Callable[[dict[str, Any]], object]) -> None:
@@ -97,7 +78,7 @@ class Program:
             came.set()
 
         self.start(op, on, args, done, make)
-        assert came.wait(limit_s), f"the Go client did not answer to {op} within {limit_s} s"
+        assert came.wait(limit_s), f"{self.name} did not answer to {op} within {limit_s} s"
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
@@ -114,7 +95,7 @@ class Program:
             if failure is None:
                 done(answer["ok"], None)
             else:
-                done(None, exception(failure["result"], failure["text"]))
+                done(None, self._failure(failure["result"], failure["text"]))
         self.ended = True
         self._fail_all()
 
@@ -122,7 +103,7 @@ class Program:
         for number in list(self._waiting):
             done = self._waiting.pop(number, None)
             if done is not None:
-                done(None, exception("ConnectError", "the process of the Go client has ended"))
+                done(None, self._failure("ConnectError", f"the process of {self.name} has ended"))
 
     def end(self) -> None:
         """Close the input, upon which the process ends, and wait for it."""
@@ -130,7 +111,7 @@ class Program:
         self._process.stdin.close()
         status = self._process.wait(20)
         self._close()
-        assert status == 0, f"the Go client ended with {status}"
+        assert status == 0, f"{self.name} ended with {status}"
 
     def kill(self) -> None:
         """SIGKILL, and wait."""

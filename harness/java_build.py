@@ -1,0 +1,113 @@
+"""Builds the programs in Java that the tests drive: ``javaclient/`` and ``javarecords/``.
+
+Maven fetches the jars that a program's ``pom.xml`` names from Maven Central, and keeps them for all
+builds of a user; ``javac`` takes seconds.  ``python -m harness.java_build NAME`` does it ahead; a
+test run does it by itself when the sources are newer than the program.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Annotations that only other compilers read are not among the jars.
+_LINT = "-Xlint:all,-classfile,-path,-processing"
+
+
+class JavaMissing(Exception):
+    """There is no usable JDK or Maven; the text says what to install."""
+
+
+def tool(name: str, package: str) -> str:
+    """The path of a command; raises ``JavaMissing``, which names the package that has it."""
+    found = shutil.which(name)
+    if found is None:
+        raise JavaMissing(
+            f"Apache Pulsar's classes need `{name}`, which is not on the PATH: install a JDK 17 or"
+            f" newer and Maven (apt-get install {package})"
+        )
+    return found
+
+
+class JavaProgram:
+    """The program in the folder of a name beside this file."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.sources = Path(__file__).resolve().parent / name
+        self.folder = ROOT / "build" / name
+        self._jars, self._classes = self.folder / "jars", self.folder / "classes"
+        self._built = False
+
+    def build(self) -> None:
+        """Fetches the jars and compiles, if the sources are newer.
+
+        Several processes may ask at once; one builds, the others wait for it.  Raises
+        ``JavaMissing``, or ``RuntimeError`` with the output of the tool that failed.
+        """
+        if self._built:
+            return
+        maven, javac = tool("mvn", "maven"), tool("javac", "default-jdk-headless")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        pom, files = self.sources / "pom.xml", sorted(self.sources.glob("*.java"))
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            copy = ["dependency:copy-dependencies", f"-Djars={self._jars}"]
+            _make(self._jars, [pom], maven, "-q", "-B", "-f", str(pom), *copy)
+            path = ["-cp", f"{self._jars}/*", "-d", str(self._classes)]
+            _make(self._classes, [pom, *files], javac, _LINT, "-Werror", *path, *map(str, files))
+        self._built = True
+
+    def command(self, main: str, *flags: str) -> list[str]:
+        """The command line that runs the class ``main``, quick to start and small; builds."""
+        self.build()
+        java = tool("java", "default-jdk-headless")
+        small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        return [java, *small, *flags, "-cp", f"{self._jars}/*:{self._classes}", main]
+
+
+def _make(folder: Path, sources: list[Path], *command: str) -> None:
+    """Runs what fills a folder, unless that was done with these sources."""
+    stamp = folder.with_suffix(".sources")
+    digest = hashlib.sha256()
+    for path in sources:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return
+    stamp.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(*command)
+    stamp.write_text(digest.hexdigest())
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{Path(command[0]).name} failed:\n{done.stdout}")
+
+
+def main() -> None:
+    """Build the programs that are named."""
+    for name in sys.argv[1:]:
+        program = JavaProgram(name)
+        try:
+            program.build()
+        except (JavaMissing, RuntimeError) as error:
+            sys.exit(f"{name}: {error}")
+        print(program.folder.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
