@@ -1,6 +1,6 @@
-"""Apache Pulsar's own classes read and write records: the program ``javarecords/Records.java``.
+"""Apache Pulsar's own classes read and write records: the program in ``javarecords``.
 
-A test run builds it by itself when its sources are newer: Maven fetches 18 jars (11 MB) from Maven
+A test run builds it by itself when its sources are newer: Maven fetches 21 jars (15 MB) from Maven
 Central, which it keeps for all builds of a user; ``javac`` takes a second.  ``python -m
 harness.apache_records`` does it ahead.
 """
@@ -66,8 +66,8 @@ def build() -> None:
         shutil.rmtree(CLASSES, ignore_errors=True)
         pom = str(SOURCES / "pom.xml")
         _run(maven, "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-Djars={JARS}")
-        source = str(SOURCES / "Records.java")
-        _run(javac, _LINT, "-Werror", "-cp", f"{JARS}/*", "-d", str(CLASSES), source)
+        sources = [str(each) for each in sorted(SOURCES.glob("*.java"))]
+        _run(javac, _LINT, "-Werror", "-cp", f"{JARS}/*", "-d", str(CLASSES), *sources)
         stamp.write_text(wanted)
 
 
@@ -117,7 +117,8 @@ class ApacheRecords:
     def write(self, kind: str, but: dict[str, Any]) -> Written:
         """An object of Apache's class of a kind with a value in every field.
 
-        but: those that it has to have, by the names of Java's fields on the way, with dots between.
+        but: those that it has to have, by the names of Java's fields on the way, with dots between;
+        of protobuf messages an object within the other, and null is for what it does not have.
         """
         answer = self._ask({"write": kind, "but": but})
         return Written(answer["fields"], base64.b64decode(answer["value"]))

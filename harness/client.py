@@ -172,9 +172,7 @@ class Connection(asyncio.Protocol):
                     raise
                 await asyncio.sleep(0.05)
 
-    async def producer(
-        self, topic: str, producer_id: int, name: str, **more: dict
-    ) -> wire.Frame:
+    async def producer(self, topic: str, producer_id: int, name: str, **more: dict) -> wire.Frame:
         """Look up and create a producer; ``more={"fields": {...}}`` adds fields.
 
         Returns the answer, of one that has to wait when its turn has come.

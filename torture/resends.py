@@ -23,7 +23,7 @@ from harness import wire
 from harness.client import Connection, Position, Refused
 
 from torture.load import WINDOW, Load, verify
-from torture.model import TopicCheck, TopicModel, ProducerModel, Verdict, body_of
+from torture.model import ProducerModel, TopicCheck, TopicModel, Verdict, body_of
 from torture.rounds import Torture
 
 EXCLUSIVE, WAIT, FENCING = 1, 2, 3  # access modes
@@ -97,8 +97,9 @@ class ResendingProducer(ProducerModel):
         """The index of what comes after an id."""
         return self._last[last] + 1
 
-    def judge(self, stored: list[int]) -> list[str]:
+    def judge(self, read: list[tuple[int, Position]]) -> list[str]:
         """The first sequence ids of all entries that are stored, in their order."""
+        stored = [sequence for sequence, _ in read]
         wanted = [each.first for each in self.entries[: len(stored)]]
         wrong = []
         if stored != wanted:
@@ -106,9 +107,10 @@ class ResendingProducer(ProducerModel):
             at = next((n for n, (here, there) in enumerate(pairs) if here != there), len(wanted))
             passed = self._first.get(stored[at], at) - at
             wrong.append(
-                f"{self.name}: after {at} entries {stored[at]} is stored and {passed} of"
-                f" {len(self.entries)} before it are not; {self.answered} were answered, and what"
-                f" the broker called the last was before {self.trusted[-3:]}"
+                f"{self.name}: after {at} entries, the last at {read[at - 1][1] if at else None},"
+                f" {stored[at]} is stored at {read[at][1]} and {passed} of {len(self.entries)}"
+                f" before it are not; {self.answered} were answered, and what the broker called"
+                f" the last was before {self.trusted[-3:]}"
             )
         if len(stored) < self.answered:
             wrong.append(f"{self.name}: {self.answered} were answered, {len(stored)} are stored")
@@ -139,8 +141,7 @@ def make_topics(generator: random.Random, life: int) -> list[ResendTopic]:
     for number in range(3):
         name = f"persistent://public/default/resends-{life}-{number}"
         producers: list[ProducerModel] = [
-            ResendingProducer(f"p{life}-{number}-{n}", name)
-            for n in range(generator.randint(2, 3))
+            ResendingProducer(f"p{life}-{number}-{n}", name) for n in range(generator.randint(2, 3))
         ]
         topics.append(ResendTopic(name, number == 1, producers, exclusive=number == 1))
     return topics
@@ -323,4 +324,4 @@ class ResendTorture(Torture):
             for producer in topic.producers:
                 assert isinstance(producer, ResendingProducer)
                 read = checks[topic.name].read.get(producer.name, [])
-                self.verdict.problems += producer.judge([sequence for sequence, _ in read])
+                self.verdict.problems += producer.judge(read)
