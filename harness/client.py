@@ -111,6 +111,8 @@ class Connection(asyncio.Protocol):
             self.on_close_producer(frame.number(1))
         elif kind == wire.CLOSE_CONSUMER:
             self.on_close_consumer(frame.number(1))
+        elif kind == wire.PRODUCER_SUCCESS and frame.number(6, 1) == 0:
+            pass  # It has to wait for its turn, and is answered once more then.
         elif kind in _REQUEST_FIELD:
             waiting = self._requests.pop(frame.number(_REQUEST_FIELD[kind]), None)
             if waiting is not None and not waiting.done():
@@ -156,23 +158,27 @@ class Connection(asyncio.Protocol):
                 raise kind_of_refusal(answer.data(text_at).decode(), code)
         return answer
 
-    async def _request_on_topic(self, topic: str, kind: int, field: int, fields: dict) -> None:
+    async def _request_on_topic(
+        self, topic: str, kind: int, field: int, fields: dict
+    ) -> wire.Frame:
         """Look up and ask, again for 15 s while the broker says that it is not ready."""
         deadline = time.monotonic() + 15
         while True:
             try:
                 await self.request(wire.LOOKUP, 2, {1: topic})
-                await self.request(kind, field, fields)
-                return
+                return await self.request(kind, field, fields)
             except NotReady:
                 if time.monotonic() > deadline:
                     raise
                 await asyncio.sleep(0.05)
 
-    async def producer(self, topic: str, producer_id: int, name: str) -> None:
-        """Look up and create a producer."""
-        fields = {1: topic, 2: producer_id, 4: name}
-        await self._request_on_topic(topic, wire.PRODUCER, 3, fields)
+    async def producer(self, topic: str, producer_id: int, name: str, **more: dict) -> wire.Frame:
+        """Look up and create a producer; ``more={"fields": {...}}`` adds fields.
+
+        Returns the answer, of one that has to wait when its turn has come.
+        """
+        fields = {1: topic, 2: producer_id, 4: name} | more.get("fields", {})
+        return await self._request_on_topic(topic, wire.PRODUCER, 3, fields)
 
     async def subscribe(
         self, topic: str, consumer_id: int, subscription: str, **more: dict

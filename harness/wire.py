@@ -83,6 +83,13 @@ class Payload(NamedTuple):
     metadata: Fields
     body: bytes
 
+    @property
+    def messages(self) -> int:
+        """How many messages there are in it, which is what it costs of permits."""
+        (count,) = self.metadata.get(11, [1])
+        assert isinstance(count, int)
+        return count
+
 
 def varint(value: int) -> bytes:
     """Encode an unsigned integer; negative numbers become 64-bit two's complement."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.apache_records import ApacheRecords
 from hypothesis import HealthCheck, settings
 
 from metadata_backends import Backend
@@ -24,6 +25,14 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperSer
     server.start()
     yield server
     server.kill()
+
+
+@pytest.fixture(scope="module")
+def apache() -> Iterator[ApacheRecords]:
+    """Apache Pulsar's own classes."""
+    records = ApacheRecords()
+    yield records
+    records.close()
 
 
 @pytest.fixture(params=["memory", "embedded", pytest.param("zookeeper", marks=pytest.mark.interop)])

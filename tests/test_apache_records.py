@@ -53,13 +53,6 @@ QUOTAS = {
 EVERY_ROW = (*ROWS, DELAYED_DELIVERY, OF_SUBSCRIPTION)
 
 
-@pytest.fixture(scope="module")
-def apache() -> Iterator[ApacheRecords]:
-    records = ApacheRecords()
-    yield records
-    records.close()
-
-
 def some_value(row: Row, segment: str, numbers: Iterator[int]) -> Any:
     """A value that may be set; no two numbers alike, where any may be."""
     if row.body is None:

@@ -218,6 +218,9 @@ def test_what_may_still_fail_is_neither_stored_again_nor_called_a_duplicate(tmp_
         broker.node.bookie.holding = False
         assert (await other.produce(producer_name="p")).last_sequence_id == 1
         publish(other, "p", 1, 2)
+        # A command between them ends a run: what is behind it is another one, of the same turn.
+        other.send(pb.CommandPing())
+        publish(other, "p", 3)
         told = await other.receive("send_error")
         assert (told.sequence_id, told.error) == (1, pb.PersistenceError)
         assert told.message == (
@@ -225,6 +228,7 @@ def test_what_may_still_fail_is_neither_stored_again_nor_called_a_duplicate(tmp_
         )
         # What came behind it is not stored before it.
         assert (await other.receive("send_error")).sequence_id == 2
+        await other.receive("pong")
         await other.receive("close_producer")
         for each in held:
             broker.node.turn.run(append, each)

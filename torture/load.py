@@ -105,10 +105,10 @@ class Load:
         self._room[number].release()
 
     def _on_message(
-        self, receiver: Connection, consumer_id: int, position: Position, _: wire.Payload
+        self, receiver: Connection, consumer_id: int, position: Position, payload: wire.Payload
     ) -> None:
         topic = self.topics[consumer_id - 1]
-        receiver.flow(consumer_id, 1)
+        receiver.flow(consumer_id, payload.messages)
         dice = self.random.random()
         if topic.cumulative:
             if dice < 0.02:
@@ -200,7 +200,7 @@ async def read_back(connection: Connection, topic: TopicModel, idle_s: float = 1
 
     def take(consumer_id: int, position: Position, payload: wire.Payload) -> None:
         check.take(position, payload)
-        connection.flow(consumer_id, 1)
+        connection.flow(consumer_id, payload.messages)
         progress.set()
 
     connection.on_message = take
@@ -226,10 +226,10 @@ async def drain(
     wanted = {position for position in check.positions if topic.wants(position)}
     progress = asyncio.Event()
 
-    def take(consumer_id: int, position: Position, _: wire.Payload) -> None:
+    def take(consumer_id: int, position: Position, payload: wire.Payload) -> None:
         check.delivered.add(position)
         wanted.discard(position)
-        connection.flow(consumer_id, 1)
+        connection.flow(consumer_id, payload.messages)
         progress.set()
 
     connection.on_message = take

@@ -8,6 +8,7 @@ import random
 import shutil
 import time
 from pathlib import Path
+from typing import ClassVar
 
 from harness.brokers import Broker, BrokerFailed
 from harness.client import Refused
@@ -27,6 +28,7 @@ class Torture:
     name = "kill"
     endings: tuple[str, ...] = ENDINGS
     rounds_per_directory = ROUNDS_PER_DIRECTORY
+    settings: ClassVar[dict[str, str]] = {}
 
     def __init__(self, options: argparse.Namespace, workspace: Path, cut: bool) -> None:
         self.options = options
@@ -51,7 +53,7 @@ class Torture:
         if self.library is not None:
             self.simulator = Simulator(self.library, root)
             environment = self.simulator.environment()
-        settings = dict(item.split("=", 1) for item in self.options.set)
+        settings = self.settings | dict(item.split("=", 1) for item in self.options.set)
         self.broker = Broker(
             self.options.broker,
             self.workspace / f"broker-{self.life}",
@@ -60,7 +62,19 @@ class Torture:
         )
         root.mkdir(exist_ok=True)
         self.broker.data = root / "data"
-        self.topics = make_topics(self.random, self.life)
+        self.topics = self.make_topics()
+
+    def make_topics(self) -> list[TopicModel]:
+        """Those of a data directory."""
+        return make_topics(self.random, self.life)
+
+    def make_load(self) -> Load:
+        """What works until the broker ends."""
+        return Load(self.topics, self.random)
+
+    async def check(self, port: int, acks_are_durable: bool) -> None:
+        """Asks for everything, and puts what is wrong into the verdict."""
+        await verify(port, self.topics, self.verdict, acks_are_durable)
 
     def close(self) -> None:
         """End the broker and remove its files."""
@@ -140,11 +154,11 @@ class Torture:
         if ready > self.options.ready_limit_s:
             self.verdict.problems.append(f"ready only after {ready:.2f} s")
         acks_are_durable = how == "stop" or self.options.broker == "pyxbroker"
-        await verify(broker.port, self.topics, self.verdict, acks_are_durable)
+        await self.check(broker.port, acks_are_durable)
 
     async def _load_until(self, broker: Broker, end_at: float, wait_ready: bool) -> None:
         deadline = time.monotonic() + end_at
-        load = Load(self.topics, self.random)
+        load = self.make_load()
         if wait_ready:
             # The load begins as soon as it can; the end comes at its moment either way.
             await asyncio.to_thread(_wait_until_it_answers, broker, deadline)

@@ -1,6 +1,7 @@
 """Kill -9, power cuts, disk errors and flipped bits, round after round, every promise checked.
 
     python -m torture.run --kill-rounds 200 --cut-rounds 200 [--seed N] [--broker KIND]
+    python -m torture.run --kill-rounds 200 --cut-rounds 200 --load resends
     python -m torture.run --error-rounds 500 --flip-rounds 500 [--jobs 2]
 
 A round lets several producers and consumers work, ends the broker at a random moment, starts it
@@ -26,9 +27,11 @@ from harness.brokers import KINDS
 from torture.error_rounds import ErrorTorture
 from torture.flip_rounds import FlipTorture
 from torture.model import Verdict
+from torture.resends import ResendTorture
 from torture.rounds import Torture
 
 NAMES = {"kill": "kill -9", "cut": "power cut", "error": "disk errors", "flip": "flipped bits"}
+LOADS: dict[str, type[Torture]] = {"plain": Torture, "resends": ResendTorture}
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -39,6 +42,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the rounds")
     parser.add_argument("--broker", choices=KINDS, default="pyxbroker")
+    parser.add_argument(
+        "--load",
+        choices=LOADS,
+        default="plain",
+        help="of kills and power cuts: every message once, or again and again with deduplication",
+    )
     parser.add_argument("--load-s", type=float, default=0.8, help="longest load of a round")
     parser.add_argument("--ready-limit-s", type=float, default=1.0)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -58,7 +67,7 @@ def make(kind: str, options: argparse.Namespace, workspace: Path) -> Torture:
         return ErrorTorture(options, workspace)
     if kind == "flip":
         return FlipTorture(options, workspace)
-    return Torture(options, workspace, cut=kind == "cut")
+    return LOADS[options.load](options, workspace, cut=kind == "cut")
 
 
 def run_rounds(kind: str, count: int, options: argparse.Namespace, job: int) -> Verdict:
@@ -106,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run all kinds of rounds; the exit status."""
     options = parse(arguments)
     broken = 0
-    lines = [f"seed {options.seed}, broker {options.broker}"]
+    lines = [f"seed {options.seed}, broker {options.broker}, load {options.load}"]
     for kind, name in NAMES.items():
         count = getattr(options, f"{kind}_rounds")
         if count:

@@ -35,7 +35,8 @@ import org.apache.pulsar.common.util.ObjectMapperFactory;
 
 /**
  * Reads and writes records with Apache Pulsar's own classes, as its brokers do: the JSON in the
- * metadata store, and the Avro of topic policies. Requests and answers are lines of JSON.
+ * metadata store, the Avro of topic policies, and protobuf (ProtobufRecords). Requests and answers
+ * are lines of JSON.
  *
  * <p>{"read": KIND, "value": BASE64} is answered by {"fields": ...}: the Java fields of the object
  * that Apache Pulsar makes of the bytes. {"write": KIND} makes an object with a value in every
@@ -53,7 +54,7 @@ public final class Records {
                     "ResourceGroup", ResourceGroup.class,
                     "TenantInfo", TenantInfo.class);
     private static final Schema<PulsarEvent> EVENT = Schema.AVRO(PulsarEvent.class);
-    private static final ObjectMapper MAPPER = ObjectMapperFactory.getMapper().getObjectMapper();
+    static final ObjectMapper MAPPER = ObjectMapperFactory.getMapper().getObjectMapper();
     private static final JsonNodeFactory NODES = JsonNodeFactory.instance;
 
     public static void main(String[] args) throws Exception {
@@ -64,8 +65,10 @@ public final class Records {
             ObjectNode answer = NODES.objectNode();
             try {
                 JsonNode asked = MAPPER.readTree(line);
-                if (asked.has("read")) {
-                    byte[] value = Base64.getDecoder().decode(asked.get("value").textValue());
+                if (ProtobufRecords.knows(asked)) {
+                    answer = ProtobufRecords.answer(asked);
+                } else if (asked.has("read")) {
+                    byte[] value = asked.get("value").binaryValue();
                     answer.set("fields", told(decode(asked.get("read").textValue(), value)));
                 } else {
                     String kind = asked.get("write").textValue();
@@ -111,9 +114,12 @@ public final class Records {
     }
 
     /** What an object says, by its Java fields; the elements of a set are sorted. */
-    private static JsonNode told(Object value) throws Exception {
+    static JsonNode told(Object value) throws Exception {
         if (value == null || value instanceof Boolean || value instanceof Number) {
             return MAPPER.valueToTree(value);
+        }
+        if (value instanceof byte[]) {
+            return NODES.textNode(Base64.getEncoder().encodeToString((byte[]) value));
         }
         if (value instanceof String || value instanceof Enum) {
             return NODES.textNode(name(value));
@@ -182,7 +188,7 @@ public final class Records {
     }
 
     /** Makes objects with a value in every field, no two numbers alike. */
-    private static final class Sample {
+    static final class Sample {
         // Downwards, as an ensemble is declared before its quorums.
         private int number = 1_000;
 
@@ -220,6 +226,9 @@ public final class Records {
             }
             if (type == String.class) {
                 return "text " + number;
+            }
+            if (type == byte[].class) {
+                return ("bytes " + number).getBytes(StandardCharsets.UTF_8);
             }
             if (type.isEnum()) {
                 Object[] constants = type.getEnumConstants();

@@ -267,6 +267,9 @@ class Deduplication:
             ids.reset()
 
     def _send_away(self, producer: Producer) -> None:
+        # What comes behind it is not looked at any more, also of what this turn has read already.
+        producer.forget()
+
         def send_away() -> None:
             if not producer.closed:
                 self._topic.close_producer(producer)
