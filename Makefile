@@ -168,6 +168,7 @@ docs: build ## write the pages and files that come from tables: settings, polici
 	$(BIN)/pyxbroker config --sample > conf/standalone.conf
 	$(PY) -m pyxbroker.policies.page > docs/policies.md
 	$(PY) -m pyxbroker.admin.documents > docs/rest.md
+	$(PY) -m pyxbroker.admin.documents docs/compatibility.md
 
 .PHONY: package
 package: dev ## sdist and wheel are whole and start, on the oldest and the newest Python too

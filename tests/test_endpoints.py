@@ -271,12 +271,3 @@ def test_openapi_has_types_defaults_bodies_and_rights() -> None:
     listed = _operation("get", "/admin/v2/{domain}/{tenant}/{namespace}")
     assert listed("parameters")[3]["schema"] == {"type": "string"}
     assert listed("parameters")[0]["schema"]["enum"] == ["persistent", "non-persistent"]
-
-
-def test_what_the_page_says_is_not_here_is_not() -> None:
-    there = {untyped(row.path) for _, row in ROWS}
-    for names in documents.NOT_HERE.values():
-        for name in names:
-            path = re.sub(r"\[.*|\.\.\.$", "", name)
-            ending = "/" + path.replace("{}", "{cluster}")
-            assert not [each for each in there if each.endswith(ending)], name

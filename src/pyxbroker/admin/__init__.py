@@ -7,7 +7,9 @@
     response        what it answers
     endpoints       the table of what there is: paths, parameters, rights, answers
     router          from a path to its row of the table
-    documents       the table as docs/rest.md and as OpenAPI
+    pulsar_endpoints  what Pulsar has: the measure of what is there
+    not_built       what of that is refused: what is off, and what is not built
+    documents       the table as docs/rest.md, as OpenAPI, and beside Pulsar's
     answering       from a request to its answer: route, right, handler, and errors
     app             all resources of one broker
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.endpoints import RESOURCES, load
 from pyxbroker.admin.errors import refusal, refusal_of
+from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
@@ -12,7 +13,7 @@ from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
-_router = Router(RESOURCES, load)
+_router = Router(RESOURCES, load, refused)
 
 
 async def answer(request: Request) -> Response:

@@ -1,15 +1,20 @@
 """What the table of endpoints says, for people and for programs: docs/rest.md and OpenAPI.
 
-`python -m pyxbroker.admin.documents` prints the page.
+`python -m pyxbroker.admin.documents` prints the page; with docs/compatibility.md behind it, it
+writes what becomes of Pulsar's endpoints into that page.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pyxbroker import __version__
 from pyxbroker.admin.endpoints import Content, Endpoint, Query, every_endpoint
+from pyxbroker.admin.not_built import NOT_BUILT, NOT_IMPLEMENTED, OFF
+from pyxbroker.admin.pulsar_endpoints import ABBREVIATIONS, endpoints
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.broker import refusals
 
@@ -18,34 +23,12 @@ TYPES: dict[str, str] = {"int": "integer", "bool": "boolean", "text": "string"}
 DOMAIN = {"type": "string", "enum": ["persistent", "non-persistent"]}
 REFUSAL = "#/components/schemas/Refusal"
 
-NOT_HERE = {
-    "Other clusters and brokers": (
-        *("clusters/{}/migrate", "clusters/{}/namespaceIsolationPolicies..."),
-        *("{namespace}/migration", "{namespace}/antiAffinity", "{cluster}/antiAffinity/{group}"),
-        *("{namespace}/persistence/bookieAffinity", "{topic}/replication", "{topic}/shadowTopics"),
-        "{subName}/replicatedSubscriptionStatus",
-    ),
-    "Compaction and offloading": (
-        *("{namespace}/compactionThreshold", "{topic}/compactionThreshold", "{topic}/compaction"),
-        *("{namespace}/offloadPolicies", "{namespace}/removeOffloadPolicies"),
-        *("{namespace}/offloadThreshold", "{namespace}/offloadThresholdInSeconds"),
-        *("{namespace}/offloadDeletionLagMs", "{namespace}/scanOffloadedLedgers"),
-        *("{topic}/offload", "{topic}/offloadPolicies"),
-    ),
-    "Entry filters": ("{namespace}/entryFilters", "{topic}/entryFilters"),
-    "Authorization by topic": (
-        *("namespaces/grantPermissionsOnTopics", "namespaces/revokePermissionsOnTopics"),
-        *("{topic}/permissions[/{role}]", "{namespace}/subscriptionAuthMode"),
-    ),
-    "Metrics by property": ("{namespace}/allowedTopicPropertyKeysForMetrics",),
-}
-"""What Pulsar has of the groups clusters, namespaces and topics, and this broker has not."""
-
 INTRODUCTION = """\
 The web port (`webServicePort`, 8080) answers the part of Pulsar's admin REST that is below, HTTP
 lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
 
-- A path that is not here is answered with 404, another method of a path that is with 405.
+- A path that is not here is answered with 404, another method of a path that is with 405. What
+  Pulsar has besides is below: "What is not here".
 - HEAD is answered as GET. A slash at the end of a path means nothing, and `%2F` does not divide.
 - `{domain}` is `persistent` or `non-persistent`.
 - A refusal is a status and `{"reason": "..."}`, a sentence; the statuses are below.
@@ -148,15 +131,16 @@ def markdown() -> str:
 
 
 def _not_here() -> list[str]:
-    lines = [
-        "Of Pulsar's clusters, namespaces and topics, whatever the method; 404:",
-        "",
-        "| about | endpoints |",
-        "|---|---|",
-    ]
-    for about, names in NOT_HERE.items():
-        lines.append(f"| {about} | {', '.join(f'`{name}`' for name in names)} |")
-    return lines
+    """What Pulsar has and this broker has not, part by part."""
+    lines = ["Of what Pulsar has, these are refused.", ""]
+    lines += ["| about | answer | endpoints |", "|---|---|---|"]
+    for part in (*OFF, *NOT_BUILT):
+        answer = f"{part.status}: {part.reason}" if part.reason else str(part.status)
+        listed = ", ".join(f"`{line}`" for line in part.lines.split("\n") if line)
+        what = listed or f"all {sum(1 for _ in part.rows())}"
+        lines.append(f"| {part.about} | {answer} | {what} |")
+    shortened = ", ".join(f"{short} is `{long}`" for short, long in ABBREVIATIONS.items())
+    return [*lines, "", f"{shortened}."]
 
 
 def _section(endpoint: Endpoint) -> list[str]:
@@ -189,5 +173,78 @@ def _statuses() -> dict[int, list[str]]:
     return {status: sorted(names[status]) for status in sorted(names)}
 
 
+# --- beside Pulsar ----------------------------------------------------------------------------
+
+BEGIN = "<!-- begin: written by `python -m pyxbroker.admin.documents docs/compatibility.md` -->"
+END = "<!-- end -->"
+
+
+class Beside(NamedTuple):
+    """What becomes of a group of Pulsar's endpoints: counts of both domains."""
+
+    built: int
+    off: int
+    not_built: int
+
+
+def beside_pulsar() -> dict[str, Beside]:
+    """What becomes of Pulsar's endpoints, by group."""
+    statuses = {
+        (method, unnamed(path)): part.status
+        for part in (*OFF, *NOT_BUILT)
+        for method, path in part.rows()
+    }
+    there = {(row.method, unnamed(row.path)) for _, row in every_endpoint()}
+    groups: dict[str, Beside] = {}
+    for each in endpoints():
+        key = each.method, unnamed(each.path)
+        kind = Beside(key in there, key not in there and statuses[key] != NOT_IMPLEMENTED, 0)
+        kind = kind._replace(not_built=not any(kind))
+        before = groups.get(each.group, Beside(0, 0, 0))
+        sums = (old + each.weight * new for old, new in zip(before, kind, strict=True))
+        groups[each.group] = Beside(*sums)
+    return groups
+
+
+def unnamed(path: str) -> str:
+    """A path without the names and types of its parameters."""
+    return PARAMETER.sub("{}", path)
+
+
+def with_table(page: str) -> str:
+    """The page of compatibility with the table of endpoints in its place. Raises ValueError when
+    the page has no place for it.
+    """
+    before, _, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"the page has no {BEGIN} with {END} behind it")
+    groups = beside_pulsar()
+    lines = ["| group | Pulsar has | here | off | not built |", "|---|---|---|---|---|"]
+    for group, row in groups.items():
+        cells = (group, sum(row), *row)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    total = Beside(*map(sum, zip(*groups.values(), strict=True)))
+    lines.append("| " + " | ".join(map(str, ("all", sum(total), *total))) + " |")
+    lines += ["", "| off | answer |", "|---|---|"]
+    lines += [
+        f"| {part.about} | {part.status}{part.reason and ': ' + part.reason} |" for part in OFF
+    ]
+    lines += ["", "| not built | answer | endpoints |", "|---|---|---|"]
+    for part in NOT_BUILT:
+        listed = ", ".join(f"`{line}`" for line in part.lines.split("\n") if line)
+        lines.append(f"| {part.about} | {part.status}: {part.reason} | {listed} |")
+    return before + "\n".join([BEGIN, *lines, END]) + after
+
+
+def main(arguments: list[str]) -> None:
+    """Prints rest.md, or writes the table of endpoints into the page that is named."""
+    if not arguments:
+        print(markdown(), end="")
+        return
+    page = Path(arguments[0])
+    page.write_text(with_table(page.read_text()))
+
+
 if __name__ == "__main__":
-    print(markdown(), end="")
+    main(sys.argv[1:])

@@ -3,7 +3,8 @@
 Each file of `resources/` has its rows, `ENDPOINTS`; RESOURCES says which files have those below a
 prefix, so that a file is imported with the first request for it. Routes, the answers 404 and 405,
 the types of parameters, rights, the OpenAPI document and docs/rest.md all come from the rows. What
-is not in the table is not built: 404 for a path, 405 for another method of one that is.
+is not in the table is 404 for a path and 405 for another method of one that is, but for what Pulsar
+has besides: not_built.py says what becomes of that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 OF_TOPICS = ("backlog", "partitions", "subscriptions", "topics", "topic_policies")
 # For each prefix of paths, the files of resources/ that have its rows.
-RESOURCES = {
+RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/brokers": ("brokers",),
     "/admin/v2/clusters": ("clusters",),
     "/admin/v2/namespaces": (
@@ -35,6 +36,17 @@ RESOURCES = {
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),
+    # All that is below these is refused (not_built.py).
+    "/admin/v2/bookies": (),
+    "/admin/v2/broker-stats": (),
+    "/admin/v2/functions": (),
+    "/admin/v2/metadata": (),
+    "/admin/v2/resource-quotas": (),
+    "/admin/v2/worker": (),
+    "/admin/v2/worker-stats": (),
+    "/admin/v3": (),
+    "/status.html": (),
+    "/topics": (),
 }
 
 BODY_BYTES_MAX = 1 << 20

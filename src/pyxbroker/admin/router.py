@@ -5,6 +5,8 @@ A segment of an endpoint's path is literal or a parameter: `{name}` is any text 
 tried first and text last.
 
 The endpoints below a prefix are loaded, and become a tree, when the first request for it comes.
+With them come those that are refused there (not_built.py): a path of Pulsar's is not taken for
+another one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ PARSERS: dict[str, Callable[[str], Any]] = {
     "text": _parse_text,
 }
 
+DOMAINS = ("persistent", "non-persistent")
+
 
 class Node:
     """What may follow a segment: literal ones, parameters by type, or the end of a path."""
@@ -42,8 +46,10 @@ class Node:
         # The endpoint of each method, and the names of the parameters on the way to it.
         self.methods: dict[str, tuple[Endpoint, tuple[str, ...]]] = {}
 
-    def add(self, endpoint: Endpoint) -> None:
-        """Adds one below this node, the root. Raises ValueError when it is there already."""
+    def add(self, endpoint: Endpoint, *, unless_there: bool = False) -> None:
+        """Adds one below this node, the root. Raises ValueError when it is there already, or does
+        nothing.
+        """
         node, names = self, []
         for segment in endpoint.path.split("/")[1:]:
             if segment.startswith("{"):
@@ -56,6 +62,8 @@ class Node:
                 children, key = node.literals, segment
             node = children.setdefault(key, Node())
         if endpoint.method in node.methods:
+            if unless_there:
+                return
             raise ValueError(f"{endpoint.method} {endpoint.path} is there twice")
         node.methods[endpoint.method] = endpoint, tuple(names)
 
@@ -82,15 +90,19 @@ class Node:
 
 
 class Router:
-    """All endpoints. `resources` has names for each prefix, `load` the endpoints of a name."""
+    """All endpoints. `resources` has names for each prefix, `load` the endpoints of a name, and
+    `refused` those that are answered with a refusal unless one of `load` does what they are for.
+    """
 
     def __init__(
         self,
         resources: Mapping[str, Iterable[str]],
         load: Callable[[str], Iterable[Endpoint]],
+        refused: Callable[[], Iterable[Endpoint]] = tuple,
     ) -> None:
         self._names = {tuple(path.split("/")[1:]): names for path, names in resources.items()}
         self._load = load
+        self._refused = refused
         self._prefix_length_max = max(map(len, self._names))
         self._trees: dict[tuple[str, ...], Node] = {}
 
@@ -129,6 +141,18 @@ class Router:
                     for name in self._names[prefix]:
                         for endpoint in self._load(name):
                             tree.add(endpoint)
+                    for endpoint in self._refused():
+                        if _is_below(endpoint, prefix):
+                            tree.add(endpoint, unless_there=True)
                     self._trees[prefix] = tree
                 return self._trees[prefix]
         return Node()
+
+
+def _is_below(endpoint: Endpoint, prefix: tuple[str, ...]) -> bool:
+    """Whether a path begins with a prefix. `{domain}` is what a prefix of topics has there."""
+    segments = endpoint.path.split("/")[1:]
+    return len(segments) >= len(prefix) and all(
+        segment == part or (segment == "{domain}" and part in DOMAINS)
+        for segment, part in zip(segments, prefix, strict=False)
+    )

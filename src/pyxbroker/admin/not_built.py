@@ -1,0 +1,257 @@
+"""What of Pulsar's REST is answered without being done: parts that are switched off, as a Pulsar
+without them answers, and what is not built, 501 with a sentence.
+
+A row that is built goes out of the table: tests/test_pulsar_endpoints.py finds one that is in both,
+and the router takes the one that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.errors import refusal
+from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import AUTHENTICATED
+
+NOT_FOUND = 404
+NOT_IMPLEMENTED = 501
+
+
+class Part(NamedTuple):
+    """Endpoints that are answered alike: lines of methods and paths, or whole groups of Pulsar's.
+
+    `about` says in a few words what they are about. A part with 404 has no rows: nothing is there.
+    """
+
+    about: str
+    status: int
+    reason: str
+    lines: str = ""
+    groups: tuple[str, ...] = ()
+
+    def rows(self) -> Iterator[tuple[str, str]]:
+        """Its methods and paths."""
+        for line in filter(None, self.lines.split("\n")):
+            yield from rows_of(line)
+        for each in endpoints():
+            if each.group in self.groups:
+                yield each.method, each.path
+
+
+OFF = (
+    Part(
+        "functions and connectors",
+        409,
+        "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to false",
+        groups=("functions",),
+    ),
+    Part(
+        "transactions",
+        503,
+        "This Broker is not configured with transactionCoordinatorEnabled=true.",
+        groups=("transactions",),
+    ),
+    Part(
+        "packages",
+        503,
+        "Package Management Service is not enabled in the broker.",
+        groups=("packages",),
+    ),
+    Part("WebSocket", NOT_FOUND, "", groups=("WebSocket",)),
+    Part("the proxy", NOT_FOUND, "", groups=("proxy",)),
+)
+"""Parts of Pulsar that one switches on, and that this broker does not have."""
+
+NOT_BUILT = (
+    Part(
+        "other clusters",
+        NOT_IMPLEMENTED,
+        "Other clusters are not built yet: nothing is replicated, and nothing migrates.",
+        """
+GET,POST /admin/v2/clusters/{cluster}/migrate
+POST NAMESPACE/migration
+GET,POST,DELETE TOPIC/replication
+GET,PUT,DELETE TOPIC/shadowTopics
+GET,POST TOPIC/subscription/{subName}/replicatedSubscriptionStatus
+""",
+    ),
+    Part(
+        "other brokers and bookies",
+        NOT_IMPLEMENTED,
+        "Other brokers and bookies are not built yet: there is nothing to choose from.",
+        """
+GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies
+GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers
+GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}
+GET,POST,DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policyName}
+GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}
+GET,POST,DELETE NAMESPACE/antiAffinity
+GET,POST,DELETE NAMESPACE/persistence/bookieAffinity
+GET /admin/v2/brokers
+GET /admin/v2/brokers/leaderBroker
+GET /admin/v2/brokers/{cluster}
+GET /admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces
+GET /admin/v2/bookies/all
+GET /admin/v2/bookies/racks-info
+GET,POST,DELETE /admin/v2/bookies/racks-info/{bookie}
+GET,POST /admin/v2/resource-quotas
+GET,POST,DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}
+""",
+    ),
+    Part(
+        "compaction",
+        NOT_IMPLEMENTED,
+        "Compaction is not built yet.",
+        """
+GET,PUT,DELETE NAMESPACE/compactionThreshold
+GET,PUT TOPIC/compaction
+GET,POST,DELETE TOPIC/compactionThreshold
+""",
+    ),
+    Part(
+        "offloading",
+        NOT_IMPLEMENTED,
+        "Offloading is not built yet: all ledgers stay with the bookies.",
+        """
+GET,PUT,DELETE NAMESPACE/offloadDeletionLagMs
+GET,POST NAMESPACE/offloadPolicies
+GET,PUT NAMESPACE/offloadThreshold
+GET,PUT NAMESPACE/offloadThresholdInSeconds
+DELETE NAMESPACE/removeOffloadPolicies
+GET NAMESPACE/scanOffloadedLedgers
+GET,PUT TOPIC/offload
+GET,POST,DELETE TOPIC/offloadPolicies
+""",
+    ),
+    Part(
+        "entry filters",
+        NOT_IMPLEMENTED,
+        "Entry filters are not built yet.",
+        """
+GET,POST,DELETE NAMESPACE/entryFilters
+GET,POST,DELETE TOPIC/entryFilters
+""",
+    ),
+    Part(
+        "authorization of topics and subscriptions",
+        NOT_IMPLEMENTED,
+        "Authorization is not built yet: everybody may do everything.",
+        """
+POST /admin/v2/namespaces/grantPermissionsOnTopics
+POST /admin/v2/namespaces/revokePermissionsOnTopics
+GET,POST NAMESPACE/subscriptionAuthMode
+GET TOPIC/permissions
+POST,DELETE TOPIC/permissions/{role}
+""",
+    ),
+    Part(
+        "series of metrics by topic properties",
+        NOT_IMPLEMENTED,
+        "Labels of metrics from the properties of topics are not built yet.",
+        "GET,POST,DELETE NAMESPACE/allowedTopicPropertyKeysForMetrics",
+    ),
+    Part(
+        "properties of topics and subscriptions",
+        NOT_IMPLEMENTED,
+        "Properties of topics and subscriptions are not built yet.",
+        """
+DELETE TOPIC/policies
+GET,PUT,DELETE TOPIC/properties
+GET,PUT TOPIC/subscription/{subName}/properties
+""",
+    ),
+    Part(
+        "positions of subscriptions",
+        NOT_IMPLEMENTED,
+        "Making, listing and moving subscriptions by REST is not built yet.",
+        """
+PUT TOPIC/subscription/{subName}
+POST TOPIC/subscription/{subName}/resetcursor
+POST TOPIC/subscription/{subName}/resetcursor/{timestamp}
+GET TOPIC/subscriptions
+POST TOPIC/createMissedPartitions
+GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}
+GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle
+""",
+    ),
+    Part(
+        "messages",
+        NOT_IMPLEMENTED,
+        "Looking at messages and publishing by REST is not built yet.",
+        """
+GET TOPIC/examinemessage
+GET TOPIC/getMessageIdByIndex
+GET TOPIC/lastMessageId
+GET TOPIC/ledger/{ledgerId}/entry/{entryId}
+GET TOPIC/messageid/{timestamp}
+GET TOPIC/subscription/{subName}/position/{position}
+POST TOPIC/subscription/{subName}/analyzeBacklog
+POST /topics/{domain}/{tenant}/{namespace}/{topic}
+POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
+""",
+    ),
+    Part(
+        "statistics",
+        NOT_IMPLEMENTED,
+        "Statistics are not built yet; /metrics has counters.",
+        """
+GET TOPIC/backlog
+PUT TOPIC/backlogSize
+GET TOPIC/internal-info
+GET TOPIC/internalStats
+GET TOPIC/partitioned-internalStats
+GET TOPIC/partitioned-stats
+GET TOPIC/stats
+GET /admin/v2/broker-stats/allocator-stats/{allocator}
+GET /admin/v2/broker-stats/bookieops
+GET /admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}
+GET /admin/v2/broker-stats/load-report
+GET /admin/v2/broker-stats/mbeans
+GET /admin/v2/broker-stats/metrics
+GET /admin/v2/broker-stats/topics
+""",
+    ),
+    Part(
+        "the broker's settings",
+        NOT_IMPLEMENTED,
+        "Asking for the settings of a running broker, and changing them, is not built yet.",
+        """
+GET /admin/v2/brokers/backlog-quota-check
+GET /admin/v2/brokers/configuration
+GET /admin/v2/brokers/configuration/runtime
+GET /admin/v2/brokers/configuration/values
+DELETE /admin/v2/brokers/configuration/{name}
+POST /admin/v2/brokers/configuration/{name}/{value}
+GET /admin/v2/brokers/internal-configuration
+POST /admin/v2/brokers/shutdown
+GET /status.html
+POST /admin/v2/metadata/migration/start
+GET /admin/v2/metadata/migration/status
+""",
+    ),
+)
+"""What is not done yet."""
+
+
+@lru_cache(maxsize=1)
+def refused() -> tuple[Endpoint, ...]:
+    """A row for each endpoint of the parts that is answered."""
+    return tuple(
+        _row(part, method, path)
+        for part in (*OFF, *NOT_BUILT)
+        if part.status != NOT_FOUND
+        for method, path in part.rows()
+    )
+
+
+def _row(part: Part, method: str, path: str) -> Endpoint:
+    async def refuse(request: Request) -> Response:
+        return refusal(part.status, part.reason)
+
+    answer = Answer(part.reason, status=part.status)
+    return Endpoint(method, path, refuse, AUTHENTICATED, f"About {part.about}.", answer)
