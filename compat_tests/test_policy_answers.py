@@ -116,6 +116,8 @@ def how_to_ask(case: Case, level: str) -> dict[str, str] | None:
         return {} if level == TOPIC else None
     if (case.topic, level) == (pause, NAMESPACE):
         return None if differs("applied, and dispatcherPauseOnAckStatePersistent") else {}
+    if (case.topic, level) == ("deduplicationSnapshotInterval", NAMESPACE):
+        return None if differs("applied, and deduplicationSnapshotInterval") else {}
     if level == GLOBAL and differs("applied, and the record that all clusters share"):
         return {"isGlobal": "true"}
     return {}

@@ -24,4 +24,10 @@ void sha1_add(sha1_state *s, const uint8_t *data, size_t length);
 /* Writes the hash; the state is used up. */
 void sha1_end(sha1_state *s, uint8_t out[SHA1_BYTES]);
 
+/* Takes whole blocks in, without the processor's own instructions; public for the tests. */
+void sha1_blocks_portable(uint32_t state[5], const uint8_t *data, size_t count);
+
+/* "sha-ni" or "portable": chosen when the library is loaded. */
+const char *sha1_variant(void);
+
 #endif

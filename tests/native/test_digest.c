@@ -35,6 +35,32 @@ static void test_sha1_has_the_published_values(void) {
     CHECK(sha1_is("aaaaaaaaaaaaaaaaaaaaaaaaa", 40000, "34aa973cd4c4daa4f61eeb2bdbad27316534016f"));
 }
 
+/* Of the fastest one the values are above; this one is what other processors have. */
+static void test_sha1_variants_agree(void) {
+    uint8_t data[9 * SHA1_BLOCK_BYTES];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (uint8_t)(i * i >> 3);
+    for (size_t blocks = 0; blocks <= 8; blocks++)
+        for (size_t at = 0; at < 16; at++) {
+            sha1_state s;
+            uint32_t words[5];
+            sha1_begin(&s);
+            memcpy(words, s.words, sizeof words);
+            sha1_blocks_portable(words, data + at, blocks);
+            sha1_add(&s, data + at, blocks * SHA1_BLOCK_BYTES);
+            CHECK(memcmp(words, s.words, sizeof words) == 0);
+        }
+    /* "abc", padded to a block of its own */
+    uint32_t words[5], wanted[5] = {0xa9993e36u, 0x4706816au, 0xba3e2571u, 0x7850c26cu, 0x9cd0d89du};
+    uint8_t block[SHA1_BLOCK_BYTES] = {'a', 'b', 'c', 0x80};
+    sha1_state s;
+    sha1_begin(&s);
+    memcpy(words, s.words, sizeof words);
+    block[SHA1_BLOCK_BYTES - 1] = 24;
+    sha1_blocks_portable(words, block, 1);
+    CHECK(memcmp(words, wanted, sizeof words) == 0);
+}
+
 static void test_crc32_has_its_check_value_in_any_pieces(void) {
     const uint8_t *digits = (const uint8_t *)"123456789";
     CHECK(crc32_ieee(0, digits, 9) == 0xcbf43926u);
@@ -88,6 +114,7 @@ static void test_a_mac_needs_its_password(void) {
 
 static const check_test tests[] = {
     {"sha1_has_the_published_values", test_sha1_has_the_published_values},
+    {"sha1_variants_agree", test_sha1_variants_agree},
     {"crc32_has_its_check_value_in_any_pieces", test_crc32_has_its_check_value_in_any_pieces},
     {"digest_of_a_type_that_is_none_is_refused", test_a_type_that_is_none_is_refused},
     {"digest_covers_every_byte", test_a_digest_covers_every_byte},

@@ -9,6 +9,7 @@ there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -295,6 +296,13 @@ class LedgerClient:
         last_entry_id, length = await _find_end(self._reader(ledger_id, metadata), bookies)
         await self._metadata.update(ledger_id, metadata.closed(last_entry_id, length), version)
         return last_entry_id, length
+
+    async def check_password(self, ledger_id: int) -> None:
+        """Raises WrongPassword for a closed ledger that this broker cannot read. What else may be
+        wrong with it, its readers are told.
+        """
+        with contextlib.suppress(NoSuchLedger, MalformedLedgerMetadata, CorruptStore):
+            await self._read(ledger_id)
 
     async def end_of(self, ledger_id: int) -> tuple[int, int]:
         """The same without closing it, where nobody can write: its end as it is stored."""

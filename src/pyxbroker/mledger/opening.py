@@ -87,10 +87,18 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
         each.timestamp_ms for each in ledgers_found
     )
     failure = managed_ledger.client.journal_failure
-    await _recover_last_ledger(managed_ledger, failure is None, patience)
+    closed = _closed_last_ledger(managed_ledger)
+    if closed is None:
+        await _recover_last_ledger(managed_ledger, failure is None, patience)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
-    cursors = await _read_cursors(managed_ledger, patience)
+    if closed is None:
+        cursors = await _read_cursors(managed_ledger, patience)
+    else:
+        # Nothing else asks for its metadata before somebody reads it, and what is published then
+        # is of two passwords, neither of which opens all of it.
+        check = patience.ask(partial(managed_ledger.client.check_password, closed))
+        cursors, _ = await asyncio.gather(_read_cursors(managed_ledger, patience), check)
     last = _last_position(managed_ledger)
     if terminated is not None:
         managed_ledger.state = State.TERMINATED
@@ -107,6 +115,15 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
         place_cursor(managed_ledger, cursor)
 
 
+def _closed_last_ledger(managed_ledger: ManagedLedger) -> int | None:
+    """The last ledger, where its end is known."""
+    last_id = max(managed_ledger.ledgers, default=None)
+    if last_id is None:
+        return None
+    info = managed_ledger.ledgers[last_id]
+    return last_id if info.timestamp_ms and info.entries else None
+
+
 async def _recover_last_ledger(
     managed_ledger: ManagedLedger, may_write: bool, patience: Patience
 ) -> None:
@@ -117,8 +134,6 @@ async def _recover_last_ledger(
         return
     last_id = max(managed_ledger.ledgers)
     info = managed_ledger.ledgers[last_id]
-    if info.timestamp_ms and info.entries:
-        return
     client = managed_ledger.client
     find_end = client.recover if may_write else client.end_of
     try:
