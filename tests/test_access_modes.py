@@ -11,6 +11,7 @@ import pytest
 from one_bookie import turns, until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import access
 from pyxbroker.broker.topics.access import EPOCH_MAX, EPOCH_PROPERTY
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import Unavailable
@@ -315,6 +316,36 @@ def test_fencing_sends_everybody_away(tmp_path: Path) -> None:
         assert back.error == pb.ProducerFenced
         # That was no reason to send anybody away.
         assert await client.quiet() == []
+
+    run(tmp_path, scenario)
+
+
+def test_many_are_sent_away_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "FENCED_PER_STEP", 5)
+
+    async def scenario(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        for number in range(23):
+            await client.produce(number)
+        topic = await broker.topic()
+        together = [0]  # in each turn of the loop
+        close_producer = type(topic).close_producer
+
+        def note(self: Any, producer: Any) -> None:
+            together[-1] += 1
+            close_producer(self, producer)
+
+        def turn() -> None:
+            together.append(0)
+            timer[0] = broker.loop.call_soon(turn)
+
+        timer = [broker.loop.call_soon(turn)]
+        monkeypatch.setattr(type(topic), "close_producer", note)
+        assert (await produce(other, 1, FENCING)).topic_epoch == 0
+        timer[0].cancel()
+        assert [each for each in together if each] == [5, 5, 5, 5, 3]
 
     run(tmp_path, scenario)
 

@@ -339,6 +339,20 @@ def test_others_have_their_turn_while_a_long_list_is_made(
     run(tmp_path, scenario)
 
 
+def test_a_hash_at_the_boundary_belongs_to_the_upper_bundle() -> None:
+    name = TopicName.get(f"{NAME}/t")
+    at = zlib.crc32(str(name).encode())
+
+    async def listed(*hashes: int) -> bytes:
+        return (await resource.listed([name], True, hashes)).body
+
+    async def main() -> None:
+        assert await listed(0, at) == b"[]"
+        assert await listed(at, at + 1) == json.dumps([str(name)]).encode()
+
+    asyncio.run(main())
+
+
 def test_a_list_of_one_bundle(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         store = rest.broker.node.store

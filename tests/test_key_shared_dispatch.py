@@ -200,10 +200,15 @@ def test_more_ranges_than_there_are_hashes_are_refused() -> None:
         _key_shared_policy(message)
 
 
-def test_a_policy_that_cannot_be_decoded_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "end",
+    [b"\x1a\x05", b"\x1a\x02\x08\xff", b"\x1a\x01\x08"],
+    ids=["no range", "a number that is cut", "a field without a number"],
+)
+def test_a_policy_that_cannot_be_decoded_is_refused(tmp_path: Path, end: bytes) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
-        broken = pb.KeySharedMeta(keySharedMode=STICKY).SerializeToString() + b"\x1a\x05"
+        broken = pb.KeySharedMeta(keySharedMode=STICKY).SerializeToString() + end
         command = pb.CommandSubscribe(
             topic=TOPIC, subscription="s", subType=3, consumer_id=1, request_id=5
         )

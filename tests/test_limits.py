@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ from pyxbroker.broker.commands import replies, topic_list
 from pyxbroker.broker.topics import partition_nodes
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
-from pyxbroker.settings.config import Config
+from pyxbroker.roles.data import StandaloneData
+from pyxbroker.settings.config import ENTRY_METADATA_BYTES_MAX, FRAME_PADDING_BYTES, Config
+from stored import add, read
 from test_admin_topics import DONE, NAME, PARTITIONED, P, Rest
 
 INT_MAX = 2**31 - 1
@@ -223,6 +226,20 @@ async def refusal(client: Client) -> Any:
             if getattr(message, "error", None) is not None and message.HasField("error"):
                 return message
         await asyncio.sleep(0)
+
+
+def test_whatever_fits_a_frame_fits_an_entry(tmp_path: Path) -> None:
+    """A SEND of the largest frame is an entry of less, with what the broker and a ledger add."""
+    config = Config(maxMessageSize=1 << 20, dbStorage_writeCacheMaxSizeMb=16)
+    data = SimpleNamespace(config=config, accept_loss=False)
+    layout = SimpleNamespace(journal=tmp_path / "journal", ledgers=tmp_path / "ledgers")
+    opened = StandaloneData._open_storage(data, layout)  # type: ignore[arg-type]
+    try:
+        entry = bytes(config.maxMessageSize + FRAME_PADDING_BYTES + ENTRY_METADATA_BYTES_MAX)
+        add(opened, [entry])
+        assert read(opened, 0, 0).count == 1
+    finally:
+        opened.close(flush=False)
 
 
 def test_names_at_their_limits_are_taken(tmp_path: Path) -> None:

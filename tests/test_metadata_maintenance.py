@@ -211,6 +211,24 @@ async def test_a_backup_is_restored_elsewhere(tmp_path: Path) -> None:
 
 
 @coroutine_test
+async def test_a_backup_that_fails_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make(tmp_path / "one")
+    to = tmp_path / "backups"
+    to.mkdir()
+
+    def refuse(*arguments: object) -> None:
+        assert list(to.iterdir()), "it has begun"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(maintenance.CopyWriter, "finish", refuse)
+    with pytest.raises(MetadataError, match="No space left"):
+        maintenance.backup(tmp_path / "one" / "metadata", to)
+    assert list(to.iterdir()) == []
+
+
+@coroutine_test
 async def test_a_restore_without_copies_says_so_and_changes_nothing(tmp_path: Path) -> None:
     await make(tmp_path, copies=0)
     shutil.rmtree(tmp_path / "metadata.copies")

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from metadata_backends import coroutine_test
 from one_bookie import until
 from pyxbroker.metadata import copies, database, upkeep
 from pyxbroker.metadata.change_log import DAMAGED
+from pyxbroker.metadata.copy_settings import CopySettings
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.store import CorruptStore, MetadataError, Unavailable
@@ -122,6 +124,21 @@ async def test_a_defect_behind_the_opening_is_told_to_whoever_opens(
             await asyncio.wait_for(store.open(), 10)
     await asyncio.wait_for(store.open(), 10)  # Nothing holds its lock.
     await store.close()
+
+
+def test_young_copies_are_kept_whatever_their_number(tmp_path: Path) -> None:
+    kept = copies.Copies(tmp_path)
+    for number in range(1, 6):
+        kept.copy_path(number).touch()
+        kept.log_path(number).touch()
+    settings = CopySettings(kept=2, kept_s=3600)
+    kept.prune(settings)
+    assert kept.numbers() == ([1, 2, 3, 4, 5], [1, 2, 3, 4, 5])
+    long_ago = time.time() - 3700
+    for number in (1, 3, 5):
+        os.utime(kept.copy_path(number), (long_ago, long_ago))
+    kept.prune(settings)
+    assert kept.numbers() == ([2, 4, 5], [2, 3, 4, 5])
 
 
 def test_records_are_read_once_for_what_they_cannot_repair(

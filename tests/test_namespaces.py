@@ -978,6 +978,28 @@ def test_topics_are_counted_in_slices_and_again_when_some_came_meanwhile(
     asyncio.run(main())
 
 
+def test_the_numbers_of_so_many_namespaces_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_counts, "NAMESPACES_MAX", 2)
+
+    async def main() -> None:
+        store = EmbeddedStore(tmp_path)
+        await store.open()
+        counts = topic_counts.TopicCounts(store)
+        for number in range(5):
+            path = paths.managed_ledger(f"a/n{number}/persistent/t")
+            await store.put(path, b"", MUST_NOT_EXIST)
+            assert await counts.get(f"a/n{number}") == 1
+        newest = [paths.managed_ledgers(f"a/n{number}") for number in (3, 4)]
+        assert list(counts._counts) == list(counts._namespaces) == newest
+        assert await counts.get("a/n0") == 1, "it is counted again"
+        counts.close()
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_topics_of_other_brokers_count() -> None:
     async def main() -> None:
         store = MemoryStore("shared")

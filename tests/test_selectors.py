@@ -121,6 +121,7 @@ def test_the_largest_range_is_split() -> None:
         ((), "Ranges for KeyShared policy must not be empty."),
         (((10, 5),), "Fixed hash range start > end for range: [10,5]"),
         (((0, 10), (5, 20)), "Consumer's own ranges conflict: [0,10] overlaps with [5,20]"),
+        (((10, 20), (0, 10)), "Consumer's own ranges conflict: [0,10] overlaps with [10,20]"),
     ],
 )
 def test_ranges_that_are_none(ranges: tuple[tuple[int, int], ...], sentence: str) -> None:

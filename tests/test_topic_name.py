@@ -66,6 +66,13 @@ def test_what_is_no_name_is_refused_with_a_sentence(written: str, said: str) -> 
     assert str(refused.value).endswith(".")
 
 
+@pytest.mark.parametrize("local", ["", " ", "c/d", "/"])
+def test_a_name_of_parts_is_looked_at_like_one_that_was_written(local: str) -> None:
+    """REST has the parts, and may have decoded a slash in the last one."""
+    with pytest.raises(InvalidTopicName, match="the part after the namespace"):
+        TopicName("persistent", NamespaceName("a", "b"), local)
+
+
 def test_a_huge_wrong_name_is_not_repeated_whole() -> None:
     with pytest.raises(InvalidTopicName) as refused:
         TopicName.get("x/" * 100_000)

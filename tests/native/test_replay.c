@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 #include "check.h"
+#include "events.h"
 #include "journal.h"
 #include "support.h"
 
@@ -271,12 +272,53 @@ static void test_recycled_files_keep_their_past_dead(void) {
     sim_disk_free(disk);
 }
 
+/* Of many damaged entries the first ones are told, and then how many are not: a log that repeats
+ * itself tells fewer of them than replay does. */
+static void test_many_damaged_entries_are_told_in_a_few_lines(void) {
+    enum { WRITES = 45, REPORTED = 32 };
+    sim_disk *disk = sim_disk_new();
+    storage_options options = small_options(sim_disk_calls(disk));
+    options.journal_file_bytes = options.dirty_bytes_max = 1 << 20; /* all stays in the journal */
+    storage *s = must_open(&options);
+    for (int entry = 0; entry < WRITES; entry++)
+        CHECK(wait_durable(s, add_entry(s, 1, entry)) == 0);
+    sim_disk *killed = sim_disk_killed(disk);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+    size_t bytes, at = BLOCK_BYTES;
+    uint8_t *data = journal_bytes(killed, &bytes);
+    group_header h;
+    int damaged = 0;
+    while (at + BLOCK_BYTES <= bytes && group_header_decode(data + at, &h)) {
+        size_t next = at + round_up(h.length, BLOCK_BYTES);
+        /* Two bits within the entry: one alone would be known for what it is, also at the end. */
+        data[at + h.length - 16] ^= 3;
+        damaged++;
+        at = next;
+    }
+    CHECK(damaged > REPORTED + 1);
+    options = small_options(sim_disk_calls(killed));
+    s = must_open(&options);
+    storage_event event;
+    int told = 0, more = 0;
+    while (storage_next_event(s, &event)) {
+        told += strstr(event.text, "of ledger 1 is ") != NULL;
+        if (sscanf(event.text, "the journal has %d more unreadable places", &more) == 1)
+            CHECK(event.severity == 2);
+    }
+    CHECK(told == EVENTS_OF_A_CAUSE);
+    CHECK(more == damaged - REPORTED);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(killed);
+}
+
 static const check_test tests[] = {
     {"replay_intact", test_intact},
     {"replay_torn_at_every_sector", test_torn_at_every_sector},
     {"replay_flipped_bit_in_the_last_write", test_a_flipped_bit_in_the_last_write_is_told},
     {"replay_any_sector_of_the_last_write_lost", test_any_sector_of_the_last_write_lost},
     {"replay_flipped_bits_cost_one_entry", test_flipped_bits_cost_one_entry},
+    {"replay_many_damaged_entries", test_many_damaged_entries_are_told_in_a_few_lines},
     {"replay_lost_group_in_the_middle", test_lost_group_in_the_middle},
     {"replay_damaged_file_header", test_damaged_file_header},
     {"replay_truncated_file", test_truncated_file},
