@@ -388,3 +388,10 @@ def test_consumers_that_are_refused(java_client: Client, broker: Broker, topic: 
     with pytest.raises(JavaError) as error:
         java_client.subscribe("persistent://public/nowhere/topic", "s")
     assert error.value.name == "TopicDoesNotExistException", error.value
+
+
+@pytest.mark.pyxbroker
+def test_a_client_that_wants_transactions_is_refused(java: Java, broker: Broker) -> None:
+    """Apache Pulsar without a coordinator lets it wait for ever."""
+    with pytest.raises(JavaError, match="Transactions are not supported by this broker"):
+        java.client(broker.url, enableTransaction=True)
