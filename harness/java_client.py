@@ -308,10 +308,10 @@ class Client(_Object):
 
         encrypt: a public key.
         """
-        arguments = {"conf": {"topicName": topic} | options, "schema": schema}
+        conf = {"topicName": topic} | options
+        arguments = {"conf": conf, "schema": schema, "key_based_batches": key_based_batches}
         if encrypt is not None:
             arguments["encrypt"] = encrypt
-        arguments["key_based_batches"] = key_based_batches
         handle, made = next(self._java.handles), concurrent.futures.Future[Any]()
 
         def done(name: Future) -> None:
@@ -365,11 +365,15 @@ class Client(_Object):
         start: MessageId | Message | bytes | str = "earliest",
         schema: Schema = None,
         *,
+        rollback_s: int | None = None,
         decrypt: str | None = None,
         **options: Any,
     ) -> Reader:
+        """From behind an id, or from so many seconds ago."""
         conf = {"topicNames": [topic]} | options
         arguments = {"conf": conf, "schema": schema, "start": _name_of(start)}
+        if rollback_s is not None:
+            arguments["rollback_s"] = rollback_s
         if decrypt is not None:
             arguments["decrypt"] = decrypt
         handle = next(self._java.handles)
@@ -387,8 +391,3 @@ class Client(_Object):
         """``getPartitionsForTopic``."""
         partitions: list[str] = self._ask("partitions", topic=topic)
         return partitions
-
-    def new_transaction(self) -> str:
-        """The id of a transaction that is opened."""
-        transaction: str = self._ask("new_transaction")
-        return transaction

@@ -267,3 +267,19 @@ def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
         assert not client.connection.closed
 
     run(tmp_path, scenario)
+
+
+def test_who_looks_for_a_coordinator_of_transactions_is_told_that_there_is_none(
+    tmp_path: Path,
+) -> None:
+    """The lookup is what Java's client takes a refusal of; later it would wait for ever."""
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        topic = "persistent://pulsar/system/transaction_coordinator_assign-partition-3"
+        lookup = pb.CommandLookupTopic(topic=topic)
+        answer = await client.request(lookup, "lookupTopicResponse")
+        assert answer.error == pb.NotAllowedError
+        assert answer.message == "Transactions are not supported by this broker."
+
+    run(tmp_path, scenario)

@@ -46,7 +46,6 @@ public final class Main {
                     Map.entry("subscribe", Makers::consumer),
                     Map.entry("create_reader", Makers::reader),
                     Map.entry("create_table_view", Makers::tableView),
-                    Map.entry("new_transaction", Makers::transaction),
                     Map.entry("new_keys", Makers::keys),
                     Map.entry("partitions", Makers::partitions),
                     Map.entry("topic_epoch", Makers::topicEpoch),

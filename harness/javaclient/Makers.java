@@ -2,6 +2,7 @@ import java.lang.reflect.Field;
 import java.nio.charset.StandardCharsets;
 import java.security.KeyPair;
 import java.security.KeyPairGenerator;
+import java.security.spec.ECGenParameterSpec;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.HashMap;
@@ -9,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
 import java.util.regex.Pattern;
 import org.apache.pulsar.client.api.BatcherBuilder;
 import org.apache.pulsar.client.api.Consumer;
@@ -23,7 +25,6 @@ import org.apache.pulsar.client.api.PulsarClientSharedResources;
 import org.apache.pulsar.client.api.Range;
 import org.apache.pulsar.client.api.Reader;
 import org.apache.pulsar.client.api.ReaderBuilder;
-import org.apache.pulsar.client.api.RegexSubscriptionMode;
 import org.apache.pulsar.client.api.Schema;
 import org.apache.pulsar.client.api.TableView;
 import org.apache.pulsar.client.api.TableViewBuilder;
@@ -41,7 +42,6 @@ import org.apache.pulsar.shade.com.fasterxml.jackson.databind.node.ObjectNode;
  * their Java names (the builders' loadConf); what is not of plain values stands beside it.
  */
 final class Makers {
-    private static final int KEY_BITS = 2048;
     // A client that has threads of its own takes two seconds to close.
     private static final PulsarClientSharedResources THREADS =
             PulsarClientSharedResources.builder().build();
@@ -80,7 +80,6 @@ final class Makers {
                         .loadConf(conf(asked, ConsumerConfigurationData.class));
         if (args.has("pattern")) {
             builder.topicsPattern(Pattern.compile(args.get("pattern").textValue()));
-            builder.subscriptionTopicsMode(RegexSubscriptionMode.AllTopics);
         }
         if (args.has("dead_letters")) {
             builder.deadLetterPolicy(deadLetters(args.get("dead_letters")));
@@ -115,7 +114,12 @@ final class Makers {
                 clientOf(program, asked)
                         .newReader(Schemas.of(args.get("schema")))
                         .loadConf(conf(asked, ReaderConfigurationData.class));
-        builder.startMessageId(Messages.id(program, args.get("start")));
+        if (args.has("rollback_s")) {
+            long seconds = args.get("rollback_s").longValue();
+            builder.startMessageFromRollbackDuration(seconds, TimeUnit.SECONDS);
+        } else {
+            builder.startMessageId(Messages.id(program, args.get("start")));
+        }
         if (args.has("decrypt")) {
             builder.defaultCryptoKeyReader(data(args.get("decrypt")));
         }
@@ -134,11 +138,6 @@ final class Makers {
         return null;
     }
 
-    static Object transaction(Main program, JsonNode asked)
-            throws ExecutionException, InterruptedException {
-        return clientOf(program, asked).newTransaction().build().get().getTxnID().toString();
-    }
-
     static Object partitions(Main program, JsonNode asked)
             throws ExecutionException, InterruptedException {
         String topic = asked.get("args").get("topic").textValue();
@@ -154,8 +153,9 @@ final class Makers {
 
     /** A pair of keys for encryption, as the client's key reader takes them. */
     static Object keys(Main program, JsonNode asked) throws Exception {
-        KeyPairGenerator generator = KeyPairGenerator.getInstance("RSA");
-        generator.initialize(KEY_BITS);
+        // Quicker to find than primes for RSA.
+        KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
+        generator.initialize(new ECGenParameterSpec("secp256r1"));
         KeyPair pair = generator.generateKeyPair();
         ObjectNode keys = Main.MAPPER.createObjectNode();
         keys.put("public", pem("PUBLIC KEY", pair.getPublic().getEncoded()));

@@ -37,6 +37,8 @@ PARTITION_INDEX_MAX = 2**31 - 1
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
+TRANSACTION_COORDINATORS = "transaction_coordinator_assign"
+"""The partitioned topic of SYSTEM_NAMESPACE whose owners are the coordinators of transactions."""
 CHANGE_EVENTS = "__change_events"
 """The topic, or partitioned topic, of a namespace with what its topics say of themselves."""
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.base.bundles import bundles_data
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.topic_name import SYSTEM_NAMESPACE
+from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MUST_NOT_EXIST,
@@ -26,7 +26,6 @@ from pyxbroker.metadata.store import (
 PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "public/default"
 SYSTEM_TENANT = "pulsar"
-TRANSACTION_COORDINATOR_TOPIC = "transaction_coordinator_assign"
 
 
 class ClusterSettings(NamedTuple):
@@ -95,7 +94,7 @@ def _nodes(settings: ClusterSettings) -> dict[str, bytes]:
         paths.namespace_policies(SYSTEM_NAMESPACE): policies,
     }
     if settings.transaction_coordinators > 0:
-        topic = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATOR_TOPIC)
+        topic = paths.partitioned_topic(SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS)
         nodes[topic] = to_json({"partitions": settings.transaction_coordinators, "deleted": False})
     return nodes
 

@@ -34,7 +34,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.limits import CHUNK_UUID_BYTES_MAX, METADATA_FIELDS_MAX
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, paced
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import SYSTEM_NAMESPACE, TRANSACTION_COORDINATORS, TopicName
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import liveness, replies, seek
 from pyxbroker.broker.commands.border import check_text, excess, request_of
@@ -93,6 +93,7 @@ REFUSED_SENDS = {
     ),
     "transaction": NotAllowed("Sending within a transaction is not supported by this broker."),
 }
+_COORDINATORS = f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDINATORS}"
 
 
 class LookupLimit:
@@ -572,6 +573,9 @@ class Handlers:
     # --- lookups ------------------------------------------------------------------------------
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
+        if message.topic.startswith(_COORDINATORS):
+            # A Java client that is refused later, by the coordinator, waits for it for ever.
+            raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             result = await self.broker.lookup(message.topic)
         connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
