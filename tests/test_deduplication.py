@@ -391,6 +391,36 @@ def test_a_timed_snapshot_is_taken_where_there_is_more(tmp_path: Path) -> None:
     run(tmp_path, scenario, **ON)
 
 
+@pytest.mark.parametrize("rate", [0.0001, 0.0])
+def test_entries_ask_for_no_more_snapshots_than_a_cursor_is_written(
+    tmp_path: Path, rate: float
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.produce(producer_name="p")
+        topic = await open_topic(broker)
+        deduplication = topic.deduplication
+        assert deduplication is not None
+        marks = []
+        for each in range(35):
+            publish(client, "p", each)
+            await receipts(client, 1)
+            await deduplication.settle()
+            marks.append(topic.managed_ledger.cursors[DEDUPLICATION_CURSOR].acks.mark_delete)
+        entries = sorted({mark.entry_id for mark in marks})
+        assert entries == ([-1, 9, 19, 29] if rate == 0 else [-1, 9])
+        # What is not in a snapshot is read when the topic is opened, or noted when it is closed.
+        assert (await again(broker)).last_sequence_id("p") == 34
+
+    run(
+        tmp_path,
+        scenario,
+        **ON,
+        brokerDeduplicationEntriesInterval=10,
+        managedLedgerDefaultMarkDeleteRateLimit=rate,
+    )
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 

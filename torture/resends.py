@@ -39,6 +39,7 @@ BACK_MAX = 20  # entries with a receipt that are sent again
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
     "brokerDeduplicationEntriesInterval": "20",
+    "managedLedgerDefaultMarkDeleteRateLimit": "50",
     "managedLedgerMaxEntriesPerLedger": "400",
     "managedLedgerMinLedgerRolloverTimeMinutes": "0",
 }

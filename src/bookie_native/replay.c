@@ -47,6 +47,14 @@ typedef struct session {
     uint64_t synced_through; /* its groups up to this one are known to have been synced */
 } session;
 
+/* A record behind a place of which is not known yet whether it was torn, or (segment NULL) such a
+ * place itself: the sequence of its group and the salt of its session. */
+typedef struct waiting {
+    segment *segment; /* held */
+    record found;
+    uint64_t sequence, salt;
+} waiting;
+
 typedef struct replay {
     const replay_options *options;
     const replay_sink *sink;
@@ -60,11 +68,36 @@ typedef struct replay {
     size_t session_count;
     suspect *suspects;
     size_t suspect_count, suspects_dropped;
+    waiting *waiting;        /* in their order; the first one is a place */
+    size_t waiting_count, waiting_capacity;
     int error;               /* the sink's, or a disk's */
     uint64_t error_at;       /* where in the file that is being read */
 } replay;
 
-static void replay_suspect(replay *r, const suspect *s) {
+static void replay_wait(replay *r, const waiting *one) {
+    if (r->waiting_count == r->waiting_capacity) {
+        size_t capacity = r->waiting_capacity == 0 ? 64 : 2 * r->waiting_capacity;
+        waiting *grown = realloc(r->waiting, capacity * sizeof *grown);
+        if (grown == NULL) {
+            r->error = -ENOMEM;
+            return;
+        }
+        r->waiting = grown;
+        r->waiting_capacity = capacity;
+    }
+    if (one->segment != NULL)
+        pin_hold(&one->segment->pin, 1);
+    r->waiting[r->waiting_count++] = *one;
+}
+
+/* What is behind a place waits until it is known whether that was torn (salt 0: it was not). */
+static void replay_doubt(replay *r, uint64_t sequence, uint64_t salt) {
+    waiting place = {.sequence = sequence, .salt = salt};
+    if (salt != 0 && r->error == 0)
+        replay_wait(r, &place);
+}
+
+static void replay_note(replay *r, const suspect *s) {
     if (r->suspects == NULL)
         r->suspects = malloc(SUSPECTS_MAX * sizeof *r->suspects);
     if (r->suspects == NULL || r->suspect_count == SUSPECTS_MAX)
@@ -73,10 +106,20 @@ static void replay_suspect(replay *r, const suspect *s) {
         r->suspects[r->suspect_count++] = *s;
 }
 
+static void replay_suspect(replay *r, const suspect *s) {
+    replay_note(r, s);
+    replay_doubt(r, s->sequence, s->salt);
+}
+
 static void replay_accept(replay *r, replay_window *w, const record *found) {
-    if (r->error == 0)
-        r->error = r->sink->record(r->sink->arg, w->segment, found, 1);
+    waiting one = {.segment = w->segment, .found = *found};
     r->result->records++;
+    if (r->error != 0)
+        return;
+    if (r->waiting_count > 0)
+        replay_wait(r, &one);
+    else
+        r->error = r->sink->record(r->sink->arg, w->segment, found, 1);
 }
 
 /* Puts one wrong bit of the record header at `at` right: a write that was torn does not look so. */
@@ -105,6 +148,8 @@ static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_
         enum record_found what = record_scan_next(&scan, &found);
         if (what == RECORD_NONE)
             return good;
+        /* The header of a group that is salvaged, and what is behind its records. */
+        int outside = !known && (scan.at <= GROUP_HEADER_BYTES || scan.at == bytes);
         suspect s = {
             .file_id = w->file_id, .sequence = sequence, .salt = salt, .offset = offset + at};
         if (what == RECORD_GOOD) {
@@ -118,30 +163,35 @@ static uint64_t replay_records(replay *r, replay_window *w, uint8_t *data, size_
             if (record_payload_has_one_wrong_bit(&found))
                 s.salt = 0;
             replay_suspect(r, &s);
-        } else if (known && !replay_mend(r, w, &scan, data, at, offset)) {
+        } else if (!outside && !replay_mend(r, w, &scan, data, at, offset)) {
             s.lost_bytes = scan.skipped_bytes;
             replay_suspect(r, &s);
         }
     }
 }
 
-/* Looks for the records of groups whose headers are unreadable, between from and to. */
-static void replay_salvage(replay *r, replay_window *w, uint64_t from, uint64_t to,
+/* Looks for the records of groups whose headers are unreadable, between from and to. Returns how
+ * many were good. */
+static uint64_t replay_salvage(replay *r, replay_window *w, uint64_t from, uint64_t to,
                            uint64_t last_sequence, uint64_t salt) {
-    uint64_t first = r->last + 1;
+    uint64_t first = r->last + 1, all = 0;
     if (last_sequence - first >= SALVAGE_SEQUENCES_MAX)
         first = last_sequence - SALVAGE_SEQUENCES_MAX + 1;
     if (to - from > SALVAGE_BYTES_MAX)
         to = from + SALVAGE_BYTES_MAX;
     uint8_t *data = replay_window_get(w, from, to - from);
     if (data == NULL)
-        return;
-    for (uint64_t sequence = first; sequence <= last_sequence; sequence++)
-        if (replay_records(r, w, data, to - from, from, sequence, salt, 0) > 0)
+        return 0;
+    for (uint64_t sequence = first; sequence <= last_sequence; sequence++) {
+        uint64_t good = replay_records(r, w, data, to - from, from, sequence, salt, 0);
+        all += good;
+        if (good > 0)
             events_add(r->options->events, EVENT_WARNING,
                        "journal file %016" PRIx64 ": the header of group %" PRIu64
-                       " near offset %" PRIu64 " is unreadable; its intact records were kept",
+                       " near offset %" PRIu64 " is unreadable; its intact records were found",
                        w->file_id, sequence, from);
+    }
+    return all;
 }
 
 /* Reports groups that should stand before h and do not; salvages what is left of them. */
@@ -157,9 +207,10 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
                  .salt = damage ? 0 : h->salt,
                  .offset = bad_from < at ? bad_from : at,
                  .lost_bytes = bad_from < at ? at - bad_from : 1};
-    replay_suspect(r, &s);
-    if (bad_from < at)
-        replay_salvage(r, w, bad_from, at, h->previous, h->salt);
+    replay_note(r, &s);
+    /* A sector that is lost with a header has a record's, too: a header alone was not torn. */
+    if (bad_from >= at || replay_salvage(r, w, bad_from, at, h->previous, h->salt) == 0)
+        replay_doubt(r, s.sequence, s.salt);
 }
 
 /* What a group proves about those before it: within its session that the earlier writes had been
@@ -188,9 +239,41 @@ static int replay_is_damage(const replay *r, const suspect *s) {
     return 0;
 }
 
+/* What waits behind a place that turns out as damage is handed over, and what is behind one that
+ * was torn is cut: nobody was told that any of it is stored, and what follows a gap would pass for
+ * all that was sent before it. salt is that of the session that goes on, 0 at the end. */
+static void replay_settle(replay *r, uint64_t salt) {
+    size_t at = 0, kept;
+    for (; at < r->waiting_count; at++) {
+        waiting *one = &r->waiting[at];
+        if (one->segment != NULL) {
+            if (r->error == 0)
+                r->error = r->sink->record(r->sink->arg, one->segment, &one->found, 1);
+            pin_drop(&one->segment->pin);
+            continue;
+        }
+        suspect place = {.sequence = one->sequence, .salt = one->salt};
+        if (!replay_is_damage(r, &place))
+            break;
+    }
+    kept = r->waiting_count - at;
+    if (kept > 0 && r->waiting[at].salt == salt) {
+        memmove(r->waiting, r->waiting + at, kept * sizeof *r->waiting);
+    } else {
+        for (; at < r->waiting_count; at++)
+            if (r->waiting[at].segment != NULL) {
+                pin_drop(&r->waiting[at].segment->pin);
+                r->result->records--;
+            }
+        kept = 0;
+    }
+    r->waiting_count = kept;
+}
+
 /* A group whose header is valid, at the offset at. */
 static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
     replay_evidence(r, h);
+    replay_settle(r, h->salt);
     uint8_t *group = replay_window_get(w, at, h->length);
     if (group != NULL)
         replay_records(r, w, group + GROUP_HEADER_BYTES, h->length - GROUP_HEADER_BYTES,
@@ -487,6 +570,7 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
         status = replay_compare(&r, error, error_bytes);
     if (status == 0)
         status = replay_files(&r, error, error_bytes);
+    replay_settle(&r, 0);
     if (status == 0) {
         replay_judge(&r);
         status = r.error;
@@ -496,6 +580,7 @@ int replay_journal(const replay_options *options, const replay_sink *sink, repla
             options->disk->close(options->disk->ctx, r.files[i].fd);
     free(r.files);
     free(r.suspects);
+    free(r.waiting);
     result->last_group = r.last;
     return status;
 }

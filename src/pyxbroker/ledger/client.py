@@ -404,10 +404,10 @@ async def _find_end(reader: ReadHandle, bookies: list[EmbeddedBookie]) -> tuple[
     """(last entry id, length in bytes) of a ledger that nobody writes.
 
     A bookie in this process is the only one of its ensemble, so a missing entry before the last one
-    tells nothing of those behind it: it was damaged, or the last write before a power cut was torn.
-    In the first case they were acknowledged, so the ledger goes on behind a gap; in the second
-    they are kept as well, though nobody was promised that. Raises LedgerError when an entry cannot
-    be read now, since that tells nothing at all.
+    tells nothing of those behind it: it was damaged, and they were acknowledged, so the ledger goes
+    on behind a gap. Where the last write before a power cut was torn there is none: of that the
+    bookie keeps nothing behind the first entry that is missing. Raises LedgerError when an entry
+    cannot be read now, since that tells nothing at all.
     """
     last = max(bookie.last_entry(reader.ledger_id) for bookie in bookies)
     length = 0

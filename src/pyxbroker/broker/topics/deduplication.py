@@ -10,6 +10,7 @@ Pulsar's MessageDeduplication.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -67,6 +68,7 @@ class Deduplication:
         self._snapshot_s = topic.loop.time()  # when it was taken
         self._entries = 0  # since then
         self._entries_due = limits.entries_interval  # for the next one
+        self._begun_s = -math.inf  # when the last one was asked for by entries
         self._task: asyncio.Task[None] | None = None
 
     # --- coming and going ---------------------------------------------------------------------
@@ -234,7 +236,19 @@ class Deduplication:
         self._ledger_id = run.ledger_id
         self._entry_id = run.last_entry_id
         self._entries += run.count
-        if self._entries >= self._entries_due or before != self._ledger_id:
+        if before != self._ledger_id:
+            self.begin_snapshot()
+        elif self._entries >= self._entries_due:
+            self._begin_in_time()
+
+    def _begin_in_time(self) -> None:
+        """No cursor is written more often than its rate says: a topic that is published to as fast
+        as it goes would ask for hundreds of snapshots in a second.
+        """
+        now = self._topic.loop.time()
+        rate = self._log.limits.mark_delete_per_s
+        if rate <= 0 or now - self._begun_s >= 1 / rate:
+            self._begun_s = now
             self.begin_snapshot()
 
     def on_left(self, name: str) -> None:
