@@ -48,6 +48,7 @@ VALUES = {
     **{"cluster": "standalone", "domainName": "d", "resourcegroup": "g"},
     "bundle": "0x00000000_0xffffffff",
     **{"numMessages": "5", "seconds": "60", "version": "0"},
+    **{"messagePosition": "1", "ledgerId": "1", "entryId": "1", "timestamp": "1"},
 }
 
 

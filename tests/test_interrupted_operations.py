@@ -157,6 +157,18 @@ OPERATIONS = (
     Operation("terminate", a_topic, "POST", f"{P}/t/terminate"),
     Operation("unload", a_topic, "PUT", f"{P}/t/unload", "", 0),
     Operation("delete subscription", a_topic, "DELETE", f"{P}/t/subscription/s1"),
+    Operation("create subscription", a_topic, "PUT", f"{P}/t/subscription/s3", '"earliest"'),
+    Operation(
+        "reset a cursor",
+        a_topic,
+        *("POST", f"{P}/t/subscription/s2/resetcursor", '"latest"', 0),
+    ),
+    Operation(
+        "describe a subscription",
+        a_topic,
+        *("PUT", f"{P}/t/subscription/s2/properties", '{"a":"b"}'),
+    ),
+    Operation("describe a topic", a_topic, "PUT", f"{P}/t/properties", '{"a":"b"}'),
     Operation("skip all", a_topic, "POST", f"{P}/t/subscription/s1/skip_all"),
     Operation("set a topic's first policy", a_topic, "POST", f"{P}/t/retention", RETENTION),
     Operation(
@@ -185,6 +197,12 @@ OPERATIONS = (
     Operation("create partitioned", a_namespace, "PUT", f"{P}/p/partitions", "5", 3),
     Operation("grow", a_partitioned_topic, "POST", f"{P}/p/partitions", "8", 4),
     Operation("delete partitioned", a_partitioned_topic, "DELETE", f"{P}/p/partitions", "", 10),
+    Operation(
+        "subscribe to all partitions",
+        a_partitioned_topic,
+        *("PUT", f"{P}/p/subscription/s3", '{"ledgerId":-1,"entryId":-1}', 3),
+    ),
+    Operation("describe partitioned", a_partitioned_topic, "PUT", f"{P}/p/properties", "{}"),
     Operation(
         "unsubscribe from all partitions",
         a_partitioned_topic,
@@ -242,7 +260,9 @@ async def of_topic(rest: Rest, name: TopicName) -> dict[str, Any]:
         topic = await rest.broker.topics.get(name, create=False)
     except PulsarError as error:
         return {str(name): str(error)}
-    backlogs = {each: sub.backlog for each, sub in sorted(topic.subscriptions.items())}
+    backlogs = {
+        each: (sub.backlog, sub.properties) for each, sub in sorted(topic.subscriptions.items())
+    }
     log = topic.managed_ledger
     at = f"/admin/v2/{name.domain}/{name.namespace}/{name.local_name}"
     return {

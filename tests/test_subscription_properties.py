@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -145,5 +146,44 @@ def test_a_reader_is_given_up_too(tmp_path: Path) -> None:
         await client.subscribe(durable=False, subType=pb.CommandSubscribe.Exclusive)
         assert not hasattr(await unsubscribe(client), "error")
         assert (await broker.topic()).all_subscriptions() == []
+
+    run(tmp_path, scenario)
+
+
+def test_other_properties_are_durable_wherever_the_position_is(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, subscription_properties=pairs(a="1"))
+        cursor = (await broker.topic()).subscriptions["s"].cursor
+        # Once while the node has the position, and twice while a ledger of the cursor has it.
+        for given in ({"b": "1"}, {"b": "2"}, {}):
+            await cursor.set_properties(dict(given))
+            assert (await stored(broker))[0] == given
+            [position] = await broker.publish(b"one")
+            await client.messages(1)
+            await client.ack(position)
+        await asyncio.gather(
+            *(cursor.set_properties({"c": str(n)}) for n in range(20)), cursor.persist()
+        )
+        assert await stored(broker) == ({"c": "19"}, {})
+        other = Broker(tmp_path / "unused")
+        other.node = broker.node.kill()
+        async with other.node:
+            managed_ledger = await other.node.open(name="public/default/persistent/t")
+            assert managed_ledger.cursors["s"].properties == {"c": "19"}
+            assert managed_ledger.cursors["s"].backlog == 0
+
+    run(tmp_path, scenario)
+
+
+def test_the_replicated_flag_is_taken_away_for_good(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, replicate_subscription_state=True)
+        subscription = (await broker.topic()).subscriptions["s"]
+        for flag in (False, True, False):
+            await subscription.set_replicated(flag)
+            assert subscription.replicated is flag
+        assert not (await reopened(broker)).replicated
 
     run(tmp_path, scenario)

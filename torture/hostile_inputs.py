@@ -364,6 +364,70 @@ ENDPOINTS = {
     "GET /openapi.json": request("GET", "/openapi.json"),
 }
 
+TOPIC_ROW = "{domain}/{tenant}/{namespace}/{topic}"
+ONE = f"{BASE}/{NAME}"
+NESTED_ID = b'{"ledgerId":0,"entryId":0' + b',"a":[{}]' * 1800 + b"}"
+PLACE = b'{"ledgerId":0,"entryId":0,"batchIndex":1048575,"properties":' + PROPERTIES + b"}"
+
+ENDPOINTS |= {
+    f"GET /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/position/{{messagePosition:int}}": request(
+        "GET", f"{ONE}/subscription/{NAME}/position/999999999"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/ledger/{{ledgerId:int}}/entry/{{entryId:int}}": request(
+        "GET", f"{ONE}/ledger/0/entry/{{n}}"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/examinemessage": request(
+        "GET", f"{ONE}/examinemessage?initialPosition=earliest&messagePosition=999999999"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/lastMessageId": request("GET", f"{ONE}/lastMessageId"),
+    f"GET /admin/v2/{TOPIC_ROW}/messageid/{{timestamp:int}}": request(
+        "GET", f"{ONE}/messageid/9223372036854775807"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/getMessageIdByIndex": request(
+        "GET", f"{ONE}/getMessageIdByIndex?index=9223372036854775807"
+    ),
+    f"POST /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/analyzeBacklog": request(
+        "POST", f"{ONE}/subscription/{NAME}/analyzeBacklog", NESTED_ID
+    ),
+    f"PUT /admin/v2/{TOPIC_ROW}/backlogSize": request("PUT", f"{ONE}/backlogSize", NESTED_ID),
+    f"PUT /admin/v2/{TOPIC_ROW}/subscription/{{subName}}": request(
+        "PUT", f"{BASE}/{NAME}-{{n}}/subscription/{NAME}?replicated=true", PLACE
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/subscriptions": request("GET", f"{ONE}/subscriptions"),
+    f"POST /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/resetcursor/{{timestamp:int}}": request(
+        "POST", f"{ONE}/subscription/{NAME}/resetcursor/1"
+    ),
+    f"POST /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/resetcursor": request(
+        "POST", f"{ONE}/subscription/{NAME}/resetcursor", PLACE
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/properties": request(
+        "GET", f"{ONE}/subscription/{NAME}/properties"
+    ),
+    f"PUT /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/properties": request(
+        "PUT", f"{ONE}/subscription/{NAME}/properties", PROPERTIES
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/replicatedSubscriptionStatus": request(
+        "GET", f"{ONE}/subscription/{NAME}/replicatedSubscriptionStatus"
+    ),
+    f"POST /admin/v2/{TOPIC_ROW}/subscription/{{subName}}/replicatedSubscriptionStatus": request(
+        "POST", f"{ONE}/subscription/{NAME}/replicatedSubscriptionStatus", b" " * 50 + b"true"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/properties": request("GET", f"{ONE}/properties"),
+    f"PUT /admin/v2/{TOPIC_ROW}/properties": request("PUT", f"{ONE}/properties", PROPERTIES),
+    f"DELETE /admin/v2/{TOPIC_ROW}/properties": request("DELETE", f"{ONE}/properties?key=k1"),
+    f"POST /admin/v2/{TOPIC_ROW}/createMissedPartitions": request(
+        "POST", f"{BASE}/many-{{n}}/createMissedPartitions"
+    ),
+    f"DELETE /admin/v2/{TOPIC_ROW}/policies": request("DELETE", f"{ONE}/policies"),
+    "GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}": request(
+        "GET", "/admin/v2/non-persistent/public/default/0x00000000_0x40000000"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/internal-info": request("GET", f"{ONE}/internal-info"),
+    "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle": request(
+        "GET", f"/lookup/v2/topic/persistent/public/default/{NAME}/bundle"
+    ),
+}
+
 NS = "/admin/v2/namespaces/public/default"
 NEW = "/admin/v2/namespaces/public/hostile-{n}"
 ROW = "/admin/v2/namespaces/{tenant}/{namespace}"

@@ -19,7 +19,10 @@ from pyxbroker.auth.authorization import Resource, Right
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
 
-OF_TOPICS = ("backlog", "partitions", "subscriptions", "topics", "topic_policies")
+OF_TOPICS = (
+    *("backlog", "messages", "partitions", "positions", "subscriptions"),
+    *("topics", "topic_metadata", "topic_policies"),
+)
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/brokers": ("brokers",),

@@ -77,7 +77,6 @@ GET,POST /admin/v2/clusters/{cluster}/migrate
 POST NAMESPACE/migration
 GET,POST,DELETE TOPIC/replication
 GET,PUT,DELETE TOPIC/shadowTopics
-GET,POST TOPIC/subscription/{subName}/replicatedSubscriptionStatus
 """,
     ),
     Part(
@@ -156,41 +155,10 @@ POST,DELETE TOPIC/permissions/{role}
         "GET,POST,DELETE NAMESPACE/allowedTopicPropertyKeysForMetrics",
     ),
     Part(
-        "properties of topics and subscriptions",
+        "publishing by REST",
         NOT_IMPLEMENTED,
-        "Properties of topics and subscriptions are not built yet.",
+        "Publishing by REST is not built yet.",
         """
-DELETE TOPIC/policies
-GET,PUT,DELETE TOPIC/properties
-GET,PUT TOPIC/subscription/{subName}/properties
-""",
-    ),
-    Part(
-        "positions of subscriptions",
-        NOT_IMPLEMENTED,
-        "Making, listing and moving subscriptions by REST is not built yet.",
-        """
-PUT TOPIC/subscription/{subName}
-POST TOPIC/subscription/{subName}/resetcursor
-POST TOPIC/subscription/{subName}/resetcursor/{timestamp}
-GET TOPIC/subscriptions
-POST TOPIC/createMissedPartitions
-GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}
-GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle
-""",
-    ),
-    Part(
-        "messages",
-        NOT_IMPLEMENTED,
-        "Looking at messages and publishing by REST is not built yet.",
-        """
-GET TOPIC/examinemessage
-GET TOPIC/getMessageIdByIndex
-GET TOPIC/lastMessageId
-GET TOPIC/ledger/{ledgerId}/entry/{entryId}
-GET TOPIC/messageid/{timestamp}
-GET TOPIC/subscription/{subName}/position/{position}
-POST TOPIC/subscription/{subName}/analyzeBacklog
 POST /topics/{domain}/{tenant}/{namespace}/{topic}
 POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
 """,
@@ -201,8 +169,6 @@ POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
         "Statistics are not built yet; /metrics has counters.",
         """
 GET TOPIC/backlog
-PUT TOPIC/backlogSize
-GET TOPIC/internal-info
 GET TOPIC/internalStats
 GET TOPIC/partitioned-internalStats
 GET TOPIC/partitioned-stats

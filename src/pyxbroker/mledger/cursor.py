@@ -54,6 +54,7 @@ class Cursor:
     # What is behind this position is kept, where that is more than what is not acknowledged: the
     # state that says what was before the mark is not durable yet.
     kept_after: Position | None = None
+    _node_is_old = False  # it has other properties of the subscription
 
     def __init__(
         self, managed_ledger: ManagedLedger, name: str, mark_delete: Position, durable: bool = True
@@ -186,6 +187,18 @@ class Cursor:
         """Keeps a number with the position; the future resolves when it is durable."""
         self.position_properties[key] = value
         self._dirty = self.durable
+        return self.persist()
+
+    def drop_property(self, key: str) -> asyncio.Future[None]:
+        """Keeps a number no longer; the future resolves when that is durable."""
+        self.position_properties.pop(key, None)
+        self._dirty = self.durable
+        return self.persist()
+
+    def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
+        """The subscription has other texts; the future resolves when they are durable."""
+        self.properties = properties
+        self._node_is_old = self._dirty = self.durable
         return self.persist()
 
     # --- writing the state --------------------------------------------------------------------
@@ -322,8 +335,10 @@ class Cursor:
     async def _write_once(self, urgent: bool) -> None:
         if self._ledger is None or self._ledger.is_full:
             await self._write_to_new_ledger()
-        else:
-            await self._ledger.write(self.acks, self.position_properties, urgent)
+            return
+        await self._ledger.write(self.acks, self.position_properties, urgent)
+        if self._node_is_old:
+            await self._write_node(self.ledger_id)
 
     async def _write_to_new_ledger(self) -> None:
         client = self.managed_ledger.client
@@ -361,9 +376,9 @@ class Cursor:
 
     async def _write_node(self, ledger_id: int) -> None:
         """Points the cursor's node at a cursor ledger, or (NO_LEDGER) puts the state into it."""
-        last_active_ms = self.last_active_ms
+        last_active_ms, properties = self.last_active_ms, self.properties
         value = positions.encode_cursor(
-            self.acks, ledger_id, self.position_properties, self.properties, last_active_ms
+            self.acks, ledger_id, self.position_properties, properties, last_active_ms
         )
         path = paths.cursor(self.managed_ledger.name, self.name)
         try:
@@ -375,6 +390,8 @@ class Cursor:
         self.version = result.version
         self.ledger_id = ledger_id
         self._noted_active_ms = last_active_ms
+        if self.properties is properties:
+            self._node_is_old = False
 
     async def create_node(self) -> None:
         """Makes a new durable cursor's node, with its state."""
@@ -403,7 +420,7 @@ class Cursor:
         ):
             if self.failure is None:
                 await self._close_in_ledger()
-                if self._noted_active_ms != self.last_active_ms:
+                if self._node_is_old or self._noted_active_ms != self.last_active_ms:
                     await self._write_node(self.ledger_id)
             return
         is_noted = self._noted_active_ms == self.last_active_ms

@@ -162,14 +162,19 @@ class ManagedLedger:
         self.version = result.version
 
     async def put_property(self, key: str, value: str) -> None:
-        """Keeps a text with the list, durable when this returns. Raises ManagedLedgerError,
-        MetadataError: nobody knows then which of the two values whoever opens it next will find.
+        """Keeps a text with the list; as change_properties."""
+        await self.change_properties(lambda properties: {**properties, key: value})
+
+    async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Keeps other texts with the list, durable when this returns. Raises what change does,
+        ManagedLedgerError, MetadataError: nobody knows then which of the two whoever opens it next
+        will find.
         """
         async with self._info_lock:
             if self.is_dead:
                 raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
             before = self.properties
-            self.properties = {**before, key: value}
+            self.properties = change(before)
             try:
                 await self._write_info()
             except BaseException:

@@ -15,9 +15,9 @@ We read both forms and write the bare one. The source is Pulsar's MetaStoreImpl.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Any
 
+from pyxbroker.base.compression import decompress
 from pyxbroker.metadata.protobuf_records import MalformedRecord, parse
 from pyxbroker.proto import MLDataFormats
 
@@ -68,60 +68,8 @@ def _decode(message_class: Any, value: bytes) -> Any:
     header = parse(MLDataFormats.ManagedLedgerInfoMetadata, value[_ENVELOPE.size : body])
     if not 0 <= header.uncompressedSize <= UNCOMPRESSED_BYTES_MAX:
         raise MalformedRecord(f"a {message_class.__name__} claims {header.uncompressedSize} bytes")
-    if header.uncompressedSize > (len(value) - body) * _RATIOS_MAX.get(header.compressionType, 0):
-        raise MalformedRecord(f"{len(value)} bytes claim to be {header.uncompressedSize}")
-    data = _decompress(header.compressionType, value[body:], header.uncompressedSize)
-    return parse(message_class, data)
-
-
-def _decompress(compression: int, data: bytes, size: int) -> bytes:
-    """The `size` bytes that `data` was compressed from."""
     try:
-        plain = _DECOMPRESSORS[compression](data, size)
-    except Exception as error:  # every codec has its own exception classes
-        raise MalformedRecord(f"a compressed record cannot be expanded: {error}") from error
-    if len(plain) != size:
-        raise MalformedRecord(f"a compressed record has {len(plain)} bytes, {size} were promised")
-    return plain
-
-
-def _decompress_zlib(data: bytes, size: int) -> bytes:
-    decompressor = zlib.decompressobj()
-    plain = decompressor.decompress(data, size + 1)
-    if not decompressor.eof:
-        raise MalformedRecord("a compressed record is cut short")
-    return plain
-
-
-def _decompress_lz4(data: bytes, size: int) -> bytes:
-    import cramjam
-
-    return bytes(cramjam.lz4.decompress_block(data, output_len=size))
-
-
-def _decompress_zstd(data: bytes, size: int) -> bytes:
-    import cramjam
-
-    output = bytearray(size)
-    written = cramjam.zstd.decompress_into(data, output)
-    return bytes(output[:written])
-
-
-def _decompress_snappy(data: bytes, size: int) -> bytes:
-    import cramjam
-
-    output = bytearray(size)
-    written = cramjam.snappy.decompress_raw_into(data, output)
-    return bytes(output[:written])
-
-
-# How many bytes one compressed byte can become: memory is taken for what can be there.
-_RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
-
-_DECOMPRESSORS = {
-    0: lambda data, size: data,
-    1: _decompress_lz4,
-    2: _decompress_zlib,
-    3: _decompress_zstd,
-    4: _decompress_snappy,
-}
+        data = decompress(header.compressionType, value[body:], header.uncompressedSize)
+    except ValueError as error:
+        raise MalformedRecord(f"a compressed {message_class.__name__}: {error}") from error
+    return parse(message_class, data)

@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable
 from pyxbroker.admin.endpoints import Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import (
-    check_namespace,
-    check_not_system,
-    read_json,
-    topic_of,
+from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.topic_work import (
+    check_changeable,
+    names_of,
+    number_of,
+    subscription_of,
+    with_each,
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRIM_TOPIC, TRUNCATE, UNLOAD
-from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -31,9 +32,6 @@ NOT_ISSUED = (
     " expiration not finished or invalid message position provided."
 )
 
-Work = Callable[[Topic], Awaitable[None]]
-
-
 # --- topics -----------------------------------------------------------------------------------
 
 
@@ -42,7 +40,7 @@ async def unload(request: Request) -> Response:
     name = topic_of(request)
     await check_namespace(request, name.namespace)
     topics = request.app.broker.topics
-    for each in await _names(request, name):
+    for each in await names_of(request, name):
         await topics.unload(each)
     return Response.empty()
 
@@ -76,8 +74,8 @@ async def _delete_stored(
         assert isinstance(topic, PersistentTopic)
         await delete(topic)
 
-    await _check(request, name, what)
-    await _with_each(request, name, work)
+    await check_changeable(request, name, what)
+    await with_each(request, name, work)
     return Response.empty()
 
 
@@ -87,38 +85,38 @@ async def _delete_stored(
 async def skip(request: Request) -> Response:
     """Acknowledges the first messages that a subscription has not acknowledged: so many entries."""
     name, count = topic_of(request), _not_negative(request, "numMessages")
-    await _check(request, name, "Skip messages")
+    await check_changeable(request, name, "Skip messages")
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
 
     async def work(topic: Topic) -> None:
-        subscription = _subscription(request, topic)
+        subscription = subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.mark_after(subscription, count))
             await subscription.persist()
 
-    await _with_each(request, name, work)
+    await with_each(request, name, work)
     return Response.empty()
 
 
 async def skip_all(request: Request) -> Response:
     """Acknowledges everything for a subscription, in every partition."""
     name = topic_of(request)
-    await _check(request, name, "Skip messages")
+    await check_changeable(request, name, "Skip messages")
 
     async def work(topic: Topic) -> None:
-        subscription = _subscription(request, topic)
+        subscription = subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.last_confirmed)
             await subscription.persist()
 
-    await _with_each(request, name, work)
+    await with_each(request, name, work)
     return Response.empty()
 
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    return await _expire(request, lambda topic: [_subscription(request, topic)])
+    return await _expire(request, lambda topic: [subscription_of(request, topic)])
 
 
 async def expire_all(request: Request) -> Response:
@@ -137,8 +135,8 @@ async def _expire(request: Request, of: Callable[[Topic], list[Subscription]]) -
         for each in subscriptions:
             await each.persist()
 
-    await _check(request, name, "Expire messages")
-    await _with_each(request, name, work)
+    await check_changeable(request, name, "Expire messages")
+    await with_each(request, name, work)
     return Response.empty()
 
 
@@ -148,28 +146,19 @@ async def expire_to(request: Request) -> Response:
     """
     name = _persistent(request)
     position = _position(await read_json(request))
-    await _check(request, name, "Expire messages")
+    await check_changeable(request, name, "Expire messages")
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
-        subscription = _subscription(request, topic)
+        subscription = subscription_of(request, topic)
         if not await expiry.expire_to(topic, subscription, position):
             raise HttpError(409, NOT_ISSUED.format(name, subscription.name))
         await subscription.persist()
 
-    await _with_each(request, name, work)
+    await with_each(request, name, work)
     return Response.empty()
-
-
-# --- what they have in common -----------------------------------------------------------------
-
-
-async def _check(request: Request, name: TopicName, what: str) -> None:
-    """Whether a topic may be changed. Raises HttpError."""
-    check_not_system(name, what)
-    await check_namespace(request, name.namespace)
 
 
 def _persistent(request: Request) -> TopicName:
@@ -190,62 +179,8 @@ def _position(body: object) -> tuple[int, int]:
     """The last position that is acknowledged, of Pulsar's ResetCursorData."""
     if not isinstance(body, dict):
         raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
-    numbers = []
-    for field in ("ledgerId", "entryId"):
-        value = body.get(field)
-        if type(value) is not int or not -(2**63) <= value < 2**63:
-            raise HttpError(400, f"{field} must be a whole number.")
-        numbers.append(value)
-    ledger_id, entry_id = numbers
+    ledger_id, entry_id = number_of(body, "ledgerId"), number_of(body, "entryId")
     return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
-
-
-def _subscription(request: Request, topic: Topic) -> Subscription:
-    name = request.parameters["subName"]
-    for each in topic.all_subscriptions():
-        if each.name == name and (each.is_durable or not topic.name.is_persistent):
-            if each.closing:
-                raise ServiceNotReady("Subscription is fenced")
-            return each
-    raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
-
-
-async def _names(request: Request, name: TopicName) -> list[TopicName]:
-    """The topic, or the partitions of it that there are. Raises HttpError 404."""
-    topics = request.app.broker.topics
-    count = (await topics.partitioned.read(name)).partitions
-    if count:
-        return [name.partition(index) for index in await topics.partitioned.existing(name, count)]
-    if not await topics.exists(name):
-        raise _missing(name)
-    return [name]
-
-
-async def _with_each(request: Request, name: TopicName, work: Work) -> None:
-    """Does work with a topic, or with each of its partitions; what some of them do not have is
-    missing only when none has it.
-    """
-    names = await _names(request, name)
-    missing: SubscriptionNotFound | None = None
-    is_done = False
-    for each in names:
-        try:
-            topic = await request.app.broker.topics.get(each, create=False)
-        except TopicNotFound:
-            raise _missing(each) from None
-        try:
-            await work(topic)
-            is_done = True
-        except SubscriptionNotFound as error:
-            missing = error
-    if missing is not None and not is_done:
-        raise missing
-
-
-def _missing(name: TopicName) -> HttpError:
-    if name.is_partitioned:
-        return HttpError(404, "Topic partitions were not yet created")
-    return HttpError(404, f"Topic {name} not found")
 
 
 POSITION_BYTES_MAX = 16 << 10  # many times what a message id takes

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
-from pyxbroker.admin.response import Response
+from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import LOOKUP
+from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
 
@@ -44,6 +47,22 @@ async def lookup_topic(request: Request) -> Response:
     )
 
 
+async def lookup_bundle(request: Request) -> Response:
+    """The bundle of its namespace that a topic's hash is in."""
+    name = topic_of(request)
+    try:
+        boundaries = await request.app.broker.namespaces.bundles(name.namespace)
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    found = next(
+        bundle
+        for low, high in itertools.pairwise(boundaries)
+        if name in (bundle := Bundle(low, high))
+    )
+    # Pulsar answers the range bare, yet calls it JSON.
+    return Response.text(str(found), JSON)
+
+
 ENDPOINTS = (
     Endpoint(
         "GET",
@@ -55,6 +74,15 @@ ENDPOINTS = (
             "The addresses of the broker, as Pulsar's LookupData.",
             {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}},
         ),
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
+        lookup_bundle,
+        LOOKUP,
+        "The bundle that a topic is in.",
+        Answer("Its range, bare."),
         topic_of,
     ),
 )

@@ -47,7 +47,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         raise UnknownError("Error when resetting subscription: Failed to fence subscription")
     topic.check_open()
     try:
-        with _moving(subscription):
+        with moving(subscription):
             await subscription.seek(mark_delete, ack_set)
     finally:
         if not subscription.is_durable:
@@ -56,7 +56,7 @@ async def handle_seek(connection: Connection, message: Any) -> None:
 
 
 @contextlib.contextmanager
-def _moving(subscription: Subscription) -> Iterator[None]:
+def moving(subscription: Subscription) -> Iterator[None]:
     """A subscription is being moved: its consumers are sent away, and who comes waits."""
     done: asyncio.Future[None] = subscription.topic.loop.create_future()
     consumers = [

@@ -46,6 +46,11 @@ class EntryMetadata:
         self._wall_clock = wall_clock
         self.index = -1  # of the last message
 
+    @property
+    def has_indexes(self) -> bool:
+        """Whether entries get the indexes of their messages."""
+        return self._kinds.indexes
+
     async def open(self) -> None:
         """Learns the index of the last message. Raises LedgerError."""
         if not self._kinds.indexes:

@@ -110,6 +110,14 @@ class NoCursor:
         self.position_properties[key] = value
         return self.persist()
 
+    def drop_property(self, key: str) -> asyncio.Future[None]:
+        self.position_properties.pop(key, None)
+        return self.persist()
+
+    def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
+        self.properties = properties
+        return self.persist()
+
     def persist(self) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_result(None)

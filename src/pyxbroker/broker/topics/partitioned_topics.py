@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -366,6 +366,27 @@ class PartitionedTopics:
 
         if subscriptions:
             await each_of(range(first, count), copy)
+
+    async def create_missing(self, name: TopicName) -> None:
+        """Makes the partitions that are not there. Raises TopicNotFound, ServiceNotReady."""
+        with self._changing(name):
+            found = await self._existing(name)
+            await self._topics.policies(name)
+            if found.deleted:
+                raise ServiceNotReady(f"Topic {name} is being deleted.")
+            if name.is_persistent:
+                await make_nodes(self._store, name, 0, found.partitions)
+
+    async def change_properties(
+        self, name: TopicName, change: Callable[[dict[str, str]], dict[str, str]]
+    ) -> None:
+        """Keeps other properties of a partitioned topic. Raises TopicNotFound, ServiceNotReady when
+        somebody else changes it, and what change does.
+        """
+        with self._changing(name):
+            found = await self._existing(name)
+            properties = change(found.fields.get("properties") or {})
+            await self._mark(name, found, {"properties": properties})
 
     async def delete(self, name: TopicName, force: bool = False) -> None:
         """Deletes a partitioned topic and its partitions; with force, even while they are in use.

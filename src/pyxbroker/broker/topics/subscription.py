@@ -95,6 +95,12 @@ class SubscriptionCursor(Protocol):
     def put_property(self, key: str, value: int) -> asyncio.Future[None]:
         """Keeps a number with the position; the future resolves when it is durable."""
 
+    def drop_property(self, key: str) -> asyncio.Future[None]:
+        """Keeps a number no longer; the future resolves when that is durable."""
+
+    def set_properties(self, properties: dict[str, str]) -> asyncio.Future[None]:
+        """Keeps other texts of the subscription; the future resolves when they are durable."""
+
     def persist(self) -> asyncio.Future[None]:
         """A future that resolves when everything acknowledged until now is durable."""
 
@@ -153,10 +159,12 @@ class Subscription:
         """Whether its position is to be replicated to other clusters; kept, and not done yet."""
         return self.cursor.position_properties.get(REPLICATED_SUBSCRIPTION) == 1
 
-    async def set_replicated(self) -> None:
-        """Notes that the position is to be replicated. Raises CursorError."""
-        if not self.replicated:
+    async def set_replicated(self, replicated: bool = True) -> None:
+        """Notes that the position is to be replicated, or not. Raises CursorError."""
+        if replicated and not self.replicated:
             await self.cursor.put_property(REPLICATED_SUBSCRIPTION, 1)
+        elif not replicated and self.replicated:
+            await self.cursor.drop_property(REPLICATED_SUBSCRIPTION)
 
     def holder(self, kind: SubscriptionType, key_shared: KeySharedPolicy) -> Consumer | None:
         """Who keeps a consumer from joining, and would not if its client were gone."""

@@ -1,0 +1,109 @@
+"""The metadata of an entry as headers, X-Pulsar-..., as Pulsar's admin clients read them."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from typing import Any
+
+from pyxbroker.base.times import iso_ms
+from pyxbroker.broker.topics.entry_view import EntryView
+
+PREFIX = "X-Pulsar-"
+CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
+# Fields of MessageMetadata that are told as they are, by the names of their headers.
+PLAIN = {
+    "producer-name": "producer_name",
+    "sequence-id": "sequence_id",
+    "highest-sequence-id": "highest_sequence_id",
+    "replicated-from": "replicated_from",
+    "partition-key": "partition_key",
+    "partition-key-b64-encoded": "partition_key_b64_encoded",
+    "null-partition-key": "null_partition_key",
+    "null-value": "null_value",
+    "uncompressed-size": "uncompressed_size",
+    "uuid": "uuid",
+    "num-chunks-from-msg": "num_chunks_from_msg",
+    "total-chunk-msg-size": "total_chunk_msg_size",
+    "chunk-id": "chunk_id",
+    "marker-type": "marker_type",
+    "encryption-algo": "encryption_algo",
+    "txnid-least-bits": "txnid_least_bits",
+    "txnid-most-bits": "txnid_most_bits",
+}
+TIMES = {
+    "publish-time": "publish_time",
+    "event-time": "event_time",
+    "deliver-at-time": "deliver_at_time",
+}
+BASE64 = {
+    "Base64-schema-version": "schema_version",
+    "Base64-ordering-key": "ordering_key",
+    "Base64-encryption-param": "encryption_param",
+}
+
+
+def headers_of(entry: EntryView) -> list[tuple[str, str]]:
+    """All that the metadata of an entry says, each value printable."""
+    metadata = entry.metadata
+    rows: list[tuple[str, Any]] = [
+        ("Message-ID", f"{entry.position.ledger_id}:{entry.position.entry_id}"),
+        ("PROPERTY", json.dumps(_properties(entry), separators=(",", ":"))),
+        *_of_broker(entry.broker_metadata),
+    ]
+    rows += [
+        (name, iso_ms(getattr(metadata, field)))
+        for name, field in TIMES.items()
+        if metadata.HasField(field)
+    ]
+    if metadata.HasField("num_messages_in_batch"):
+        rows.append(("num-batch-message", metadata.num_messages_in_batch))
+        rows.append(("batch-size", len(entry.payload)))
+    rows.append(("Is-Encrypted", bool(metadata.encryption_keys)))
+    rows += [
+        (name, getattr(metadata, field))
+        for name, field in PLAIN.items()
+        if metadata.HasField(field)
+    ]
+    if metadata.HasField("compression"):
+        rows.append(("compression", CODECS[metadata.compression]))
+    rows += [("replicated-to", each) for each in metadata.replicate_to]
+    rows += [
+        (name, b64encode(getattr(metadata, field)).decode())
+        for name, field in BASE64.items()
+        if metadata.HasField(field)
+    ]
+    rows += [
+        ("Base64-encryption-keys", b64encode(each.SerializeToString()).decode())
+        for each in metadata.encryption_keys
+    ]
+    rows.append(("txn-uncommitted", False))
+    return [(PREFIX + name, _shown(value)) for name, value in rows]
+
+
+def _of_broker(metadata: Any) -> list[tuple[str, Any]]:
+    if metadata is None:
+        return []
+    rows: list[tuple[str, Any]] = []
+    if metadata.HasField("broker_timestamp"):
+        rows.append(("Broker-Entry-METADATA-timestamp", iso_ms(metadata.broker_timestamp)))
+    if metadata.HasField("index"):
+        rows.append(("Broker-Entry-METADATA-index", metadata.index))
+    return rows
+
+
+def _properties(entry: EntryView) -> dict[str, str]:
+    metadata = entry.metadata
+    found = {each.key: each.value for each in metadata.properties}
+    if metadata.HasField("chunk_id"):
+        found["X-Pulsar-PROPERTY-TOTAL-CHUNKS"] = str(metadata.num_chunks_from_msg)
+        found["X-Pulsar-PROPERTY-CHUNK-ID"] = str(metadata.chunk_id)
+    return found
+
+
+def _shown(value: object) -> str:
+    """A value as a header has it: what cannot be there is a question mark."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = str(value).encode("latin-1", "replace").decode("latin-1")
+    return "".join(each if each.isprintable() else "?" for each in text)

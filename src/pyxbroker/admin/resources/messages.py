@@ -1,0 +1,280 @@
+"""/admin/v2/{domain}/...: messages are looked at, and found, as in Pulsar's PersistentTopics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.message_headers import headers_of
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import read_json, topic_of
+from pyxbroker.admin.resources.topic_work import (
+    MISSING,
+    number_of,
+    stored_topic,
+    subscription_of,
+)
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import CONSUME_TOPIC, PEEK_MESSAGES
+from pyxbroker.base.errors import SubscriptionNotFound
+from pyxbroker.broker.topics import looking
+from pyxbroker.broker.topics.entry_view import Position, read_view
+from pyxbroker.broker.topics.persistent import PersistentTopic
+
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION = TOPIC + "/subscription/{subName}"
+ELSEWHERE = ", please try do it on specific topic partition"
+NO_SUBSCRIPTION = (
+    "Subscription {} does not exist for topic {} and automatic subscription creation is disabled"
+)
+
+
+# --- single messages --------------------------------------------------------------------------
+
+
+async def peek(request: Request) -> Response:
+    """The n-th entry that a subscription has not acknowledged. One that there is not is made, if
+    policies allow that.
+    """
+    topic = await stored_topic(request, "Peek messages")
+    number: int = request.parameters["messagePosition"]
+    if number < 1:
+        raise HttpError(412, "messagePosition must be at least 1.")
+    try:
+        subscription = subscription_of(request, topic)
+    except SubscriptionNotFound:
+        name = request.parameters["subName"]
+        if not topic.policies.auto_subscription_creation:
+            raise HttpError(412, NO_SUBSCRIPTION.format(name, topic.name)) from None
+        subscription = await topic.subscription_for(name, topic.first_position(), {}, create=True)
+    if number > subscription.backlog:
+        raise HttpError(404, "Message not found")
+    return await _answer(topic, topic.mark_after(subscription, number), "Message not found")
+
+
+async def get_by_id(request: Request) -> Response:
+    """The entry with an id."""
+    refusal = "GetMessageById is not allowed on partitioned-topic"
+    topic = await stored_topic(request, "GetMessageById", refusal)
+    position = Position(request.parameters["ledgerId"], request.parameters["entryId"])
+    return await _answer(topic, position, "Message id not found")
+
+
+async def examine(request: Request) -> Response:
+    """The n-th entry that is kept, from the first one on or from the last one back."""
+    refusal = (
+        "Examine messages on a partitioned topic is not allowed, please try examine message on"
+        " specific topic partition"
+    )
+    topic = await stored_topic(request, "Examine messages", refusal)
+    is_from_first = request.argument("initialPosition") == "earliest"
+    number = max(request.argument("messagePosition"), 1)
+    entries = topic.entries
+    if entries == 0:
+        raise HttpError(412, "Could not examine messages due to the total message is zero")
+    if is_from_first:
+        index = min(number, entries) - 1
+    elif number > entries:
+        raise HttpError(404, "Message not found")
+    else:
+        index = entries - number
+    return await _answer(topic, topic.managed_ledger.position_of(index), "Message not found")
+
+
+async def _answer(topic: PersistentTopic, position: Position, missing: str) -> Response:
+    """An entry: its payload, and in headers what its metadata says."""
+    try:
+        found = await read_view(topic, position)
+        if found is None:
+            raise HttpError(404, missing)
+        payload = await found.plain()
+    except ValueError as error:
+        raise HttpError(422, f"The entry {position} cannot be shown: {error}.") from None
+    return Response(payload, JSON, headers=headers_of(found))
+
+
+# --- ids --------------------------------------------------------------------------------------
+
+
+async def get_last_id(request: Request) -> Response:
+    """The id of the last message."""
+    topic = await stored_topic(request, "GetLastMessageId", MISSING)
+    position, batch_index = await topic.last_message()
+    if position.ledger_id < 0:
+        position = Position(topic.last_confirmed.ledger_id, -1)
+    answer = _message_id(topic, position, batch_index)
+    if batch_index >= 0:
+        answer |= {"outstandingAcksInSameBatch": 0, "originalBatchSize": 0}
+    return Response.json(answer)
+
+
+async def get_id_by_time(request: Request) -> Response:
+    """The id of the first message that was published at a time or after it; of the next one that
+    will be, when there is none.
+    """
+    what = "Get message ID by timestamp"
+    refusal = f"{what} on a partitioned topic is not allowed{ELSEWHERE}"
+    topic = await stored_topic(request, what, refusal)
+    mark = await topic.position_before_time(request.parameters["timestamp"])
+    return Response.json(_message_id(topic, topic.managed_ledger.next_position(mark)))
+
+
+async def get_id_by_index(request: Request) -> Response:
+    """The id of the entry that has the message with an index."""
+    refusal = "GetMessageIDByIndex is not allowed on partitioned-topic"
+    topic = await stored_topic(request, "Get message id by index", refusal)
+    if topic.entry_metadata is None or not topic.entry_metadata.has_indexes:
+        raise HttpError(
+            412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
+        )
+    index = request.argument("index")
+    if index < 0:
+        raise HttpError(404, f"Invalid message index: {index}")
+    if topic.entries == 0:
+        raise HttpError(404, f"No messages found in topic {topic.name}")
+    found = await looking.position_of_index(topic, index)
+    if found is None:
+        raise HttpError(404, f"Message not found for index {index}")
+    return Response.json(_message_id(topic, found))
+
+
+def _message_id(
+    topic: PersistentTopic, position: Position, batch_index: int = -1
+) -> dict[str, int]:
+    return {
+        "ledgerId": position.ledger_id,
+        "entryId": position.entry_id,
+        "partitionIndex": topic.partition,
+        "batchIndex": batch_index,
+        "batchSize": 0,
+    }
+
+
+# --- backlogs ---------------------------------------------------------------------------------
+
+
+async def analyze(request: Request) -> Response:
+    """Counts what a subscription has not acknowledged, by reading it."""
+    refusal = f"Analyze backlog on a partitioned topic is not allowed{ELSEWHERE}"
+    topic = await stored_topic(request, "Analyze backlog", refusal)
+    body = await read_json(request)
+    start = _position(body) if isinstance(body, dict) and body.get("ledgerId") is not None else None
+    found = await looking.analyze_backlog(topic, subscription_of(request, topic), start)
+    return Response.json(found.to_json())
+
+
+async def backlog_size(request: Request) -> Response:
+    """How many bytes are stored after a message, about; -1:-1 stands for all of them."""
+    refusal = "calculate backlog size is not allowed for partitioned-topic"
+    topic = await stored_topic(request, "Calculate backlog size", refusal)
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+    position = _position(body)
+    return Response.json(
+        topic.storage_size if position.ledger_id == -1 else topic.bytes_after(position)
+    )
+
+
+def _position(body: dict[str, object]) -> Position:
+    return Position(number_of(body, "ledgerId"), number_of(body, "entryId"))
+
+
+ID_BYTES_MAX = 16 << 10  # many times what a message id takes
+ID = {
+    "type": "object",
+    "properties": {"ledgerId": {"type": "integer"}, "entryId": {"type": "integer"}},
+}
+MESSAGE_ID = Answer("Pulsar's MessageIdImpl.", ID)
+PAYLOAD = Answer("The payload as it was sent; headers X-Pulsar-... have the metadata.")
+ANALYSIS: dict[str, Any] = {"type": "object", "additionalProperties": True}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        SUBSCRIPTION + "/position/{messagePosition:int}",
+        peek,
+        PEEK_MESSAGES,
+        "The n-th message, or batch, that a subscription has not acknowledged.",
+        PAYLOAD,
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/ledger/{ledgerId:int}/entry/{entryId:int}",
+        get_by_id,
+        PEEK_MESSAGES,
+        "The message, or batch, with an id.",
+        PAYLOAD,
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/examinemessage",
+        examine,
+        PEEK_MESSAGES,
+        "The n-th message, or batch, that is kept.",
+        PAYLOAD,
+        topic_of,
+        (
+            Query("initialPosition", "From where is counted: earliest, else from the last one."),
+            Query("messagePosition", "Which one, from 1.", 1),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/lastMessageId",
+        get_last_id,
+        PEEK_MESSAGES,
+        "The id of the last message.",
+        MESSAGE_ID,
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/messageid/{timestamp:int}",
+        get_id_by_time,
+        PEEK_MESSAGES,
+        "The id of the first message that was published at a time, in milliseconds, or after it.",
+        MESSAGE_ID,
+        topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/getMessageIdByIndex",
+        get_id_by_index,
+        PEEK_MESSAGES,
+        "The id of the entry that has the message with an index.",
+        MESSAGE_ID,
+        topic_of,
+        (Query("index", "Of all messages that the topic ever had, from 0.", 0),),
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/analyzeBacklog",
+        analyze,
+        CONSUME_TOPIC,
+        "Counts what a subscription has not acknowledged, up to 10,000 entries, by reading it.",
+        Answer("Pulsar's AnalyzeSubscriptionBacklogResult.", ANALYSIS),
+        topic_of,
+        content=Content(
+            "Where to begin: a message id.", {"application/json": ID}, bytes_max=ID_BYTES_MAX
+        ),
+    ),
+    Endpoint(
+        "PUT",
+        TOPIC + "/backlogSize",
+        backlog_size,
+        CONSUME_TOPIC,
+        "How many bytes are stored after a message, about.",
+        Answer("The number.", {"type": "integer"}),
+        topic_of,
+        content=Content(
+            "A message id; -1:-1 for all that is stored.",
+            {"application/json": ID},
+            required=True,
+            bytes_max=ID_BYTES_MAX,
+        ),
+    ),
+)

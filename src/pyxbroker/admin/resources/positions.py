@@ -1,0 +1,374 @@
+"""/admin/v2/{domain}/.../subscription: subscriptions are made, listed, moved and described, as in
+Pulsar's PersistentTopics.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    STRING_MAP,
+    STRINGS,
+    check_namespace,
+    read_json,
+    strings_of,
+    topic_of,
+)
+from pyxbroker.admin.resources.topic_work import (
+    names_of,
+    number_of,
+    opened,
+    partitions_of,
+    stored_topic,
+    subscription_of,
+    with_each,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    CONSUME_TOPIC,
+    GET_REPLICATED_STATUS,
+    GET_SUBSCRIPTIONS,
+    RESET_CURSOR,
+    SET_REPLICATED_STATUS,
+    SUBSCRIBE,
+)
+from pyxbroker.base import limits
+from pyxbroker.base.errors import NotAllowed, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.commands.seek import moving
+from pyxbroker.broker.topics.entry_view import Position, read_view
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
+
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION = TOPIC + "/subscription/{subName}"
+EARLIEST, LATEST = -1, 2**63 - 1
+BATCH_MESSAGES_MAX = 1 << 20  # of which one is chosen; of a larger one all come
+
+
+class Place(NamedTuple):
+    """Where a subscription is moved: Pulsar's ResetCursorData."""
+
+    ledger_id: int = LATEST
+    entry_id: int = LATEST
+    batch_index: int = -1
+    is_excluded: bool = False
+    properties: Mapping[str, str] = NO_PROPERTIES
+
+
+# --- made and listed --------------------------------------------------------------------------
+
+
+async def create(request: Request) -> Response:
+    """Makes a subscription of a topic, or of each of its partitions; the topic as well, where a
+    client might.
+    """
+    name = topic_of(request)
+    replicated = request.argument("replicated")
+    if not name.is_persistent:
+        reason = "Create subscription on non-persistent topic can only be done through client"
+        raise HttpError(400, reason)
+    place = _place(await read_json(request), Place())
+    await check_namespace(request, name.namespace)
+    subscription = request.parameters["subName"]
+    trouble = limits.too_long("subscription name", subscription, limits.SUBSCRIPTION_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    is_new = False
+    for each in await _made(request, name):
+        topic = await opened(request, each)
+        assert isinstance(topic, PersistentTopic)
+        if subscription in topic.subscriptions:
+            continue
+        is_new = True
+        mark, ack_set = await _mark(topic, place)
+        made = await topic.subscription_for(
+            subscription, mark, dict(place.properties), True, replicated
+        )
+        if ack_set:
+            await made.seek(mark, ack_set)
+    if not is_new:
+        raise HttpError(409, "Subscription already exists for topic")
+    return Response.empty()
+
+
+async def _made(request: Request, name: TopicName) -> list[TopicName]:
+    """The topic or its partitions, made if need be. Raises HttpError 412."""
+    topics = request.app.broker.topics
+    try:
+        if not await partitions_of(request, name) and not await topics.exists(name):
+            count = await topics.partitioned.metadata(name, auto_create=True)
+            if count == 0:
+                await topics.get(name, create=True)
+        return await names_of(request, name)
+    except (NotAllowed, TopicNotFound):
+        raise HttpError(412, "Topic does not exist and cannot be auto-created") from None
+
+
+async def get_list(request: Request) -> Response:
+    """The subscriptions of a topic, or of all its partitions; those of readers while they are
+    there.
+    """
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    topics = request.app.broker.topics
+    found: dict[str, None] = {}
+    for each in await names_of(request, name):
+        if topics.is_open(each):
+            topic = await opened(request, each)
+            found |= dict.fromkeys(one.name for one in topic.all_subscriptions())
+        elif each.is_persistent:
+            found |= dict.fromkeys(await topics.subscription_names(each))
+    return Response.json(list(found))
+
+
+# --- moved ------------------------------------------------------------------------------------
+
+
+async def reset_to_time(request: Request) -> Response:
+    """Moves a subscription to the first message that was published at a time, in all partitions."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    timestamp: int = request.parameters["timestamp"]
+
+    async def work(topic: Topic) -> None:
+        subscription = subscription_of(request, topic)
+        if isinstance(topic, PersistentTopic):
+            await _move(topic, subscription, await topic.position_before_time(timestamp), ())
+
+    await with_each(request, name, work)
+    return Response.empty()
+
+
+async def reset_to_id(request: Request) -> Response:
+    """Moves a subscription to a message, or behind it."""
+    refusal = "Reset-cursor at position is not allowed for partitioned-topic"
+    topic = await stored_topic(request, "Reset-cursor at position", refusal)
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(400, "The body must be a message id, latest or earliest.")
+    subscription = subscription_of(request, topic)
+    await _move(topic, subscription, *await _mark(topic, _place(body, Place())))
+    return Response.empty()
+
+
+async def _move(
+    topic: PersistentTopic, subscription: Subscription, mark: Position, ack_set: tuple[int, ...]
+) -> None:
+    topic.check_open()
+    with moving(subscription):
+        await subscription.seek(mark, ack_set)
+
+
+async def _mark(topic: PersistentTopic, place: Place) -> tuple[Position, tuple[int, ...]]:
+    """The mark after which a place is, and the messages that are wanted of the batch there."""
+    position = Position(place.ledger_id, place.entry_id)
+    if place.ledger_id < 0:
+        return topic.first_position(), ()
+    first = place.batch_index + place.is_excluded
+    if first <= 0 and not place.is_excluded:
+        return topic.mark_before(position), ()
+    found = await read_view(topic, position) if place.batch_index >= 0 else None
+    count = found.metadata.num_messages_in_batch if found is not None else 0
+    if first < count <= BATCH_MESSAGES_MAX:
+        return topic.mark_before(position), _words(first, count)
+    if found is None and not place.is_excluded:
+        return topic.mark_before(position), ()
+    after = Position(position.ledger_id, min(position.entry_id + 1, LATEST))
+    return topic.mark_before(after), ()
+
+
+def _words(first: int, count: int) -> tuple[int, ...]:
+    """A bit for each message of a batch, set for those from `first` on, in signed words."""
+    size = (count + 63) // 64
+    bits = ((1 << count) - 1) >> first << first
+    return struct.unpack(f"<{size}q", bits.to_bytes(size * 8, "little"))
+
+
+def _place(body: object, default: Place) -> Place:
+    """Pulsar's ResetCursorData: an id, or the words latest and earliest. Raises HttpError 400."""
+    if body is None or body == "latest":
+        return default
+    if body == "earliest":
+        return Place(EARLIEST, EARLIEST)
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a message id, latest or earliest.")
+    properties: dict[str, str] = {}
+    if body.get("properties") is not None:
+        properties = strings_of(body["properties"], "properties")
+    return Place(
+        number_of(body, "ledgerId"),
+        number_of(body, "entryId"),
+        number_of(body, "batchIndex", -1),
+        body.get("excluded") is True,
+        properties,
+    )
+
+
+# --- described --------------------------------------------------------------------------------
+
+
+async def get_properties(request: Request) -> Response:
+    """The properties of a subscription; of a partitioned topic those of all partitions together."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    found: dict[str, str] = {}
+
+    async def work(topic: Topic) -> None:
+        found.update(subscription_of(request, topic).properties)
+
+    await with_each(request, name, work)
+    return Response.json(found)
+
+
+async def set_properties(request: Request) -> Response:
+    """Gives a subscription other properties, in all partitions."""
+    name = topic_of(request)
+    properties = strings_of(await read_json(request), "The subscription's properties")
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        await subscription_of(request, topic).cursor.set_properties(dict(properties))
+
+    await with_each(request, name, work)
+    return Response.empty()
+
+
+async def get_replicated(request: Request) -> Response:
+    """Whether the position is to be replicated, by topic or partition."""
+    name = topic_of(request)
+    if not name.is_persistent:
+        raise HttpError(405, "Cannot get replicated subscriptions on non-persistent topics")
+    await check_namespace(request, name.namespace)
+    found: dict[str, bool] = {}
+
+    async def work(topic: Topic) -> None:
+        found[str(topic.name)] = subscription_of(request, topic).replicated
+
+    await with_each(request, name, work)
+    return Response.json(found)
+
+
+async def set_replicated(request: Request) -> Response:
+    """Says whether the position is to be replicated; kept, since there is no other cluster."""
+    name = topic_of(request)
+    if not name.is_persistent:
+        reason = "Cannot enable/disable replicated subscriptions on non-persistent topics"
+        raise HttpError(405, reason)
+    enabled = await read_json(request)
+    if not isinstance(enabled, bool):
+        raise HttpError(400, "The body must be true or false.")
+    await check_namespace(request, name.namespace)
+
+    async def work(topic: Topic) -> None:
+        await subscription_of(request, topic).set_replicated(enabled)
+
+    await with_each(request, name, work)
+    return Response.empty()
+
+
+BODY_BYTES_MAX = 320 << 10  # a message id and properties
+PLACE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "ledgerId": {"type": "integer"},
+        "entryId": {"type": "integer"},
+        "batchIndex": {"type": "integer"},
+        "excluded": {"type": "boolean"},
+        "properties": STRING_MAP,
+    },
+}
+FLAGS = {"type": "object", "additionalProperties": {"type": "boolean"}}
+
+ENDPOINTS = (
+    Endpoint(
+        "PUT",
+        SUBSCRIPTION,
+        create,
+        SUBSCRIBE,
+        "Makes a subscription, and the topic where a client might.",
+        resource=topic_of,
+        query=(Query("replicated", "Its position is to be replicated.", False),),
+        content=Content(
+            "Where it begins: a message id (excluded: behind it), latest or earliest; and its"
+            " properties. Without it, after the last message.",
+            {"application/json": PLACE},
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/subscriptions",
+        get_list,
+        GET_SUBSCRIPTIONS,
+        "The subscriptions of a topic.",
+        Answer("The names.", STRINGS),
+        topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/resetcursor/{timestamp:int}",
+        reset_to_time,
+        RESET_CURSOR,
+        "Moves a subscription to the first message that was published at a time, in milliseconds.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/resetcursor",
+        reset_to_id,
+        RESET_CURSOR,
+        "Moves a subscription to a message.",
+        resource=topic_of,
+        content=Content(
+            "A message id (excluded: behind it), latest or earliest.",
+            {"application/json": PLACE},
+            required=True,
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "GET",
+        SUBSCRIPTION + "/properties",
+        get_properties,
+        CONSUME_TOPIC,
+        "The properties of a subscription.",
+        Answer("The properties.", STRING_MAP),
+        topic_of,
+    ),
+    Endpoint(
+        "PUT",
+        SUBSCRIPTION + "/properties",
+        set_properties,
+        CONSUME_TOPIC,
+        "Gives a subscription other properties.",
+        resource=topic_of,
+        content=Content("All of them.", {"application/json": STRING_MAP}),
+    ),
+    Endpoint(
+        "GET",
+        SUBSCRIPTION + "/replicatedSubscriptionStatus",
+        get_replicated,
+        GET_REPLICATED_STATUS,
+        "Whether the position of a subscription is to be replicated.",
+        Answer("True or false, by topic or partition.", FLAGS),
+        topic_of,
+    ),
+    Endpoint(
+        "POST",
+        SUBSCRIPTION + "/replicatedSubscriptionStatus",
+        set_replicated,
+        SET_REPLICATED_STATUS,
+        "Says whether the position of a subscription is to be replicated to other clusters.",
+        resource=topic_of,
+        content=Content(
+            "True or false.", {"application/json": {"type": "boolean"}}, required=True, bytes_max=64
+        ),
+    ),
+)

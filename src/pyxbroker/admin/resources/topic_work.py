@@ -1,0 +1,118 @@
+"""What resources of topics have in common: the topic of a path is opened, and its subscription
+found; for a partitioned topic each of its partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, check_not_system, topic_of
+from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
+
+Work = Callable[[Topic], Awaitable[None]]
+
+
+async def check_changeable(request: Request, name: TopicName, what: str) -> None:
+    """Whether a topic may be changed. Raises HttpError."""
+    check_not_system(name, what)
+    await check_namespace(request, name.namespace)
+
+
+async def stored_topic(request: Request, what: str, partitioned: str = "") -> PersistentTopic:
+    """The topic of a path, opened, which stores messages and is not partitioned.
+
+    what: is not allowed on any other one; partitioned: the sentence, where it is another one.
+    Raises HttpError.
+    """
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    if not name.is_persistent:
+        raise HttpError(405, f"{what} on a non-persistent topic is not allowed")
+    if await partitions_of(request, name):
+        if partitioned == MISSING:
+            raise missing(name)
+        raise HttpError(405, partitioned or f"{what} on a partitioned topic is not allowed")
+    topic = await opened(request, name)
+    assert isinstance(topic, PersistentTopic)
+    return topic
+
+
+MISSING = "missing"
+"""For stored_topic(): a partitioned topic is one that is not there."""
+
+
+async def opened(request: Request, name: TopicName) -> Topic:
+    """A topic that is there. Raises HttpError 404."""
+    try:
+        return await request.app.broker.topics.get(name, create=False)
+    except TopicNotFound:
+        raise missing(name) from None
+
+
+def subscription_of(request: Request, topic: Topic) -> Subscription:
+    """The subscription of a path: durable, but for topics that keep nothing.
+
+    Raises SubscriptionNotFound, ServiceNotReady while it is deleted or moved.
+    """
+    name = request.parameters["subName"]
+    for each in topic.all_subscriptions():
+        if each.name == name and (each.is_durable or not topic.name.is_persistent):
+            if each.closing:
+                raise ServiceNotReady("Subscription is fenced")
+            return each
+    raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+
+
+async def partitions_of(request: Request, name: TopicName) -> int:
+    """How many partitions a topic has; 0 when it is not partitioned."""
+    return (await request.app.broker.topics.partitioned.read(name)).partitions
+
+
+async def names_of(request: Request, name: TopicName) -> list[TopicName]:
+    """The topic, or the partitions of it that there are. Raises HttpError 404."""
+    topics = request.app.broker.topics
+    count = await partitions_of(request, name)
+    if count:
+        return [name.partition(index) for index in await topics.partitioned.existing(name, count)]
+    if not await topics.exists(name):
+        raise missing(name)
+    return [name]
+
+
+async def with_each(request: Request, name: TopicName, work: Work) -> None:
+    """Does work with a topic, or with each of its partitions; what some of them do not have is
+    missing only when none has it.
+    """
+    names = await names_of(request, name)
+    missed: SubscriptionNotFound | None = None
+    is_done = False
+    for each in names:
+        topic = await opened(request, each)
+        try:
+            await work(topic)
+            is_done = True
+        except SubscriptionNotFound as error:
+            missed = error
+    if missed is not None and not is_done:
+        raise missed
+
+
+def missing(name: TopicName) -> HttpError:
+    """The refusal for a topic that is not there."""
+    if name.is_partitioned:
+        return HttpError(404, "Topic partitions were not yet created")
+    return HttpError(404, f"Topic {name} not found")
+
+
+def number_of(body: dict[str, object], field: str, default: int | None = None) -> int:
+    """A whole number of a JSON object that fits in 64 bits. Raises HttpError 400."""
+    value = body.get(field, default)
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise HttpError(400, f"{field} must be a whole number.")
+    return value

@@ -1,0 +1,64 @@
+"""Pulsar's codecs, of messages and of records: CompressionType by number, raw blocks.
+
+What bytes claim to become is believed only within what their codec can make of them, so that memory
+is taken for what can be there.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+# How many bytes one compressed byte can become.
+_RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
+
+
+def decompress(compression: int, data: bytes, size: int) -> bytes:
+    """The `size` bytes that `data` was compressed from. Raises ValueError."""
+    if not 0 <= size <= len(data) * _RATIOS_MAX.get(compression, 0):
+        raise ValueError(f"{len(data)} bytes claim to be {size}")
+    try:
+        plain = _DECOMPRESSORS[compression](data, size)
+    except Exception as error:  # every codec has its own exception classes
+        raise ValueError(f"it cannot be expanded: {error}") from error
+    if len(plain) != size:
+        raise ValueError(f"it has {len(plain)} bytes, {size} were promised")
+    return plain
+
+
+def _decompress_zlib(data: bytes, size: int) -> bytes:
+    decompressor = zlib.decompressobj()
+    plain = decompressor.decompress(data, size + 1)
+    if not decompressor.eof:
+        raise ValueError("it is cut short")
+    return plain
+
+
+def _decompress_lz4(data: bytes, size: int) -> bytes:
+    import cramjam
+
+    return bytes(cramjam.lz4.decompress_block(data, output_len=size))
+
+
+def _decompress_zstd(data: bytes, size: int) -> bytes:
+    import cramjam
+
+    output = bytearray(size)
+    written = cramjam.zstd.decompress_into(data, output)
+    return bytes(output[:written])
+
+
+def _decompress_snappy(data: bytes, size: int) -> bytes:
+    import cramjam
+
+    output = bytearray(size)
+    written = cramjam.snappy.decompress_raw_into(data, output)
+    return bytes(output[:written])
+
+
+_DECOMPRESSORS = {
+    0: lambda data, size: data,
+    1: _decompress_lz4,
+    2: _decompress_zlib,
+    3: _decompress_zstd,
+    4: _decompress_snappy,
+}

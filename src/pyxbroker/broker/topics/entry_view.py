@@ -1,0 +1,96 @@
+"""One entry as somebody sees it who looks into a topic: its metadata and its payload, unpacked.
+
+An entry is what a producer sent, a single message or a batch, with what the broker put in front
+of it (entry_metadata.py). The layout is that of frames.pxd.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker.base.compression import decompress
+from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+from pyxbroker.entry import EntryBatch
+from pyxbroker.entry import Position as Position  # who asks for an entry needs it
+from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
+from pyxbroker.ledger.patience import Patience
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.persistent import PersistentTopic
+
+PLAIN_BYTES_MAX = 32 << 20  # of a payload that is unpacked
+AT_ONCE_BYTES_MAX = 64 << 10  # more is unpacked beside the loop
+
+
+class EntryView(NamedTuple):
+    """An entry: `metadata` is its MessageMetadata, `broker_metadata` a BrokerEntryMetadata or None,
+    `payload` its bytes as they are stored.
+    """
+
+    position: Position
+    metadata: Any
+    broker_metadata: Any
+    payload: bytes
+
+    async def plain(self) -> bytes:
+        """The payload unpacked, or as it is when only its reader can decrypt it.
+
+        Raises ValueError when it is not what its metadata says, or too large.
+        """
+        metadata = self.metadata
+        if not metadata.compression or metadata.encryption_keys:
+            return self.payload
+        size = metadata.uncompressed_size
+        if size > PLAIN_BYTES_MAX:
+            raise ValueError(f"it has {size} bytes, and at most {PLAIN_BYTES_MAX} are unpacked")
+        if size <= AT_ONCE_BYTES_MAX:
+            return decompress(metadata.compression, self.payload, size)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(
+            None, decompress, metadata.compression, self.payload, size
+        )
+
+
+def view(batch: EntryBatch, index: int = 0) -> EntryView:
+    """An entry of a batch. Raises ValueError when its metadata cannot be read."""
+    from google.protobuf.message import DecodeError
+
+    from pyxbroker.proto import PulsarApi as pb
+
+    entry = batch.data(index)
+    broker_metadata = None
+    metadata = pb.MessageMetadata()
+    at = 0
+    try:
+        if entry[:2] == BROKER_METADATA_MAGIC:
+            at = 6 + int.from_bytes(entry[2:6], "big")
+            broker_metadata = pb.BrokerEntryMetadata()
+            broker_metadata.ParseFromString(entry[6:at])
+        if entry[at : at + 2] == CHECKSUM_MAGIC:
+            at += 6
+        size = int.from_bytes(entry[at : at + 4], "big")
+        at += 4
+        if at + size > len(entry):
+            raise ValueError(f"metadata of {size} bytes in an entry of {len(entry)} bytes")
+        metadata.ParseFromString(entry[at : at + size])
+    except DecodeError as error:
+        raise ValueError(f"its metadata cannot be read: {error}") from error
+    position = Position(batch.ledger_id, batch.entry_id(index))
+    return EntryView(position, metadata, broker_metadata, entry[at + size :])
+
+
+async def read_view(topic: PersistentTopic, position: Position) -> EntryView | None:
+    """The entry at a position; None when there is none.
+
+    Raises LedgerError when it cannot be read now, ValueError when nobody can read it.
+    """
+    managed_ledger = topic.managed_ledger
+    last = managed_ledger.last_entry(position.ledger_id)
+    if last is None or not 0 <= position.entry_id <= last:
+        return None
+    patience = Patience(f"looking at {position} of {topic.name}")
+    try:
+        return view(await patience.ask(lambda: managed_ledger.read_one(position)))
+    except (EntryDamaged, NoSuchEntry):
+        return None

@@ -1,0 +1,90 @@
+"""What metadata says of a topic's managed ledger and its cursors, open or not: Pulsar's
+ManagedLedgerInfo.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import TopicNotFound
+from pyxbroker.base.times import iso_ms
+from pyxbroker.base.url_encoding import decode
+from pyxbroker.metadata import paths
+from pyxbroker.mledger import records
+
+if TYPE_CHECKING:
+    from pyxbroker.base.topic_name import TopicName
+    from pyxbroker.metadata.store import GetResult, MetadataStore
+
+RANGES_MAX = 1_000  # of a cursor that are told
+AT_ONCE = 64  # nodes that are asked for
+
+
+async def read_info(store: MetadataStore, name: TopicName) -> dict[str, Any]:
+    """Raises TopicNotFound, MetadataError."""
+    ledger = name.managed_ledger_name
+    path = paths.managed_ledger(ledger)
+    found = await store.get(path)
+    if found is None:
+        raise TopicNotFound(f"Topic {name} not found")
+    info = records.decode_managed_ledger_info(found.value)
+    answer = _head(found)
+    answer["ledgers"] = [_ledger(each) for each in info.ledgerInfo]
+    if info.HasField("terminatedPosition"):
+        answer["terminatedPosition"] = _position(info.terminatedPosition)
+    cursors: dict[str, Any] = {}
+    nodes = sorted(await store.children(path))
+    for at in range(0, len(nodes), AT_ONCE):
+        some = nodes[at : at + AT_ONCE]
+        values = await asyncio.gather(*(store.get(f"{path}/{each}") for each in some))
+        for node, value in zip(some, values, strict=True):
+            if value is not None:
+                cursors[decode(node)] = _cursor(value)
+                await asyncio.sleep(0)
+    answer["cursors"] = cursors
+    if info.properties:
+        answer["properties"] = {each.key: each.value for each in info.properties}
+    return answer
+
+
+def _head(found: GetResult) -> dict[str, Any]:
+    return {
+        "version": found.version,
+        "creationDate": iso_ms(found.created_ms),
+        "modificationDate": iso_ms(found.modified_ms),
+    }
+
+
+def _ledger(info: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {"ledgerId": info.ledgerId}
+    for name in ("entries", "size", "timestamp"):
+        if info.HasField(name):
+            answer[name] = getattr(info, name)
+    answer["isOffloaded"] = False
+    return answer
+
+
+def _cursor(found: GetResult) -> dict[str, Any]:
+    info = records.decode_managed_cursor_info(found.value)
+    answer = _head(found)
+    answer["cursorsLedgerId"] = info.cursorsLedgerId
+    if info.HasField("markDeleteLedgerId"):
+        answer["markDelete"] = {
+            "ledgerId": info.markDeleteLedgerId,
+            "entryId": info.markDeleteEntryId,
+        }
+    if info.individualDeletedMessages:
+        answer["individualDeletedMessages"] = [
+            {"from": _position(each.lowerEndpoint), "to": _position(each.upperEndpoint)}
+            for each in info.individualDeletedMessages[:RANGES_MAX]
+        ]
+    if info.properties:
+        answer["properties"] = {each.name: each.value for each in info.properties}
+    if info.cursorProperties:
+        answer["cursorProperties"] = {each.name: each.value for each in info.cursorProperties}
+    return answer
+
+
+def _position(position: Any) -> dict[str, int]:
+    return {"ledgerId": position.ledgerId, "entryId": position.entryId}
