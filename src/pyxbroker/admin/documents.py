@@ -25,8 +25,7 @@ NOT_HERE = {
         *("{namespace}/persistence/bookieAffinity", "{topic}/replication", "{topic}/shadowTopics"),
         "{subName}/replicatedSubscriptionStatus",
     ),
-    "Compaction and offloading": (
-        *("{namespace}/compactionThreshold", "{topic}/compactionThreshold", "{topic}/compaction"),
+    "Offloading": (
         *("{namespace}/offloadPolicies", "{namespace}/removeOffloadPolicies"),
         *("{namespace}/offloadThreshold", "{namespace}/offloadThresholdInSeconds"),
         *("{namespace}/offloadDeletionLagMs", "{namespace}/scanOffloadedLedgers"),
