@@ -79,15 +79,10 @@ async def delete(managed_ledger: ManagedLedger, topic: str, ledger_ids: Iterable
 
 
 async def delete_orphans(managed_ledger: ManagedLedger, topic: str) -> None:
-    """Deletes what a compaction has left that was interrupted."""
+    """Deletes all that nobody reads: the ones before it, and what was begun and not finished."""
     now = current(managed_ledger)
     orphans = {each for each in known(managed_ledger) if each != now}
     if orphans:
-        log.info(
-            "what interrupted compactions have left is deleted",
-            managed_ledger=managed_ledger.name,
-            ledgers=len(orphans),
-        )
         await delete(managed_ledger, topic, orphans)
 
 

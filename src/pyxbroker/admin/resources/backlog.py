@@ -108,6 +108,8 @@ async def compaction_status(request: Request) -> Response:
     """How the compaction of a topic goes, or went since it was opened."""
     name = topic_of(request)
     _check_compactable(name)
+    if (await request.app.broker.topics.partitioned.read(name)).partitions:
+        raise _missing(name)
     try:
         topic = await request.app.broker.topics.get(name, create=False)
     except TopicNotFound:

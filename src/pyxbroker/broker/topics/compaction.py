@@ -15,7 +15,7 @@ import enum
 import secrets
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -181,6 +181,8 @@ class _Run:
         # The cursor may be further: at the beginning of a ledger without entries.
         is_new = self._log.normalize(self._log.next_position(self._horizon)) is not None
         if not is_new:
+            # Nobody may know yet whether the last one was noted.
+            await self._settle(cursor)
             return 0
         try:
             await self._scan()
@@ -336,12 +338,9 @@ class _Run:
             await handle.drain()
             await self._patience.ask(partial(self._log.client.close, handle))
         except BaseException:
-            await asyncio.shield(writer.give_up())
-            await asyncio.shield(
-                compacted_ledger.delete(self._log, str(topic.name), [handle.ledger_id])
-            )
+            await _to_its_end(self._give_up(writer))
             raise
-        await asyncio.shield(self._finish(cursor, handle.ledger_id))
+        await _to_its_end(self._finish(cursor, handle.ledger_id))
         return int(self._latest.messages - self._latest.kept)
 
     async def _write(self, writer: _Writer) -> None:
@@ -382,6 +381,11 @@ class _Run:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def _give_up(self, writer: _Writer) -> None:
+        await writer.give_up()
+        ledger_id = writer.handle.ledger_id
+        await compacted_ledger.delete(self._log, str(self._topic.name), [ledger_id])
+
     async def _finish(self, cursor: Any, ledger_id: int) -> None:
         """One write says which ledger it is, and up to where; until it is durable, what is behind
         the former mark is kept.
@@ -397,9 +401,13 @@ class _Run:
             # Where nobody knows whether it was written, both ledgers stay, and both are right; the
             # cursor goes on with the new one, and so does who reads.
             topic.set_compacted(await open_compacted(self._log), self._end)
+        await self._settle(cursor)
+
+    async def _settle(self, cursor: Any) -> None:
+        """What the cursor says is durable when this returns, and nothing else is left."""
+        await cursor.persist()
         cursor.kept_after = None
-        others = compacted_ledger.known(self._log) - {ledger_id}
-        await compacted_ledger.delete(self._log, str(topic.name), others)
+        await compacted_ledger.delete_orphans(self._log, str(self._topic.name))
         self._log.trim()
 
 
@@ -455,6 +463,28 @@ async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
     except asyncio.CancelledError:
         await asyncio.wait([future])
         raise
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """What must not be left half done, also when this is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("what was given up failed", error=error)
+        raise
+
+
+async def hold(topic: PersistentTopic) -> None:
+    """A policy wants a topic compacted: from now on what is not compacted yet is held."""
+    try:
+        await topic.compaction_subscription()
+    except Errors as error:
+        log.warning("a topic will be compacted later", topic=topic.name, error=error)
+    except Exception as error:
+        log.failure("a topic will be compacted later", error, topic=topic.name)
 
 
 async def open_topic(topic: PersistentTopic) -> None:

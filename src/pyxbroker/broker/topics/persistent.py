@@ -80,6 +80,7 @@ class PersistentTopic(Topic):
     compaction: Compaction | None = None  # once somebody asked for one, or for how it went
     horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
     _deduplication_task: asyncio.Task[None] | None = None
+    _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
     _confirm_listeners: Sequence[ConfirmListener] = ()
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
@@ -116,6 +117,8 @@ class PersistentTopic(Topic):
             self.on_ttl_changed(self)
         if policies.deduplication != before.deduplication:
             self._check_deduplication_soon()
+        if policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
+            self._hold_for_compaction()
 
     def _apply(self, policies: Policies) -> None:
         # Nobody knows how much a policy that is refused would keep, so all is.
@@ -198,6 +201,8 @@ class PersistentTopic(Topic):
             from pyxbroker.broker.topics import compaction
 
             await compaction.open_topic(self)
+        if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
+            self._hold_for_compaction()
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
@@ -246,6 +251,23 @@ class PersistentTopic(Topic):
             self.compaction = Compaction(self, self.broker_limits.compaction)
         return self.compaction
 
+    def _hold_for_compaction(self) -> None:
+        if self._holding is None and not self.fenced:
+            from pyxbroker.broker.topics.compaction import hold
+
+            self._holding = self.loop.create_task(hold(self))
+            self._holding.add_done_callback(self._on_held)
+
+    def _on_held(self, task: asyncio.Task[None]) -> None:
+        self._holding = None
+
+    async def _stop_compacting(self) -> None:
+        """Nothing of it is under way any more; the view stays as it is."""
+        if self._holding is not None:
+            await asyncio.wait([self._holding])
+        if self.compaction is not None:
+            await self.compaction.stop()
+
     @property
     def is_compaction_due(self) -> bool:
         """Whether as much as the policy says is not compacted yet."""
@@ -278,8 +300,7 @@ class PersistentTopic(Topic):
         if subscription.name != COMPACTION or not subscription.is_durable:
             await super().unsubscribe(subscription)
             return
-        if self.compaction is not None:
-            await self.compaction.stop()
+        await self._stop_compacting()
         left = compacted_ledger.known(self.managed_ledger)
         await super().unsubscribe(subscription)
         self.set_compacted(None, self.horizon)
@@ -616,6 +637,7 @@ class PersistentTopic(Topic):
         A kill in between leaves each subscription as it was or with nothing to come.
         """
         self.managed_ledger.check_trimmable()
+        await self._stop_compacting()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:
@@ -628,8 +650,7 @@ class PersistentTopic(Topic):
         self.fenced = True
         self.disconnect()
         self.managed_ledger.take_back()
-        if self.compaction is not None:
-            await self.compaction.stop()
+        await self._stop_compacting()
         await self._settle_deduplication()
         await self.managed_ledger.close()
 
@@ -653,8 +674,7 @@ class PersistentTopic(Topic):
         self.disconnect()
         self.managed_ledger.take_back()
         try:
-            if self.compaction is not None:
-                await self.compaction.stop()
+            await self._stop_compacting()
             await self._settle_deduplication()
             await delete_managed_ledger(self.managed_ledger, str(self.name))
         finally:
