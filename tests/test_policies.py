@@ -412,6 +412,25 @@ async def deduplication(broker: Broker, client: Client, topic: Topic) -> None:
     assert await are_stored(client, 2) == [True]
 
 
+async def compaction_threshold(broker: Broker, client: Client, topic: Any) -> None:
+    await broker.publish(b"12345678")
+    await change(broker, {"compaction_threshold": 1 << 20})
+    await in_force(topic, "compaction_threshold", 1 << 20)
+    await until(lambda: "__compaction" in topic.subscriptions, SECONDS_MAX)
+    await broker.topics.upkeep.compact()
+    assert topic.compaction is None
+    await change(broker, {"compaction_threshold": 8})
+    await in_force(topic, "compaction_threshold", 8)
+    await compacted_by_the_look(broker, topic)
+
+
+async def compacted_by_the_look(broker: Broker, topic: Any) -> None:
+    await broker.topics.upkeep.compact()
+    await topic.compaction.settle()
+    assert topic.compaction.status.value == "SUCCESS"
+    assert topic.horizon == topic.last_confirmed
+
+
 async def deduplication_snapshot_s(broker: Broker, client: Client, topic: Any) -> None:
     await change(broker, {"deduplicationEnabled": True, "deduplicationSnapshotIntervalSeconds": 60})
     await in_force(topic, "deduplication_snapshot_s", 60)
@@ -657,6 +676,7 @@ class AtOpening:
             "deduplicationEnabled": True,
             "deduplicationSnapshotIntervalSeconds": 60,
         },
+        "compaction_threshold": {"compaction_threshold": 8},
         "schema_strategy": {"schema_compatibility_strategy": "ALWAYS_COMPATIBLE"},
         "schema_auto_update": {"is_allow_auto_update_schema": False},
         "schema_validation": {"schema_validation_enforced": True},
@@ -795,6 +815,10 @@ class AtOpening:
         await snapshot_after(self.broker, topic, 70)
         cursor = topic.managed_ledger.cursors["pulsar.dedup"]
         assert cursor.position_properties == {"p": 3}
+
+    async def compaction_threshold(self) -> None:
+        await self.broker.publish(b"12345678")
+        await compacted_by_the_look(self.broker, self.topic)
 
     async def schema_strategy(self) -> None:
         assert (await self.client.produce(1, schema=schema_of("a"))).schema_version

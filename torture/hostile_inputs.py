@@ -342,6 +342,12 @@ ENDPOINTS = {
     "/expireMessages/{seconds:int}": request(
         "POST", f"{BASE}/{NAME}/all_subscription/expireMessages/1"
     ),
+    "PUT /admin/v2/{domain}/{tenant}/{namespace}/{topic}/compaction": request(
+        "PUT", f"{BASE}/{NAME}/compaction"
+    ),
+    "GET /admin/v2/{domain}/{tenant}/{namespace}/{topic}/compaction": request(
+        "GET", f"{BASE}/{NAME}/compaction"
+    ),
     "POST /admin/v2/{domain}/{tenant}/{namespace}/{topic}/trim": request(
         "POST", f"{BASE}/{NAME}/trim"
     ),

@@ -86,6 +86,10 @@ cdef struct MetadataPeek:
     uint32_t fields                 # all there are, also unknown ones
     bint is_batch
     bint is_encrypted               # it has a key
+    bint has_uncompressed_size
+    bint has_null_value             # the message says that its value is null
+    int32_t compression             # CompressionType
+    uint32_t compacted_indexes      # messages of a batch that compaction has left in it
     const uint8_t *partition_key
     uint32_t partition_key_size
     bint partition_key_b64
@@ -97,6 +101,14 @@ cdef struct MetadataPeek:
     uint32_t uuid_size
     int32_t num_chunks              # 0: it is not in chunks
     int32_t chunk_id                # from 0
+
+# What compaction wants to know of SingleMessageMetadata, which stands before each message of a batch.
+cdef struct BatchedPeek:
+    const uint8_t *partition_key    # NULL: none
+    uint32_t partition_key_size
+    int32_t payload_size
+    bint has_null_value
+    bint is_compacted_out           # compaction has left its place only
 
 cdef enum:
     BATCHED_MESSAGE_BYTES_MIN = 6   # the size of its SingleMessageMetadata, and payload_size in it
@@ -126,6 +138,7 @@ cdef int decode_next_id(const uint8_t *data, uint32_t size, uint32_t field_numbe
 # Copies up to words_max words of the ack set of one id; returns the words copied or an error.
 cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) noexcept nogil
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil
+cdef int peek_batched(const uint8_t *data, uint32_t size, BatchedPeek *out) noexcept nogil
 # The time in a BrokerEntryMetadata, in ms since the epoch; 0: it has none, or is malformed.
 cdef uint64_t peek_broker_timestamp(const uint8_t *data, uint32_t size) noexcept nogil
 

@@ -317,6 +317,36 @@ cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) n
     return <int>n
 
 
+cdef uint32_t _count_packed(const uint8_t *data, uint32_t size) noexcept nogil:
+    cdef uint32_t count = 0
+    cdef uint32_t i
+    for i in range(size):
+        count += data[i] < 0x80
+    return count
+
+
+cdef int peek_batched(const uint8_t *data, uint32_t size, BatchedPeek *out) noexcept nogil:
+    cdef uint32_t at = 0
+    cdef bint has_size = False
+    cdef Field field
+    memset(out, 0, sizeof(BatchedPeek))
+    while at < size:
+        if _parse_field(data, size, &at, &field) != 0:
+            return DECODE_MALFORMED
+        if field.wire == WIRE_VARINT:
+            if field.number == 3:
+                out.payload_size = <int32_t>field.value
+                has_size = True
+            elif field.number == 4:
+                out.is_compacted_out = field.value != 0
+            elif field.number == 9:
+                out.has_null_value = field.value != 0
+        elif field.wire == WIRE_BYTES and field.number == 2:
+            out.partition_key = field.data
+            out.partition_key_size = field.size
+    return DECODE_OK if has_size and out.payload_size >= 0 else DECODE_MALFORMED
+
+
 cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) noexcept nogil:
     cdef uint32_t at = 0
     cdef uint32_t seen = 0
@@ -335,8 +365,11 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
             elif field.number == 3:
                 out.publish_time = field.value
                 seen |= 4
+            elif field.number == 8:
+                out.compression = <int32_t>field.value
             elif field.number == 9:
                 out.uncompressed_size = <uint32_t>field.value
+                out.has_uncompressed_size = True
             elif field.number == 11:
                 out.num_messages = <int32_t>field.value
                 out.is_batch = True
@@ -348,10 +381,14 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
                 out.marker_type = <int32_t>field.value
             elif field.number == 24:
                 out.highest_sequence_id = field.value
+            elif field.number == 25:
+                out.has_null_value = field.value != 0
             elif field.number == 27:
                 out.num_chunks = <int32_t>field.value
             elif field.number == 29:
                 out.chunk_id = <int32_t>field.value
+            elif field.number == 31:
+                out.compacted_indexes += 1
         elif field.wire == WIRE_BYTES:
             if field.number == 1:
                 out.producer_name = field.data
@@ -368,6 +405,8 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
             elif field.number == 26:
                 out.uuid = field.data
                 out.uuid_size = field.size
+            elif field.number == 31:
+                out.compacted_indexes += _count_packed(field.data, field.size)
     return DECODE_OK if seen == 7 else DECODE_MALFORMED
 
 

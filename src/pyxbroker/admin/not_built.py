@@ -103,16 +103,6 @@ GET,POST,DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}
 """,
     ),
     Part(
-        "compaction",
-        NOT_IMPLEMENTED,
-        "Compaction is not built yet.",
-        """
-GET,PUT,DELETE NAMESPACE/compactionThreshold
-GET,PUT TOPIC/compaction
-GET,POST,DELETE TOPIC/compactionThreshold
-""",
-    ),
-    Part(
         "offloading",
         NOT_IMPLEMENTED,
         "Offloading is not built yet: all ledgers stay with the bookies.",

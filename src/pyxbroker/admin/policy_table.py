@@ -446,6 +446,15 @@ ROWS: tuple[Row, ...] = (
         nothing_removes=(True, True),
     ),
     Row(
+        "COMPACTION",
+        "from how many bytes on a topic is compacted",
+        Body(Field("integer", maximum=LONG_MAX)),
+        Face("compactionThreshold", ("compaction_threshold",), method="PUT"),
+        Face("compactionThreshold", ("compactionThreshold",)),
+        from_0("compactionThreshold must be 0 or more", "Invalid value for compactionThreshold"),
+        _number("compaction_threshold"),
+    ),
+    Row(
         "SCHEMA_COMPATIBILITY_STRATEGY",
         "which schema may follow those of a topic",
         Body(Field("string", choices=SCHEMA_STRATEGIES)),

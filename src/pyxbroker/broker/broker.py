@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker import __version__, ackset, delayed_index
@@ -122,6 +123,7 @@ class Broker:
         self.is_ready = False
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
+        self.spill_directory: Path | None = None  # where work in the background puts what is large
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
         ackset.set_batches_bytes_max(config.maxBatchAckStateSizeInMB << 20)
@@ -149,6 +151,7 @@ class Broker:
 
         topics = Topics(self.config, self.metadata, self._ledgers, self.connections.turn)
         topics.check_space = self.publish_gate.check
+        topics.broker_limits.spill_directory = self.spill_directory
         return topics
 
     @cached_property
@@ -219,6 +222,11 @@ class Broker:
             "producers that are gone",
             config.brokerDeduplicationProducerInactivityTimeoutMinutes * 20,
             self._forget_producers,
+        )
+        self.repeat(
+            "compaction",
+            config.brokerServiceCompactionMonitorIntervalInSeconds,
+            self._compact,
         )
         self.repeat("closed topics", SWEEP_INTERVAL_S, self._sweep)
         if config.backlogQuotaCheckEnabled:
@@ -336,6 +344,9 @@ class Broker:
 
     async def _store_sequence_ids(self) -> None:
         await self.topics.upkeep.store_sequence_ids()
+
+    async def _compact(self) -> None:
+        await self.topics.upkeep.compact()
 
     async def _forget_producers(self) -> None:
         await self.topics.upkeep.forget_producers()

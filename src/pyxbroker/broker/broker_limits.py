@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.policies.values import DispatchRate, Rate
@@ -9,6 +11,7 @@ from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.topics.compaction import CompactionLimits
     from pyxbroker.broker.topics.publish_rate import PublishLimiter
     from pyxbroker.turn import Turn
 
@@ -46,6 +49,16 @@ class BrokerLimits:
         self.message_bytes_max = 2**32 - 1
         self.deduplication = DeduplicationLimits()
         self.entry_metadata = NO_ENTRY_METADATA
+        self.retains_keyless = False  # messages without a key, in compacted topics
+        self.spill_directory: Path | None = None  # where compactions put keys; None: the system's
+
+    @cached_property
+    def compaction(self) -> CompactionLimits:
+        """What all compactions share."""
+        # Most brokers compact nothing.
+        from pyxbroker.broker.topics.compaction import CompactionLimits
+
+        return CompactionLimits(self.retains_keyless, self.spill_directory)
 
 
 NO_BROKER_LIMITS = BrokerLimits()
@@ -60,6 +73,7 @@ def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
         config.brokerDeduplicationMaxNumberOfProducers,
         config.brokerDeduplicationProducerInactivityTimeoutMinutes * 60.0,
     )
+    limits.retains_keyless = config.topicCompactionRetainNullKey
     interceptors = {each.strip() for each in config.brokerEntryMetadataInterceptors.split(",")}
     limits.entry_metadata = EntryMetadataKinds(
         TIMESTAMP_INTERCEPTOR in interceptors, INDEX_INTERCEPTOR in interceptors

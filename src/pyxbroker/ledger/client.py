@@ -80,6 +80,8 @@ class LedgerProtection(NamedTuple):
 
 
 PLAIN = LedgerProtection()
+COMPACTED = LedgerProtection()
+"""Of compacted ledgers, which Pulsar opens without password, whatever the settings say."""
 
 
 class LedgerClient:
@@ -183,6 +185,33 @@ class LedgerClient:
                 f" {len(self._bookies)}"
             )
         metadata = self._new_metadata(_of_managed_ledger(managed_ledger), quorums)
+        return await self._create_named(listener, metadata, naming, above)
+
+    async def create_compacted(
+        self,
+        listener: LedgerListener,
+        topic: str,
+        compacted_to: bytes,
+        naming: Callable[[int], Put],
+    ) -> tuple[LedgerHandle, int]:
+        """The same for the compacted ledger of a topic; compacted_to: the id of its last message, a
+        MessageIdData.
+        """
+        custom = {
+            "component": b"compacted-ledger",
+            "pulsar/compactedTopic": topic.encode(),
+            "pulsar/compactedTo": compacted_to,
+        }
+        metadata = self._new_metadata(custom, self._quorums, COMPACTED)
+        return await self._create_named(listener, metadata, naming)
+
+    async def _create_named(
+        self,
+        listener: LedgerListener,
+        metadata: LedgerMetadata,
+        naming: Callable[[int], Put],
+        above: int = -1,
+    ) -> tuple[LedgerHandle, int]:
         while True:
             ledger_id = await self._ids.next_id()
             if ledger_id <= above:
@@ -201,14 +230,20 @@ class LedgerClient:
             handle = self._handle(ledger_id, metadata, created.version, listener)
             return handle, named.version
 
-    def _new_metadata(self, custom: dict[str, bytes], quorums: LedgerQuorums) -> LedgerMetadata:
+    def _new_metadata(
+        self,
+        custom: dict[str, bytes],
+        quorums: LedgerQuorums,
+        protection: LedgerProtection | None = None,
+    ) -> LedgerMetadata:
+        protection = protection or self._protection
         return LedgerMetadata(
             ensemble_size=quorums.ensemble,
             write_quorum_size=quorums.write,
             ack_quorum_size=quorums.ack,
             ensembles={0: tuple(sorted(self._bookies))[: quorums.ensemble]},
-            digest_type=self._protection.digest_type,
-            password=self._protection.password,
+            digest_type=protection.digest_type,
+            password=protection.password,
             custom_metadata={"application": b"pulsar", **custom},
             ctime_ms=int(time.time() * 1000),
             c_token=self._metadata.new_token(),
@@ -268,15 +303,35 @@ class LedgerClient:
         damaged node of which there is no copy: EntryDamaged. Any other LedgerError is a store that
         is away, and it helps to try again.
         """
+        return self._reader(ledger_id, await self._metadata_of(ledger_id))
+
+    async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int]:
+        """The same for a compacted ledger, with the id of its last entry."""
+        metadata = await self._metadata_of(ledger_id, COMPACTED.password)
+        if not metadata.is_closed:
+            raise NoSuchEntry(f"the compacted ledger {ledger_id} was never finished")
+        return self._reader(ledger_id, metadata), metadata.last_entry_id
+
+    async def compacted_topic(self, ledger_id: int) -> str | None:
+        """The topic whose compacted ledger this is; None: it is none, or it is gone. Raises
+        MetadataError.
+        """
         try:
-            metadata = (await self._read(ledger_id)).metadata
+            custom = (await self._metadata.read(ledger_id)).metadata.custom_metadata
+        except (NotFound, MalformedLedgerMetadata):
+            return None
+        is_compacted = custom.get("component") == b"compacted-ledger"
+        return custom.get("pulsar/compactedTopic", b"").decode() if is_compacted else None
+
+    async def _metadata_of(self, ledger_id: int, password: bytes | None = None) -> LedgerMetadata:
+        try:
+            return (await self._read(ledger_id, password)).metadata
         except MalformedLedgerMetadata as error:
             raise NoSuchEntry(str(error)) from error
         except CorruptStore as error:
             raise EntryDamaged(str(error)) from error
         except MetadataError as error:
             raise LedgerError(str(error)) from error
-        return self._reader(ledger_id, metadata)
 
     async def recover(self, ledger_id: int) -> tuple[int, int]:
         """Closes a ledger that another writer may still have; (last entry id, length in bytes).
@@ -344,14 +399,16 @@ class LedgerClient:
         """Stops fetching ids."""
         await self._ids.close()
 
-    async def _read(self, ledger_id: int) -> VersionedLedgerMetadata:
+    async def _read(self, ledger_id: int, password: bytes | None = None) -> VersionedLedgerMetadata:
         """Its metadata. WrongPassword when it is not for this broker."""
         try:
             found = await self._metadata.read(ledger_id)
         except NotFound as error:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist") from error
         has_password = found.metadata.digest_type is not None
-        if has_password and found.metadata.password != self._protection.password:
+        if password is None:
+            password = self._protection.password
+        if has_password and found.metadata.password != password:
             raise WrongPassword(
                 f"ledger {ledger_id} was made with another password: set managedLedgerPassword to"
                 " that"

@@ -12,7 +12,7 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -180,6 +180,33 @@ class ManagedLedger:
             except BaseException:
                 self.properties = before
                 raise
+
+    async def create_beside(
+        self,
+        create: Callable[[Callable[[int], Put]], Awaitable[tuple[LedgerHandle, int]]],
+        key: str,
+        value_of: Callable[[int], str],
+    ) -> LedgerHandle:
+        """Creates a ledger that is not of the list, and a property of the list that names it: both
+        or neither. Raises LedgerError, MetadataError, ManagedLedgerError.
+        """
+        async with self._info_lock:
+            if self.is_dead:
+                raise self._failure or ManagedLedgerError(f"{self.name} is {self.state.value}")
+            before = self.properties
+
+            def naming(ledger_id: int) -> Put:
+                self.properties = {**before, key: value_of(ledger_id)}
+                return self._list_put(self.ledgers.values())
+
+            try:
+                handle, self.version = await create(naming)
+            except BadVersion as error:
+                raise self.fence(str(error)) from error
+            except BaseException:
+                self.properties = before
+                raise
+        return handle
 
     def _list_put(self, ledgers: Iterable[LedgerInfo]) -> Put:
         """The write of a list of ledgers over what the node has now."""

@@ -19,7 +19,7 @@ from pyxbroker.ledger.patience import Patience
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import CorruptStore, GetResult, MetadataStore, NotFound
-from pyxbroker.mledger import positions
+from pyxbroker.mledger import compacted_ledger, positions
 from pyxbroker.mledger.cursor import NO_LEDGER, Cursor, place_cursor, recover_cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -199,8 +199,9 @@ async def _read_cursors(managed_ledger: ManagedLedger, patience: Patience) -> li
     return cursors
 
 
-async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
-    """Deletes a managed ledger with its cursors and ledgers; it must have no user any more.
+async def delete_managed_ledger(managed_ledger: ManagedLedger, topic: str = "") -> None:
+    """Deletes a managed ledger with its cursors and ledgers, and what there is of the compacted
+    ledgers of its topic; it must have no user any more.
 
     What an error leaves behind can be opened again, and deleted. Raises ManagedLedgerError when it
     failed before, since then it may have another owner.
@@ -208,8 +209,11 @@ async def delete_managed_ledger(managed_ledger: ManagedLedger) -> None:
     await managed_ledger.close()
     if managed_ledger.state is not State.CLOSED:
         raise ManagedLedgerError(f"{managed_ledger.name} is {managed_ledger.state.value}")
+    compacted = compacted_ledger.known(managed_ledger)
     for cursor in list(managed_ledger.cursors.values()):
         await cursor.delete()
+    if compacted:
+        await compacted_ledger.delete(managed_ledger, topic, compacted)
     for name in list(managed_ledger.unreadable):
         await delete_unreadable_cursor(managed_ledger, name)
     ledger_ids = list(managed_ledger.ledgers)

@@ -505,6 +505,14 @@ TABLE: tuple[Policy, ...] = (
         lambda config: config.brokerDeduplicationSnapshotIntervalSeconds,
     ),
     Policy(
+        "compaction_threshold",
+        "Bytes of a topic that were not compacted yet, from which on it is compacted.",
+        lambda config: config.brokerServiceCompactionThresholdInBytes,
+        _paths("compaction_threshold", "compactionThreshold"),
+        (Part(int, minimum=0, maximum=LONG_MAX),),
+        is_unset=_is_negative,
+    ),
+    Policy(
         "schema_strategy",
         "Which schema may follow those that a topic has. Of a namespace, the older field is asked"
         " where the newer one says nothing.",
@@ -654,7 +662,7 @@ _NOT_OF_SYSTEM_TOPICS: dict[str, Any] = {
             *("subscription_types", "message_bytes_max", "topics_max", "producers_max"),
             *("consumers_max", "consumers_per_subscription_max", "subscriptions_max"),
             *("same_address_producers_max", "same_address_consumers_max", "encryption_required"),
-            "deduplication",
+            *("deduplication", "compaction_threshold"),
             *("schema_auto_update", "schema_validation"),
         )
     },

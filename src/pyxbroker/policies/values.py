@@ -125,6 +125,7 @@ class Policies(NamedTuple):
     encryption_required: bool = False
     deduplication: bool = False
     deduplication_snapshot_s: int = 120
+    compaction_threshold: int = 0  # bytes
     schema_strategy: str = "FULL"
     schema_auto_update: bool = True
     schema_validation: bool = False

@@ -142,7 +142,7 @@ class StandaloneData:
         MetadataError and OSError.
         """
         config = self.config
-        layout = self._layout()
+        layout = self.layout()
         cookie = examine(layout, self.accept_loss)
         self.storage_state = self._make_storage_state(layout)
         self.storage_state.make_room("the disk is full at the start")
@@ -182,7 +182,7 @@ class StandaloneData:
         assert directory is not None, "a store without files has no disk"
         return self.storage_state.give_back_on(directory, "the metadata could not be written")
 
-    def _layout(self) -> Layout:
+    def layout(self) -> Layout:
         config = self.config
         bookie = self.data_directory / "bookie"
         return Layout(

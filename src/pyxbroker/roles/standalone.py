@@ -60,6 +60,7 @@ class Standalone:
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
         self.storage_state = data.storage_state
+        self._spill_directory = data.layout().ledgers
         self.broker_port = port.port
         self.web_port: int = 0 if web_socket is None else web_socket.getsockname()[1]
         self.broker: Broker
@@ -103,6 +104,7 @@ class Standalone:
         self.broker = Broker(
             config, self.metadata, ledgers, connections, self.storage_state, self._addresses
         )
+        self.broker.spill_directory = self._spill_directory
         self.metadata.on_failure(self._on_metadata_failed)
         self.storage_state.trouble = lambda: self._bookie.trouble
         self.storage_state.failure = self.journal_failure

@@ -1,5 +1,5 @@
-"""/admin/v2/{domain}/...: what is behind subscriptions is skipped or expires, topics are truncated
-and unloaded, as in Pulsar's PersistentTopics and NonPersistentTopics.
+"""/admin/v2/{domain}/...: what is behind subscriptions is skipped or expires, topics are compacted,
+truncated and unloaded, as in Pulsar's PersistentTopics and NonPersistentTopics.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
+    MISSING,
     check_changeable,
+    missing,
     names_of,
     number_of,
+    stored_topic,
     subscription_of,
     with_each,
 )
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import EXPIRE_MESSAGES, SKIP, TRIM_TOPIC, TRUNCATE, UNLOAD
+from pyxbroker.auth.authorization import (
+    COMPACT,
+    EXPIRE_MESSAGES,
+    SKIP,
+    TRIM_TOPIC,
+    TRUNCATE,
+    UNLOAD,
+)
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -77,6 +87,38 @@ async def _delete_stored(
     await check_changeable(request, name, what)
     await with_each(request, name, work)
     return Response.empty()
+
+
+async def compact(request: Request) -> Response:
+    """Begins to compact a topic, or every partition of one."""
+    name = topic_of(request)
+    _check_compactable(name)
+
+    async def work(topic: Topic) -> None:
+        assert isinstance(topic, PersistentTopic)
+        if topic.compacting.is_running:
+            raise HttpError(409, "Compaction already in progress")
+        topic.compacting.begin()
+
+    await check_changeable(request, name, "Compaction")
+    await with_each(request, name, work)
+    return Response.empty()
+
+
+async def compaction_status(request: Request) -> Response:
+    """How the compaction of a topic goes, or went since it was opened."""
+    name = topic_of(request)
+    _check_compactable(name)
+    topic = await stored_topic(request, "Compaction", MISSING)
+    found = topic.compaction
+    status, error = ("NOT_RUN", "") if found is None else (found.status.value, found.last_error)
+    return Response.json({"status": status, "lastError": error})
+
+
+def _check_compactable(name: TopicName) -> None:
+    if not name.is_persistent:
+        # As of one that is not there.
+        raise missing(name)
 
 
 # --- subscriptions ----------------------------------------------------------------------------
@@ -217,6 +259,22 @@ ENDPOINTS = (
         TRUNCATE,
         "Acknowledges everything for all subscriptions, and deletes what was stored but the ledger"
         " that is being written.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "PUT",
+        TOPIC + "/compaction",
+        compact,
+        COMPACT,
+        "Begins to compact a topic, or all partitions of one.",
+        resource=topic_of,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/compaction",
+        compaction_status,
+        COMPACT,
+        "Tells how the compaction of a topic goes, or went since it was opened.",
         resource=topic_of,
     ),
     Endpoint(

@@ -36,11 +36,16 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         connection.send_frame(replies.success(message.request_id))
         return
     ack_set: Sequence[int] = ()
+    compacted_from: Position | None = None  # the first entry of the compacted view
     if message.HasField("message_id"):
-        mark_delete = topic.mark_before(position_of(message.message_id))
+        compacted_from = position_of(message.message_id)
+        mark_delete = topic.mark_before(compacted_from)
         ack_set = tuple(message.message_id.ack_set)
     elif message.HasField("message_publish_time"):
-        mark_delete = await topic.position_before_time(message.message_publish_time)
+        time_ms = message.message_publish_time
+        mark_delete = await topic.position_before_time(time_ms)
+        if subscription.compacted is not None:
+            compacted_from = await subscription.compacted.first_since(time_ms)
     else:
         raise MetadataStoreError("Message id and message publish time were not present")
     if subscription.closing:
@@ -48,6 +53,8 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     topic.check_open()
     try:
         with moving(subscription):
+            if subscription.compacted is not None:
+                subscription.compacted.begin_at(compacted_from)
             await subscription.seek(mark_delete, ack_set)
     finally:
         if not subscription.is_durable:
@@ -91,7 +98,10 @@ async def handle_get_last_message_id(connection: Connection, message: Any) -> No
     topic = subscription.topic
     if not isinstance(topic, PersistentTopic):
         raise UnknownError(f"Topic {topic.name} is non-persistent: it has no last message.")
-    position, batch_index = await topic.last_message()
+    if _consumer(connection, message.consumer_id).reads_compacted:
+        position, batch_index = await topic.last_compacted_message()
+    else:
+        position, batch_index = await topic.last_message()
     mark_delete = subscription.acks.mark_delete
     connection.send_frame(
         replies.last_message_id(

@@ -147,7 +147,8 @@ class TopicCommands:
             connection.send_frame(replies.success(message.request_id))
             return
         kind = SubscriptionType(message.subType)
-        _refuse_unsupported_consumer(message)
+        if message.read_compacted:
+            _check_compacted(message, kind)
         if not message.subscription:
             raise ProducerBusy("Empty subscription name")  # the code that Pulsar gives it
         name = TopicName.get(message.topic)
@@ -214,6 +215,7 @@ class TopicCommands:
             key_shared,
         )
         consumer.wants_block = connection.session.takes_entry_metadata
+        consumer.reads_compacted = message.read_compacted
         if message.schema.type == AUTO_CONSUME:
             consumer.auto_consume = True
         if message.HasField("consumer_epoch") and kind not in INDIVIDUAL:
@@ -236,6 +238,7 @@ class TopicCommands:
                 earliest=is_earliest(message),
                 start=reader_start(message),
                 since_ms=reader_since(message),
+                compacted=message.read_compacted,
             )
         properties: dict[str, str] = {}
         for each in message.subscription_properties:
@@ -245,6 +248,7 @@ class TopicCommands:
             earliest=is_earliest(message),
             properties=properties,
             replicated=message.replicate_subscription_state,
+            compacted=message.read_compacted,
         )
 
     async def handle_close_consumer(self, connection: Connection, message: Any) -> None:
@@ -323,6 +327,9 @@ def _key_shared_policy(message: Any) -> KeySharedPolicy:
     )
 
 
-def _refuse_unsupported_consumer(message: Any) -> None:
-    if message.read_compacted:
-        raise NotAllowed("Reading compacted topics is not supported by this broker.")
+def _check_compacted(message: Any, kind: SubscriptionType) -> None:
+    """Raises NotAllowed, in Pulsar's words, for who cannot have the compacted view."""
+    if not TopicName.get(message.topic).is_persistent:
+        raise NotAllowed("readCompacted only valid on persistent topics")
+    if kind in INDIVIDUAL:
+        raise NotAllowed("readCompacted only allowed on failover or exclusive subscriptions")

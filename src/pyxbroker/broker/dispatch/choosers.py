@@ -44,6 +44,11 @@ class Chooser:
     def on_policies(self) -> None:
         """The topic's policies have changed."""
 
+    @property
+    def wants_compacted(self) -> bool:
+        """Whether who is next reads the compacted view."""
+        return bool(self.consumers) and self.consumers[0].reads_compacted
+
     def worth_reading(self) -> tuple[int, int] | None:
         """(entries, bytes) that consumers can take now; None: nobody can take any."""
         raise NotImplementedError
@@ -155,6 +160,10 @@ class SingleActive(OneAtATime):
     def __init__(self, dispatcher: Dispatcher) -> None:
         super().__init__(dispatcher)
         self.active: Consumer | None = None
+
+    @property
+    def wants_compacted(self) -> bool:
+        return self.active is not None and self.active.reads_compacted
 
     def next_consumer(self) -> Consumer | None:
         active = self.active

@@ -89,6 +89,11 @@ class Dispatcher:
         self._apply_rates()
 
     def _after_mark(self) -> Position:
+        compacted = self.subscription.compacted
+        if compacted is not None:
+            # Who is next wants the compacted view, or the log; both wake it alike.
+            wants = self.chooser.wants_compacted
+            self.source = compacted if wants else self.topic.source
         return self.source.next_position(self.acks.mark_delete)
 
     # --- consumers ----------------------------------------------------------------------------
@@ -291,7 +296,10 @@ class Dispatcher:
         left_out: list[tuple[int, int]] = []
         redelivery, replay = self.redelivery, self.replay
         delayed = None if replay is None else replay.delayed_index
-        sent = self.chooser.send(batch, self.acks, redelivery.counts, left_out, delayed, again)
+        acks = self.acks
+        if self.subscription.compacted is not None:
+            acks = self.subscription.compacted.acks_of(batch.ledger_id, acks)
+        sent = self.chooser.send(batch, acks, redelivery.counts, left_out, delayed, again)
         if left_out:
             self.subscription.acknowledge_positions(left_out)
         if sent < batch.count:

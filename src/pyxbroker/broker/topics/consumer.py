@@ -40,6 +40,7 @@ class Consumer(ConsumerState):
     """One consumer of a subscription."""
 
     auto_consume = False  # whether it takes whatever schema the topic has; few do
+    reads_compacted = False  # whether it wants of what was compacted only what was left
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import Position
+from pyxbroker.mledger.compacted_ledger import COMPACTION
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topic")
 
-COMPACTION = "__compaction"
 DEDUPLICATION_CURSOR = "pulsar.dedup"
 SYSTEM_CURSORS = frozenset({COMPACTION, DEDUPLICATION_CURSOR})
 REPLICATOR_PREFIX = "pulsar.repl"

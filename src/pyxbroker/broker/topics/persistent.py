@@ -32,7 +32,8 @@ from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
 from pyxbroker.ledger.client import LedgerQuorums
 from pyxbroker.ledger.handle import LedgerError
-from pyxbroker.mledger import backlog
+from pyxbroker.mledger import backlog, compacted_ledger
+from pyxbroker.mledger.compacted_ledger import COMPACTION
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
@@ -45,6 +46,8 @@ from pyxbroker.turn import Turn
 
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
+    from pyxbroker.broker.topics.compacted import CompactedLedger
+    from pyxbroker.broker.topics.compaction import Compaction
     from pyxbroker.broker.topics.confirmed import ConfirmListener
     from pyxbroker.broker.topics.deduplication import Deduplication, Switch
     from pyxbroker.broker.topics.peeking import Peeking
@@ -74,7 +77,11 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
+    compacted: CompactedLedger | None = None  # once it was compacted
+    compaction: Compaction | None = None  # once somebody asked for one, or for how it went
+    horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
     _deduplication_switch: Switch | None = None  # made when the policy changes
+    _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
     _confirm_listeners: Sequence[ConfirmListener] = ()
     _oldest: tuple[Position, int] | None = None  # entry that was looked into last, time
 
@@ -111,6 +118,8 @@ class PersistentTopic(Topic):
             self.on_ttl_changed(self)
         if policies.deduplication != before.deduplication:
             self._check_deduplication_soon()
+        if policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
+            self._hold_for_compaction()
 
     def _apply(self, policies: Policies) -> None:
         # Nobody knows how much a policy that is refused would keep, so all is.
@@ -192,6 +201,14 @@ class PersistentTopic(Topic):
             await entry_metadata.open()
             self.entry_metadata = entry_metadata
             self._resolve_publish()
+        if COMPACTION in self.managed_ledger.cursors or (
+            compacted_ledger.NAMES_PROPERTY in self.managed_ledger.properties
+        ):
+            from pyxbroker.broker.topics import compaction
+
+            await compaction.open_topic(self)
+        if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
+            self._hold_for_compaction()
         await self.check_deduplication()
 
     async def check_deduplication(self) -> None:
@@ -225,21 +242,101 @@ class PersistentTopic(Topic):
         self._resolve_publish()
         self.set_confirm_listeners(self._confirm_listeners)
 
+    # --- compaction ---------------------------------------------------------------------------
+
+    @property
+    def compacting(self) -> Compaction:
+        """Its compactions."""
+        if self.compaction is None:
+            from pyxbroker.broker.topics.compaction import Compaction
+
+            self.compaction = Compaction(self, self.broker_limits.compaction)
+        return self.compaction
+
+    def _hold_for_compaction(self) -> None:
+        if self._holding is None and not self.fenced:
+            from pyxbroker.broker.topics.compaction import hold
+
+            self._holding = self.loop.create_task(hold(self))
+            self._holding.add_done_callback(self._on_held)
+
+    def _on_held(self, task: asyncio.Task[None]) -> None:
+        self._holding = None
+
+    async def _stop_compacting(self) -> None:
+        """Nothing of it is under way any more; the view stays as it is."""
+        if self._holding is not None:
+            await asyncio.wait([self._holding])
+        if self.compaction is not None:
+            await self.compaction.stop()
+
+    @property
+    def is_compaction_due(self) -> bool:
+        """Whether as much as the policy says is not compacted yet."""
+        subscription = self.subscriptions[COMPACTION]
+        behind = self.bytes_after(subscription.acks.mark_delete)
+        return behind > self.policies.compaction_threshold and subscription.backlog > 0
+
+    async def compaction_subscription(self) -> Subscription:
+        """The one that holds what is not compacted yet, made if need be."""
+        return await self.subscription_for(COMPACTION, self.first_position(), {}, True)
+
+    def set_compacted(self, compacted: CompactedLedger | None, horizon: Position) -> None:
+        """What is read of it from now on by those who want the compacted view."""
+        self.compacted = compacted
+        self.horizon = horizon if compacted is not None else Position(-1, -1)
+        for subscription in self.all_subscriptions():
+            if subscription.compacted is not None:
+                subscription.dispatcher.wake()
+
+    async def last_compacted_message(self) -> tuple[Position, int]:
+        """The same as last_message for who reads the compacted view. Raises LedgerError."""
+        compacted = self.compacted
+        if compacted is None or self.managed_ledger.normalize(
+            self.managed_ledger.next_position(self.horizon)
+        ):
+            return await self.last_message()
+        return await compacted.last_message()
+
+    async def unsubscribe(self, subscription: Subscription) -> None:
+        if subscription.name != COMPACTION or not subscription.is_durable:
+            await super().unsubscribe(subscription)
+            return
+        await self._stop_compacting()
+        left = compacted_ledger.known(self.managed_ledger)
+        await super().unsubscribe(subscription)
+        self.set_compacted(None, self.horizon)
+        await compacted_ledger.delete(self.managed_ledger, str(self.name), left)
+
     # --- subscriptions ------------------------------------------------------------------------
 
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
         self.check_consumers()
         self._check_durability(request)
-        if request.durable:
+        if not request.durable:
+            start = await self._reader_start(request)
+            subscription = self.reader_for(request.subscription, start)
+        else:
             start = self.first_position() if request.earliest else self.last_confirmed
-            return await self.subscription_for(
+            subscription = await self.subscription_for(
                 request.subscription,
                 start,
                 dict(request.properties),
                 self.policies.auto_subscription_creation,
                 request.replicated,
             )
-        return self.reader_for(request.subscription, await self._reader_start(request))
+        if request.compacted and subscription.compacted is None:
+            self._read_compacted(subscription, request)
+        return subscription
+
+    def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
+        from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
+
+        source = subscription.compacted = CompactedSource(self)
+        if request.start is not None and request.start.ledger_id >= 0:
+            source.begin_at(request.start)
+        elif request.earliest or request.start is not None:
+            source.begin_at(FIRST)
 
     def _check_durability(self, request: SubscribeRequest) -> None:
         """A name is either that of a subscription or that of a reader."""
@@ -283,7 +380,7 @@ class PersistentTopic(Topic):
                 " by a consumer (allowAutoSubscriptionCreation)."
             )
         limit = self.policies.subscriptions_max
-        if limit and len(self.subscriptions) >= limit:
+        if limit and len(self.subscriptions) >= limit and name != COMPACTION:
             raise NotAllowed(
                 f"Topic {self.name} has {limit} subscriptions, which is its limit"
                 " (maxSubscriptionsPerTopic)."
@@ -542,6 +639,7 @@ class PersistentTopic(Topic):
         A kill in between leaves each subscription as it was or with nothing to come.
         """
         self.managed_ledger.check_trimmable()
+        await self._stop_compacting()
         subscriptions = list(self.subscriptions.values())
         await expiry.skip_to(subscriptions, self.last_confirmed)
         for each in subscriptions:
@@ -554,6 +652,7 @@ class PersistentTopic(Topic):
         self.fenced = True
         self.disconnect()
         self.managed_ledger.take_back()
+        await self._stop_compacting()
         await self._settle_deduplication()
         await self.managed_ledger.close()
 
@@ -577,8 +676,9 @@ class PersistentTopic(Topic):
         self.disconnect()
         self.managed_ledger.take_back()
         try:
+            await self._stop_compacting()
             await self._settle_deduplication()
-            await delete_managed_ledger(self.managed_ledger)
+            await delete_managed_ledger(self.managed_ledger, str(self.name))
         finally:
             self.being_deleted = False
 

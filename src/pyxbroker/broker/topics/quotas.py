@@ -69,7 +69,7 @@ def is_size_exceeded(topic: PersistentTopic) -> bool:
     limit = topic.policies.backlog_size.limit
     if limit < 0 or topic.name.is_system:
         return False
-    slowest = slowest_of(list(topic.subscriptions.values()))
+    slowest = slowest_of(held_back(topic))
     size = 0
     if slowest is not None and topic.storage_size >= limit:
         size = topic.bytes_after(slowest)
@@ -83,7 +83,7 @@ async def is_age_exceeded(topic: PersistentTopic) -> bool:
     closed: what is in the open one has none.
     """
     limit_s = topic.policies.backlog_age.limit
-    slowest = slowest_of(list(topic.subscriptions.values()))
+    slowest = slowest_of(held_back(topic))
     if limit_s <= 0 or slowest is None or topic.name.is_system:
         return False
     if topic.policies.precise_backlog_age:

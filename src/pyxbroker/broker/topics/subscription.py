@@ -26,6 +26,7 @@ from pyxbroker.metadata.store import MetadataError
 if TYPE_CHECKING:
     from pyxbroker.ackset import AckSet
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
+    from pyxbroker.broker.topics.compacted import CompactedSource
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.topic import Topic
 
@@ -113,6 +114,8 @@ class SubscriptionCursor(Protocol):
 
 class Subscription:
     """One subscription of a topic."""
+
+    compacted: CompactedSource | None = None  # once a consumer wanted the compacted view
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
@@ -325,6 +328,8 @@ class Subscription:
         if not cumulative:
             self.cursor.acknowledge(run)
             self.dispatcher.on_acknowledged(consumer, run)
+            if self.compacted is not None:
+                self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)
             return None
         if self.kind in INDIVIDUAL:
             return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
@@ -334,6 +339,8 @@ class Subscription:
         if entry_id >= 0:
             acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
             consumer.note_acked_entries(acked)
+            if self.compacted is not None:
+                self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)
         return None
 
     def redeliver(

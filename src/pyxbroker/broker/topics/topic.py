@@ -68,6 +68,7 @@ class SubscribeRequest(NamedTuple):
     since_ms: int | None = None  # a reader: the first publish time that it gets
     properties: Mapping[str, str] = NO_PROPERTIES  # of a new one
     replicated: bool = False
+    compacted: bool = False  # of what was compacted, only what was left
 
 
 class Log(EntrySource, Protocol):

@@ -101,7 +101,7 @@ class Topics:
         self._unacked: BrokerUnacked | None = None
         if broker.unacked_in_broker_max:
             self._unacked = BrokerUnacked(broker.unacked_in_broker_max)
-        self._broker_limits = broker_limits(config, turn)
+        self.broker_limits = broker_limits(config, turn)
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
@@ -235,7 +235,7 @@ class Topics:
         if made and not name.is_partitioned and self._store.is_shared:
             await self._check_alone(name, managed_ledger)
         topic = PersistentTopic(
-            name, managed_ledger, self._turn, policies, self._unacked, self._broker_limits
+            name, managed_ledger, self._turn, policies, self._unacked, self.broker_limits
         )
         topic.on_ttl_changed = self.upkeep.expire_soon
         await self._prepare(topic)
@@ -332,7 +332,7 @@ class Topics:
     def _load_non_persistent(self, name: TopicName, create: bool, policies: Policies) -> Topic:
         if not create:
             raise _not_found(name)
-        return self._add(NonPersistentTopic(name, self._turn, policies, self._broker_limits))
+        return self._add(NonPersistentTopic(name, self._turn, policies, self.broker_limits))
 
     async def check_name(self, name: TopicName) -> Policies:
         """The policies for the topic. Raises NotAllowed or TopicNotFound when it cannot be here."""

@@ -88,6 +88,10 @@ class Upkeep:
         """Called now and then: topics with deduplication."""
         await self._look_at_open("sequence ids were not stored", _store_sequence_ids)
 
+    async def compact(self) -> None:
+        """The same: topics of which enough is not compacted yet."""
+        await self._look_at_open("a topic was not compacted", _compact)
+
     async def forget_producers(self) -> None:
         """The same: names of producers that nobody has been connected with for long."""
         await self._look_at_open("producers were not forgotten", _forget_producers)
@@ -171,6 +175,13 @@ async def expire_messages(topic: PersistentTopic) -> None:
 async def _store_sequence_ids(topic: PersistentTopic) -> None:
     if topic.deduplication is not None:
         await topic.deduplication.look()
+
+
+async def _compact(topic: PersistentTopic) -> None:
+    if topic.policies.compaction_threshold > 0:
+        await topic.compaction_subscription()
+        if topic.is_compaction_due:
+            topic.compacting.begin()
 
 
 async def _forget_producers(topic: PersistentTopic) -> None:

@@ -107,6 +107,21 @@ class Topics(Section, title="Topics and subscriptions"):
         unit="min",
         minimum=1,
     )
+    brokerServiceCompactionThresholdInBytes: int = setting(
+        0,
+        "Bytes of a topic that were not compacted yet, from which on it is; 0 is off.",
+        unit="bytes",
+        maximum=LONG_MAX,
+    )
+    brokerServiceCompactionMonitorIntervalInSeconds: int = setting(
+        60,
+        "Time between two looks for topics that are to be compacted.",
+        unit="s",
+        minimum=1,
+    )
+    topicCompactionRetainNullKey: bool = setting(
+        False, "Whether compaction keeps messages that have no key."
+    )
     brokerEntryMetadataInterceptors: str = setting(
         "",
         "What is stored in front of each entry, by the names of Pulsar's classes, with commas:"

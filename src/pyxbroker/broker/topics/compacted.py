@@ -1,0 +1,334 @@
+"""The compacted view of a topic: its compacted ledger up to the horizon, and the log behind that.
+
+An entry of the compacted ledger has the id that it had in the log (compaction.pyx), so the view
+is an entry source like the log itself. Where an id is in the compacted ledger is found by
+bisection; who reads on knows it already. Mirrors Pulsar's CompactedTopicImpl.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.ackset import AckSet
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.topics.packed_batches import last_index_of
+from pyxbroker.compaction import unwrap, wrapped_position
+from pyxbroker.delivery import peek_entry
+from pyxbroker.entry import AckRun, EntryBatch, Position
+from pyxbroker.ledger.handle import (
+    EntryDamaged,
+    LedgerError,
+    NoSuchEntry,
+    ReadHandle,
+)
+from pyxbroker.ledger.patience import Patience
+from pyxbroker.mledger import compacted_ledger
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.persistent import PersistentTopic
+
+log = get_logger("pyxbroker.topic")
+
+FIRST = Position(0, 0)  # before all entries there may be
+LOST_IN_A_ROW_MAX = 64  # entries that a bisection passes over
+
+
+class CompactedLedger:
+    """A compacted ledger that is there to be read."""
+
+    def __init__(self, ledger_id: int, handle: ReadHandle, last_index: int) -> None:
+        self.ledger_id = ledger_id
+        self.last_index = last_index  # of its entries; -1: it has none
+        self.last: Position | None = None  # the id of its last entry
+        self.handle = handle
+
+    async def open(self) -> None:
+        """Learns what its last entry is. Raises LedgerError."""
+        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        index = self.last_index
+        while index >= 0 and self.last is None:
+            self.last = await self._position(index, patience)
+            index -= 1
+
+    async def _position(self, index: int, patience: Patience) -> Position | None:
+        """The id of an entry; None: it is lost. Raises LedgerError."""
+        batch = await self.read_one(index, patience)
+        return None if batch is None else wrapped_position(batch, 0)
+
+    async def find(self, position: tuple[int, int]) -> int:
+        """The index of the first entry at or after a position; beyond the last one: there is none.
+
+        Raises LedgerError.
+        """
+        return await self._bisect(lambda batch: wrapped_position(batch, 0), position)
+
+    async def first_since(self, time_ms: int) -> Position | None:
+        """The first entry that was published at a time, or later. Raises LedgerError."""
+        index = await self._bisect(_publish_time, time_ms)
+        if index > self.last_index:
+            return None
+        return await self._position(index, Patience(f"the compacted ledger {self.ledger_id}"))
+
+    async def last_message(self) -> tuple[Position, int]:
+        """(position, batch index) of the last message in it, as PersistentTopic.last_message."""
+        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        for index in range(self.last_index, -1, -1):
+            batch = await self.read_one(index, patience)
+            entries = None if batch is None else unwrap(batch, 0)[0]
+            if entries is not None:
+                return Position(entries.ledger_id, entries.entry_id(0)), last_index_of(
+                    entries.data(0)
+                )
+        return Position(-1, -1), -1
+
+    async def _bisect(self, value_of: Callable[[EntryBatch], Any], wanted: Any) -> int:
+        patience = Patience(f"the compacted ledger {self.ledger_id}")
+        low, high = 0, self.last_index + 1
+        while low < high:
+            middle = (low + high) // 2
+            at, found = middle, None
+            # An entry that is lost tells nothing: the one before it is asked.
+            while at >= low and found is None and middle - at < LOST_IN_A_ROW_MAX:
+                batch = await self.read_one(at, patience)
+                found = None if batch is None else value_of(batch)
+                at -= 1
+            if found is not None and found >= wanted:
+                high = at + 1
+            else:
+                low = middle + 1
+        return low
+
+    async def read_one(self, index: int, patience: Patience) -> EntryBatch | None:
+        """An entry in its record; None: it is lost. Raises LedgerError."""
+        try:
+            return await patience.ask(partial(self.handle.read_future, index, index))
+        except (EntryDamaged, NoSuchEntry):
+            return None
+
+    def read_some(self, index: int, count_max: int, bytes_max: int) -> asyncio.Future[EntryBatch]:
+        """Entries in their records, from an index on. The future raises LedgerError."""
+        future: asyncio.Future[EntryBatch] = asyncio.get_running_loop().create_future()
+
+        def on_read(result: EntryBatch | LedgerError) -> None:
+            if future.cancelled():
+                return
+            if isinstance(result, LedgerError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
+
+        self.handle.read(index, self.last_index, count_max, bytes_max, on_read)
+        return future
+
+
+def _publish_time(batch: EntryBatch) -> int | None:
+    entries, _ = unwrap(batch, 0)
+    peeked = None if entries is None else peek_entry(entries, 0)
+    return None if peeked is None else peeked.time
+
+
+async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | None:
+    """The compacted ledger that the cursor names; None: none, or it is lost. Raises LedgerError."""
+    ledger_id = compacted_ledger.current(managed_ledger)
+    if ledger_id is None:
+        return None
+    patience = Patience(f"the compacted ledger of {managed_ledger.name}")
+    try:
+        handle, last = await patience.ask(partial(managed_ledger.client.open_compacted, ledger_id))
+    except (EntryDamaged, NoSuchEntry) as error:
+        log.error(
+            "the compacted ledger is lost; the next compaction makes one of what is left",
+            managed_ledger=managed_ledger.name,
+            ledger=ledger_id,
+            error=error,
+        )
+        return None
+    found = CompactedLedger(ledger_id, handle, last)
+    await found.open()
+    return found
+
+
+class CompactedSource:
+    """What the consumers of one subscription read that want the compacted view."""
+
+    def __init__(self, topic: PersistentTopic) -> None:
+        self._topic = topic
+        self._log = topic.managed_ledger
+        # How far it is where the log has no entries (any more) that a cursor could stand at; None:
+        # it begins with those that the log has.
+        self.mark: Position | None = None
+        self._ledger: CompactedLedger | None = None  # that these two are of
+        self._next = FIRST  # the id that is read next, if somebody reads on
+        self._next_index = 0  # where that is
+        self._acks = AckSet(-1, -1)  # of what the log has not: nothing is acknowledged
+
+    @property
+    def _compacted(self) -> CompactedLedger | None:
+        return self._topic.compacted
+
+    def begin_at(self, position: Position | None) -> None:
+        """A consumer wants this entry first, or the first one behind it; None: one of the log."""
+        self.mark = None
+        if position is not None and position <= self._topic.horizon:
+            self.mark = Position(position.ledger_id, position.entry_id - 1)
+
+    async def first_since(self, time_ms: int) -> Position | None:
+        """The first entry of the compacted ledger that was published at a time, or later; None:
+        there is none. Raises LedgerError.
+        """
+        compacted = self._compacted
+        return None if compacted is None else await compacted.first_since(time_ms)
+
+    def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position) -> None:
+        """A consumer has acknowledged entries, of which the log may not have all (any more); mark:
+        of the cursor.
+
+        Of those that the log has not, only what is acknowledged cumulatively counts, or the last
+        one: nobody keeps what is acknowledged one by one there.
+        """
+        if self.mark is None:
+            return
+        if mark.entry_id >= 0 or mark > self._log.first_position():
+            self.mark = max(self.mark, mark)
+        compacted = self._compacted
+        if compacted is None or compacted.last is None:
+            return
+        for index in range(len(run)):
+            ledger_id, entry_id, left = run.position(index)
+            position = Position(ledger_id, entry_id)
+            is_last = position == compacted.last
+            if not left and (is_last or (cumulative and position < compacted.last)):
+                self.mark = max(self.mark, position)
+
+    def acks_of(self, ledger_id: int, acks: AckSet) -> AckSet:
+        """What is acknowledged of a ledger, as the cursor has it, if it can have it."""
+        return acks if ledger_id in self._log.ledgers else self._acks
+
+    # --- what is next ---
+
+    def next_position(self, position: tuple[int, int]) -> Position:
+        """Where the entry after a position is, or will be."""
+        ledger_id, entry_id = position
+        compacted = self._compacted
+        if compacted is not None and compacted.last is not None:
+            if self.mark is not None and (ledger_id, entry_id) <= self._log.first_position():
+                position = ledger_id, entry_id = self.mark
+            if (ledger_id, entry_id) < compacted.last:
+                return Position(max(ledger_id, 0), max(entry_id + 1, 0))
+            if position <= self._topic.horizon:
+                position = self._topic.horizon
+        return self._log.next_position(position)
+
+    def normalize(self, position: tuple[int, int]) -> Position | None:
+        """The first entry at or after a position that may be read; None when there is none yet."""
+        compacted = self._compacted
+        if compacted is None or position > self._topic.horizon:
+            return self._log.normalize(position)
+        if compacted.last is not None and position <= compacted.last:
+            return Position(*position)
+        return self._log.normalize(self._log.next_position(self._topic.horizon))
+
+    def last_entry(self, ledger_id: int) -> int | None:
+        """Id of the last entry of a ledger of the log."""
+        return self._log.last_entry(ledger_id)
+
+    # --- reading ---
+
+    def _is_compacted(self, position: Position) -> bool:
+        compacted = self._compacted
+        return compacted is not None and compacted.last is not None and position <= compacted.last
+
+    def read_cached(
+        self, position: Position, count_max: int, bytes_max: int, last: int | None = None
+    ) -> EntryBatch | None:
+        """Entries from a normalized position on, when they are in memory."""
+        compacted = self._compacted
+        if compacted is None or not self._is_compacted(position):
+            return self._log.read_cached(position, count_max, bytes_max, last)
+        if self._ledger is not compacted or self._next != position:
+            return None
+        batch = compacted.handle.read_cached(
+            self._next_index, compacted.last_index, count_max, bytes_max
+        )
+        return None if batch is None else self._unwrap(compacted, batch, self._next_index)
+
+    def read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[EntryBatch | LedgerError], None],
+        last: int | None = None,
+    ) -> None:
+        """The same from wherever they are; callback gets an EntryBatch or a LedgerError."""
+        if self._is_compacted(position):
+            self._log.spawn(self._read(position, count_max, bytes_max, callback))
+        else:
+            self._log.read(position, count_max, bytes_max, callback, last)
+
+    async def _read(
+        self,
+        position: Position,
+        count_max: int,
+        bytes_max: int,
+        callback: Callable[[EntryBatch | LedgerError], None],
+    ) -> None:
+        result: EntryBatch | LedgerError
+        try:
+            result = await self._read_some(position, count_max, bytes_max)
+        except LedgerError as error:
+            result = error
+        self._topic.turn.run(callback, result)
+
+    async def _read_some(self, position: Position, count_max: int, bytes_max: int) -> EntryBatch:
+        while True:
+            compacted = self._compacted
+            if compacted is None or not self._is_compacted(position):
+                # It was replaced meanwhile.
+                following = self.normalize(position)
+                if following is None:
+                    raise LedgerError(f"{self._topic.name} has nothing at {position} now")
+                if self._is_compacted(following):
+                    position = following
+                    continue
+                return await self._log.read_some(following, count_max, bytes_max)
+            try:
+                index = await self._index(compacted, position)
+                batch = await compacted.read_some(index, count_max, bytes_max)
+            except LedgerError:
+                if compacted is not self._compacted:
+                    continue
+                raise
+            found = self._unwrap(compacted, batch, index)
+            if found is None:
+                raise EntryDamaged(f"a record of compacted ledger {compacted.ledger_id} is damaged")
+            return found
+
+    async def _index(self, compacted: CompactedLedger, position: Position) -> int:
+        if self._ledger is compacted and self._next == position:
+            return self._next_index
+        return await compacted.find(position)
+
+    def _unwrap(
+        self, compacted: CompactedLedger, batch: EntryBatch, index: int
+    ) -> EntryBatch | None:
+        found, count = unwrap(batch, 0)
+        if found is not None:
+            self._ledger = compacted
+            self._next = Position(found.ledger_id, found.entry_id(len(found) - 1) + 1)
+            self._next_index = index + count
+        return found
+
+    # --- tell me when there is more ---
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Calls wake when there is more, until unwatch(wake)."""
+        self._log.watch(wake)
+
+    def unwatch(self, wake: Callable[[], None]) -> None:
+        """Nobody is there to take entries any more."""
+        self._log.unwatch(wake)

@@ -1,0 +1,499 @@
+"""Compaction of a topic: of each key the latest message is copied to a ledger of its own.
+
+Two phases, over the compacted ledger that there is and what the log has behind it, up to the last
+entry at the start. The first one finds out which messages are the latest of their keys
+(compaction.pyx has how that is kept in little memory), the second one copies the entries with
+those. When the new ledger is closed, one write of the cursor `__compaction` says that it is the
+one, and moves the mark, which is the horizon; then the one before is deleted. What is long is done
+in threads that do not hold the loop. Mirrors Pulsar's AbstractTwoPhaseCompactor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import secrets
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.topics.compacted import CompactedLedger, open_compacted
+from pyxbroker.broker.topics.packed_batches import unpack, with_messages
+from pyxbroker.compaction import (
+    BLOCK_BYTES,
+    KEY_PARTS,
+    LatestMessages,
+    TooManyMessages,
+    packed,
+    record,
+    unwrap,
+)
+from pyxbroker.entry import EntryBatch, EntryRun, Position
+from pyxbroker.ledger.handle import EntryDamaged, LedgerError, LedgerHandle, NoSuchEntry
+from pyxbroker.ledger.patience import Patience
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger import compacted_ledger
+from pyxbroker.mledger.compacted_ledger import COMPACTION, LEDGER_PROPERTY
+from pyxbroker.mledger.cursor import CursorError
+from pyxbroker.mledger.errors import ManagedLedgerError
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.persistent import PersistentTopic
+
+log = get_logger("pyxbroker.topic")
+
+T = TypeVar("T")
+
+ENTRIES_PER_READ = 2048
+BYTES_PER_READ = 2 << 20
+BYTES_PER_RUN = 512 << 10
+BYTES_PENDING_MAX = 4 << 20  # that are being written
+KEYS_BYTES_MAX = 64 << 20  # of records that are in memory; more are in a file
+AT_ONCE = 2  # compactions of a broker: each takes memory for its keys
+LOST_MAX = 1_000  # entries; with more it is given up
+BATCH_BYTES_MIN = 5 << 20  # a batch up to this size is looked into, whatever the largest message is
+
+Errors = (
+    *(PulsarError, LedgerError, ManagedLedgerError, MetadataError, CursorError),
+    *(OSError, MemoryError, TooManyMessages),
+)
+
+
+class Status(enum.Enum):
+    """As REST tells it (LongRunningProcessStatus)."""
+
+    NOT_RUN = "NOT_RUN"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    ERROR = "ERROR"
+
+
+class CompactionLimits:
+    """What all compactions of a broker share."""
+
+    def __init__(self, retains_keyless: bool = False, directory: Path | None = None) -> None:
+        self.turns = asyncio.Semaphore(AT_ONCE)
+        self.retains_keyless = retains_keyless
+        self.directory = directory  # for files of keys; None: the system's
+
+
+class CompactionFailed(Exception):
+    """It cannot be done, for a reason that only the topic's entries know."""
+
+
+class Compaction:
+    """The compactions of one topic, one at a time, as long as it is open."""
+
+    def __init__(self, topic: PersistentTopic, limits: CompactionLimits) -> None:
+        self.status = Status.NOT_RUN
+        self.last_error = ""
+        self.removed = 0  # messages, by the last one that went well
+        self.succeeded_ms = 0  # when one went well last; 0: none did
+        self.failed_ms = 0
+        self.duration_ms = 0  # of the last one
+        self._topic = topic
+        self._limits = limits
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether one is under way, or waits for those of other topics."""
+        return self._task is not None
+
+    def begin(self) -> None:
+        """Begins one, unless one is under way."""
+        if self._task is None:
+            self.status = Status.RUNNING
+            self._task = self._topic.loop.create_task(self._compact())
+            self._task.add_done_callback(self._on_done)
+
+    async def settle(self) -> None:
+        """Waits for the one that is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        """Gives up the one that is under way; the view stays as it is."""
+        if self._task is not None:
+            self._task.cancel()
+            await self.settle()
+
+    async def _compact(self) -> None:
+        async with self._limits.turns:
+            began = time.monotonic()
+            try:
+                self.removed = await _Run(self._topic, self._limits).run()
+            finally:
+                self.duration_ms = int((time.monotonic() - began) * 1000)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        now_ms = int(self._topic.wall_clock() * 1000)
+        if task.cancelled():
+            self.status, self.last_error = Status.ERROR, "The compaction was given up."
+            return
+        error = task.exception()
+        if error is None:
+            self.status, self.last_error, self.succeeded_ms = Status.SUCCESS, "", now_ms
+            return
+        self.failed_ms = now_ms
+        self.status = Status.ERROR
+        if isinstance(error, (*Errors, CompactionFailed)):
+            # What the metadata store says may name files, which is for the log only.
+            is_metadata = isinstance(error, MetadataError)
+            self.last_error = "The metadata store failed." if is_metadata else str(error)
+            log.error("a topic was not compacted", topic=self._topic.name, error=error)
+        else:
+            reference = log.failure("a topic was not compacted", error, topic=self._topic.name)
+            self.last_error = f"The broker's log says why (reference {reference})."
+
+
+class _Run:
+    """One compaction."""
+
+    def __init__(self, topic: PersistentTopic, limits: CompactionLimits) -> None:
+        self._topic = topic
+        self._log = topic.managed_ledger
+        self._latest = LatestMessages(secrets.token_bytes(16), limits.retains_keyless)
+        self._bytes_max = max(topic.broker_limits.message_bytes_max, BATCH_BYTES_MIN)
+        self._directory = limits.directory
+        self._file: IO[bytes] | None = None
+        self._former: CompactedLedger | None = None
+        self._horizon = Position(-1, -1)  # of the former
+        self._end = Position(-1, -1)  # the last entry that is looked at
+        self._lost: set[Position] = set()  # entries of the log
+        self._lost_records: set[int] = set()  # of the compacted ledger, by their index
+        self._patience = Patience(f"compacting {topic.name}")
+
+    async def run(self) -> int:
+        """How many messages are left out. Raises what it met; then the view is as it was, unless
+        nobody knows whether the cursor was written.
+        """
+        topic = self._topic
+        cursor = (await topic.compaction_subscription()).cursor
+        self._former, self._horizon = topic.compacted, topic.horizon
+        self._end = topic.last_confirmed
+        # The cursor may be further: at the beginning of a ledger without entries.
+        is_new = self._log.normalize(self._log.next_position(self._horizon)) is not None
+        if not is_new:
+            # Nobody may know yet whether the last one was noted.
+            await self._settle(cursor)
+            return 0
+        try:
+            await self._scan()
+            return await self._copy(cursor)
+        finally:
+            if self._file is not None:
+                self._file.close()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    async def _entries(self, again: bool) -> AsyncIterator[EntryBatch]:
+        """All entries, those of the compacted ledger first. again: what was lost the first time is
+        passed over, and nothing else may be.
+        """
+        former = self._former
+        if former is not None:
+            index = 0
+            while index <= former.last_index:
+                read = partial(former.read_some, index, ENTRIES_PER_READ, BYTES_PER_READ)
+                batch = await self._ask(read, None, index, again)
+                if batch is None:
+                    index += 1
+                    continue
+                at = 0
+                while at < len(batch):
+                    if index + at in self._lost_records:
+                        at += 1
+                        continue
+                    entries, following = unwrap(batch, at)
+                    if entries is None:
+                        self._note_lost(None, index + at, again)
+                        following = at + 1
+                    else:
+                        yield entries
+                    at = following
+                index += len(batch)
+        async for batch in self._log_entries(again):
+            yield batch
+
+    async def _log_entries(self, again: bool) -> AsyncIterator[EntryBatch]:
+        position = self._log.normalize(self._log.next_position(self._horizon))
+        reading: asyncio.Task[EntryBatch | None] | None = None
+        try:
+            while position is not None and position <= self._end:
+                if reading is None:
+                    reading = asyncio.ensure_future(self._read(position, again))
+                batch = await reading
+                reading = None
+                last = (
+                    position
+                    if batch is None
+                    else Position(batch.ledger_id, batch.entry_id(len(batch) - 1))
+                )
+                position = self._log.normalize((last.ledger_id, last.entry_id + 1))
+                if position is not None and position <= self._end:
+                    # It comes while this one is worked on.
+                    reading = asyncio.ensure_future(self._read(position, again))
+                if batch is not None:
+                    yield batch
+        finally:
+            if reading is not None:
+                reading.cancel()
+                await asyncio.wait([reading])
+
+    async def _read(self, position: Position, again: bool) -> EntryBatch | None:
+        """Entries of one ledger from a position on; None: the first one is lost."""
+        last = self._log.last_entry(position.ledger_id)
+        if position.ledger_id == self._end.ledger_id:
+            last = self._end.entry_id
+        if again:
+            behind = [
+                each.entry_id
+                for each in self._lost
+                if each.ledger_id == position.ledger_id and each.entry_id >= position.entry_id
+            ]
+            if position.entry_id in behind:
+                return None
+            if behind:
+                last = min(behind) - 1
+        read = partial(self._log.read_some, position, ENTRIES_PER_READ, BYTES_PER_READ, last)
+        return await self._ask(read, position, 0, again)
+
+    async def _ask(
+        self,
+        read: Callable[[], Any],
+        position: Position | None,
+        index: int,
+        again: bool,
+    ) -> EntryBatch | None:
+        try:
+            found: EntryBatch = await self._patience.ask(read)
+        except (EntryDamaged, NoSuchEntry):
+            self._note_lost(position, index, again)
+            return None
+        return found
+
+    def _note_lost(self, position: Position | None, index: int, again: bool) -> None:
+        """position: in the log; None: the index of a record."""
+        is_known = index in self._lost_records if position is None else position in self._lost
+        if again and not is_known:
+            raise CompactionFailed("An entry was lost while the topic was compacted.")
+        if position is None:
+            self._lost_records.add(index)
+        else:
+            self._lost.add(position)
+        if len(self._lost) + len(self._lost_records) > LOST_MAX:
+            raise CompactionFailed(f"More than {LOST_MAX} entries cannot be read.")
+
+    # --- the first phase ----------------------------------------------------------------------
+
+    async def _scan(self) -> None:
+        async for batch in self._entries(again=False):
+            await _in_thread(self._scan_batch, batch)
+        for part in range(KEY_PARTS):
+            await _in_thread(self._latest.resolve, part, self._file)
+        if self._lost or self._lost_records:
+            log.error(
+                "entries cannot be read, and are left out of the compacted ledger",
+                topic=self._topic.name,
+                entries=len(self._lost),
+                records=len(self._lost_records),
+            )
+
+    def _scan_batch(self, batch: EntryBatch) -> None:
+        latest, at = self._latest, 0
+        while (at := latest.scan(batch, at)) < len(batch):
+            latest.scan_unpacked(batch, at, self._unpacked(batch, at))
+            at += 1
+        if latest.blocks * BLOCK_BYTES > KEYS_BYTES_MAX:
+            if self._file is None:
+                # Without a name: it is gone with the process.
+                self._file = tempfile.TemporaryFile(  # noqa: SIM115 (it is closed by run)
+                    dir=self._directory, buffering=0
+                )
+            latest.spill(self._file)
+
+    def _unpacked(self, batch: EntryBatch, index: int) -> bytes | None:
+        return unpack(*packed(batch, index), self._bytes_max)
+
+    # --- the second phase ---------------------------------------------------------------------
+
+    async def _copy(self, cursor: Any) -> int:
+        topic = self._topic
+        last = self._latest.last_position
+        message_id = compacted_ledger.message_id(
+            last if last.ledger_id >= 0 else self._end, topic.partition
+        )
+        writer = _Writer()
+        handle = await compacted_ledger.create(self._log, writer, str(topic.name), message_id)
+        writer.handle = handle
+        try:
+            await self._write(writer)
+            await handle.drain()
+            await self._patience.ask(partial(self._log.client.close, handle))
+        except BaseException:
+            await _to_its_end(self._give_up(writer))
+            raise
+        await _to_its_end(self._finish(cursor, handle.ledger_id))
+        return int(self._latest.messages - self._latest.kept)
+
+    async def _write(self, writer: _Writer) -> None:
+        self._latest.begin()
+        turn = self._topic.turn
+        async for batch in self._entries(again=True):
+            at = 0
+            while at < len(batch):
+                runs, at = await _in_thread(self._select, batch, at)
+                for run in runs:
+                    await writer.room()
+                    turn.run(writer.append, run)
+
+    def _select(self, batch: EntryBatch, at: int) -> tuple[list[EntryRun], int]:
+        """Runs of what is kept, from an entry on, and where they end."""
+        latest, runs, size = self._latest, [], 0
+        while at < len(batch) and size < BYTES_PER_RUN:
+            run, at, partly = latest.select(batch, at, self._topic.partition, BYTES_PER_RUN - size)
+            if run is not None:
+                runs.append(run)
+                size += run.bytes
+            if partly:
+                runs.append(self._rebuilt(batch, at))
+                size += runs[-1].bytes
+                at += 1
+        return runs, at
+
+    def _rebuilt(self, batch: EntryBatch, index: int) -> EntryRun:
+        """A batch of which a part is kept."""
+        is_packed = packed(batch, index)[0] != 0
+        unpacked = self._unpacked(batch, index) if is_packed else None
+        if is_packed and unpacked is None:
+            raise CompactionFailed("A batch could be unpacked once, and cannot be again.")
+        messages, left = self._latest.rebuild(batch, index, unpacked)
+        entry = with_messages(batch.data(index), messages, left)
+        position = Position(batch.ledger_id, batch.entry_id(index))
+        return EntryRun.of(record(position, self._topic.partition, entry))
+
+    # --- the end ------------------------------------------------------------------------------
+
+    async def _give_up(self, writer: _Writer) -> None:
+        await writer.give_up()
+        ledger_id = writer.handle.ledger_id
+        await compacted_ledger.delete(self._log, str(self._topic.name), [ledger_id])
+
+    async def _finish(self, cursor: Any, ledger_id: int) -> None:
+        """One write says which ledger it is, and up to where; until it is durable, what is behind
+        the former mark is kept.
+        """
+        topic = self._topic
+        if cursor.kept_after is None:
+            cursor.kept_after = cursor.acks.mark_delete
+        properties = {**cursor.position_properties, LEDGER_PROPERTY: ledger_id}
+        cursor.put_state(self._end, properties)
+        try:
+            await cursor.persist()
+        finally:
+            # Where nobody knows whether it was written, both ledgers stay, and both are right; the
+            # cursor goes on with the new one, and so does who reads.
+            topic.set_compacted(await open_compacted(self._log), self._end)
+        await self._settle(cursor)
+
+    async def _settle(self, cursor: Any) -> None:
+        """What the cursor says is durable when this returns, and nothing else is left."""
+        await cursor.persist()
+        cursor.kept_after = None
+        await compacted_ledger.delete_orphans(self._log, str(self._topic.name))
+        self._log.trim()
+
+
+class _Writer:
+    """Writes a compacted ledger, with few bytes under way at a time."""
+
+    def __init__(self) -> None:
+        self.handle: LedgerHandle
+        self._pending_bytes = 0
+        self._failure: LedgerError | None = None
+        self._changed = asyncio.Event()
+
+    def append(self, run: EntryRun) -> None:
+        """Appends a run, within a turn."""
+        self._pending_bytes += run.bytes
+        self.handle.append(run)
+
+    async def room(self) -> None:
+        """Waits until another run may be appended. Raises LedgerError."""
+        while self._failure is None and self._pending_bytes >= BYTES_PENDING_MAX:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def give_up(self) -> None:
+        """Waits until nothing of it is under way any more."""
+        try:
+            await self.handle.drain()
+        except LedgerError as error:
+            log.info("a compacted ledger was not written", error=error)
+
+    def on_run_confirmed(self, run: EntryRun) -> None:
+        """A run is on its ack quorum."""
+        self._pending_bytes -= run.bytes
+        self._changed.set()
+
+    def on_run_taken_back(self, run: EntryRun) -> None:
+        """There is no space for it."""
+        self.on_ledger_failed(self.handle, LedgerError("there is no space for a compacted ledger"))
+
+    def on_ledger_failed(self, handle: LedgerHandle, error: LedgerError) -> None:
+        """Nothing more can be written."""
+        self._failure = self._failure or error
+        self._changed.set()
+
+
+async def _in_thread(work: Callable[..., T], *arguments: Any) -> T:
+    """What is long, beside the loop; when this is cancelled it is waited for all the same."""
+    future = asyncio.get_running_loop().run_in_executor(None, partial(work, *arguments))
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+async def _to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """What must not be left half done, also when this is cancelled."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("what was given up failed", error=error)
+        raise
+
+
+async def hold(topic: PersistentTopic) -> None:
+    """A policy wants a topic compacted: from now on what is not compacted yet is held."""
+    try:
+        await topic.compaction_subscription()
+    except Errors as error:
+        log.warning("a topic will be compacted later", topic=topic.name, error=error)
+    except Exception as error:
+        log.failure("a topic will be compacted later", error, topic=topic.name)
+
+
+async def open_topic(topic: PersistentTopic) -> None:
+    """A topic that was compacted is opened: reads where its view is, and deletes what interrupted
+    compactions have left. Raises LedgerError, MetadataError.
+    """
+    managed_ledger = topic.managed_ledger
+    cursor = managed_ledger.cursors.get(COMPACTION)
+    if cursor is not None:
+        topic.set_compacted(await open_compacted(managed_ledger), cursor.acks.mark_delete)
+    if COMPACTION not in managed_ledger.unreadable and managed_ledger.write_failure is None:
+        await compacted_ledger.delete_orphans(managed_ledger, str(topic.name))

@@ -1,0 +1,101 @@
+"""The compacted ledger of a topic: which it is, which others may be left, and how they go.
+
+The cursor `__compaction` says which ledger it is, beside its mark (CompactedTopicLedger): both are
+one write. What was begun and never came that far, and the one before it, nobody would find: so a
+property of the list of ledgers names all that may be there, written together with the ledger
+itself. Who opens the topic deletes those that the cursor does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyxbroker.base.log import get_logger
+from pyxbroker.entry import Position
+from pyxbroker.ledger.handle import LedgerHandle, LedgerListener
+from pyxbroker.metadata.store import MetadataError
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+
+log = get_logger("pyxbroker.mledger")
+
+COMPACTION = "__compaction"
+LEDGER_PROPERTY = "CompactedTopicLedger"  # of the cursor, as Pulsar calls it
+NAMES_PROPERTY = "pyxbroker.compactedLedgers"  # of the list of ledgers: ids, with commas
+NAMES_MAX = 64
+
+
+def current(managed_ledger: ManagedLedger) -> int | None:
+    """The compacted ledger; None: there is none."""
+    cursor = managed_ledger.cursors.get(COMPACTION)
+    return None if cursor is None else cursor.position_properties.get(LEDGER_PROPERTY)
+
+
+def known(managed_ledger: ManagedLedger) -> set[int]:
+    """All compacted ledgers that there may be of a topic."""
+    found = set()
+    for each in managed_ledger.properties.get(NAMES_PROPERTY, "").split(",")[:NAMES_MAX]:
+        if each.isascii() and each.isdecimal() and len(each) <= 18:
+            found.add(int(each))
+    now = current(managed_ledger)
+    return found if now is None else found | {now}
+
+
+async def create(
+    managed_ledger: ManagedLedger, listener: LedgerListener, topic: str, last: bytes
+) -> LedgerHandle:
+    """A new one, to be written; last: the id of the last message in it, a MessageIdData.
+
+    Raises LedgerError, MetadataError, ManagedLedgerError.
+    """
+    others = known(managed_ledger)
+    return await managed_ledger.create_beside(
+        lambda naming: managed_ledger.client.create_compacted(listener, topic, last, naming),
+        NAMES_PROPERTY,
+        lambda ledger_id: _names({*others, ledger_id}),
+    )
+
+
+async def delete(managed_ledger: ManagedLedger, topic: str, ledger_ids: Iterable[int]) -> None:
+    """Deletes some that nobody reads any more: only their space is at stake.
+
+    Whoever makes a topic may give it properties of any name, so a ledger has to say itself that it
+    is a compacted one of the topic.
+    """
+    gone = set()
+    client = managed_ledger.client
+    for ledger_id in sorted(ledger_ids):
+        try:
+            if await client.compacted_topic(ledger_id) == topic:
+                await client.delete(ledger_id)
+        except MetadataError as error:
+            log.warning("a compacted ledger was not deleted", ledger=ledger_id, error=error)
+        else:
+            gone.add(ledger_id)
+    left = known(managed_ledger) - gone
+    properties = {**managed_ledger.properties, NAMES_PROPERTY: _names(left)}
+    if not left:
+        del properties[NAMES_PROPERTY]
+    managed_ledger.properties = properties  # in the list with its next write
+
+
+async def delete_orphans(managed_ledger: ManagedLedger, topic: str) -> None:
+    """Deletes all that nobody reads: the ones before it, and what was begun and not finished."""
+    now = current(managed_ledger)
+    orphans = {each for each in known(managed_ledger) if each != now}
+    if orphans:
+        await delete(managed_ledger, topic, orphans)
+
+
+def _names(ledger_ids: Iterable[int]) -> str:
+    return ",".join(map(str, sorted(ledger_ids)[-NAMES_MAX:]))
+
+
+def message_id(position: Position, partition: int) -> bytes:
+    """A MessageIdData as Pulsar's client writes it: with a batch size of 0."""
+    from pyxbroker.proto import PulsarApi as pb
+
+    found = pb.MessageIdData(ledgerId=position.ledger_id, entryId=position.entry_id, batch_size=0)
+    if partition >= 0:
+        found.partition = partition
+    written: bytes = found.SerializeToString()
+    return written
