@@ -1,0 +1,635 @@
+"""Compaction of topics: what readers of the compacted view get, and what is stored of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compacting import (
+    Sent,
+    batch,
+    compact,
+    compacted_ledgers,
+    messages_of,
+    single,
+    values,
+    view,
+)
+from interrupted import Answer, How, Interrupted
+from one_bookie import append, until
+from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics import compaction as module
+from pyxbroker.broker.topics.compaction import Status
+from pyxbroker.entry import Position
+from pyxbroker.ledger import patience
+from pyxbroker.mledger.compacted_ledger import NAMES_PROPERTY
+from pyxbroker.proto import PulsarApi as pb
+from test_admin_topics import DONE, Rest
+
+P = "/admin/v2/persistent/public/default"
+NAME = TopicName.get(TOPIC)
+
+
+async def published(broker: Broker, *entries: bytes) -> Any:
+    topic = await broker.topic()
+    await append(topic.managed_ledger, *entries)
+    return topic
+
+
+async def reopened(broker: Broker) -> Any:
+    await broker.topics.unload(NAME)
+    return await broker.topic()
+
+
+async def read(client: Client, consumer_id: int, **fields: Any) -> list[tuple[int, int]]:
+    """The positions that a new consumer of the compacted view gets."""
+    settings = {
+        "subscription": f"r{consumer_id}",
+        "subType": pb.CommandSubscribe.Exclusive,
+        "read_compacted": True,
+    }
+    answer = await client.subscribe(consumer_id, **(settings | fields))
+    assert not getattr(answer, "message", ""), answer
+    await client.quiet()
+    return [
+        (message.message_id.ledgerId, message.message_id.entryId)
+        for name, message, _ in client.take()
+        if name == "message"
+    ]
+
+
+def reader(start: tuple[int, int]) -> dict[str, Any]:
+    ledger_id, entry_id = (each % 2**64 for each in start)
+    return {
+        "durable": False,
+        "start_message_id": pb.MessageIdData(ledgerId=ledger_id, entryId=entry_id),
+    }
+
+
+async def last_id(client: Client, consumer_id: int) -> tuple[int, int, int]:
+    answer = await client.request(
+        pb.CommandGetLastMessageId(consumer_id=consumer_id, request_id=0),
+        "getLastMessageIdResponse",
+    )
+    found = answer.last_message_id
+    return found.ledgerId, found.entryId, found.batch_index
+
+
+def test_readers_get_the_latest_of_each_key_and_then_what_is_new(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        entries = [single("a", b"1"), single("b", b"1"), single("a", b"2"), single(None, b"-")]
+        topic = await published(broker, *entries)
+        await compact(topic)
+        await published(broker, single("b", b"2"))
+        ledger_id = topic.last_confirmed.ledger_id
+        client = await broker.client()
+        assert await read(client, 1) == [(ledger_id, n) for n in (1, 2, 4)]
+        assert await read(client, 2, subType=pb.CommandSubscribe.Failover) == [
+            (ledger_id, n) for n in (1, 2, 4)
+        ]
+        assert await read(client, 3, read_compacted=False) == [(ledger_id, n) for n in range(5)]
+        assert await read(client, 4, **reader((ledger_id, 2))) == [(ledger_id, 2), (ledger_id, 4)]
+        assert await read(client, 5, **reader((-1, -1))) == [(ledger_id, n) for n in (1, 2, 4)]
+        assert await read(client, 6, **reader((2**63 - 1, 2**63 - 1))) == []
+        await published(broker, single("c", b"1"))
+        await client.quiet()
+        new = [each for name, each, _ in client.take() if name == "message"]
+        assert {each.consumer_id for each in new} == {1, 2, 3, 4, 5, 6}
+        assert {each.message_id.entryId for each in new} == {5}
+
+    run(tmp_path, scenario, activeConsumerFailoverDelayTimeMillis=0)
+
+
+def test_who_cannot_read_the_compacted_view_is_told_in_pulsars_words(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for kind in (pb.CommandSubscribe.Shared, pb.CommandSubscribe.Key_Shared):
+            answer = await client.subscribe(1, subType=kind, read_compacted=True)
+            assert answer.error == pb.NotAllowedError
+            assert answer.message == (
+                "readCompacted only allowed on failover or exclusive subscriptions"
+            )
+
+    run(tmp_path, scenario)
+
+
+def test_the_compacted_view_outlives_the_ledgers_of_the_log(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, *(single(f"k{n % 2}", b"%d" % n) for n in range(6)))
+        first = topic.last_confirmed.ledger_id
+        await compact(topic)
+        topic = await reopened(broker)
+        await topic.trim()
+        assert first not in topic.managed_ledger.ledgers
+        assert await view(topic) == [
+            ((first, 4), single("k0", b"4")),
+            ((first, 5), single("k1", b"5")),
+        ]
+        client = await broker.client()
+        assert await read(client, 1) == [(first, 4), (first, 5)]
+        assert await last_id(client, 1) == (first, 5, -1)
+        assert await read(client, 2, **reader((first, 5))) == [(first, 5)]
+        assert await read(client, 3, initialPosition=pb.CommandSubscribe.Latest) == []
+        assert await read(client, 4, read_compacted=False) == []
+        # Who has acknowledged them does not get them again, who has not does.
+        await client.ack((first, 4), (first, 5))
+        await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+        assert await read(client, 1) == []
+        await client.request(pb.CommandCloseConsumer(consumer_id=2, request_id=0), "success")
+        assert await read(client, 2, **reader((first, 5))) == [(first, 5)]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("is_trimmed", [False, True])
+def test_seeks_go_to_the_compacted_view(tmp_path: Path, is_trimmed: bool) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
+        first = topic.last_confirmed.ledger_id
+        await compact(topic)
+        if is_trimmed:
+            topic = await reopened(broker)
+            await topic.trim()
+        await published(broker, single("k0", b"new"))
+        new = tuple(topic.last_confirmed)
+        client = await broker.client()
+        everything = [(first, 6), (first, 7), (first, 8), new]
+        assert await read(client, 1) == everything
+        for seek, expected in [
+            ({"message_id": pb.MessageIdData(ledgerId=first, entryId=7)}, everything[1:]),
+            ({"message_id": pb.MessageIdData(ledgerId=2**64 - 1, entryId=2**64 - 1)}, everything),
+            ({"message_id": pb.MessageIdData(ledgerId=new[0], entryId=new[1])}, [new]),
+            ({"message_publish_time": 1}, everything),
+            ({"message_publish_time": 2}, []),
+        ]:
+            answer = await client.request(
+                pb.CommandSeek(consumer_id=1, request_id=0, **seek), "success"
+            )
+            assert not getattr(answer, "message", ""), answer
+            assert await read(client, 1) == expected, seek
+
+    run(tmp_path, scenario)
+
+
+def test_the_last_message_is_the_last_one_of_the_view(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(
+            broker,
+            batch(Sent("a", b"1"), Sent("b", b"1"), Sent("c", b"1")),
+            single("c", b"2"),
+            single("c", b""),
+        )
+        ledger_id = topic.last_confirmed.ledger_id
+        client = await broker.client()
+        await read(client, 1, **reader((-1, -1)))
+        assert await last_id(client, 1) == (ledger_id, 2, -1)
+        await compact(topic)
+        assert await last_id(client, 1) == (ledger_id, 0, 1)
+        await published(broker, single("d", b"1"))
+        assert await last_id(client, 1) == (ledger_id, 3, -1)
+        await published(broker, *(single(key, b"") for key in "abd"))
+        await compact(topic)
+        assert await last_id(client, 1) == (2**64 - 1, 2**64 - 1, -1)
+
+    run(tmp_path, scenario)
+
+
+def test_a_compaction_builds_upon_the_one_before_and_deletes_its_ledger(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("b", b"1"))
+        await compact(topic)
+        [former] = await compacted_ledgers(broker)
+        topic = await reopened(broker)
+        await topic.trim()
+        await published(broker, single("b", b"2"), single("c", b"1"))
+        await compact(topic)
+        assert await values(topic) == {"a": b"1", "b": b"2", "c": b"1"}
+        [now] = await compacted_ledgers(broker)
+        assert now != former
+        cursor = topic.managed_ledger.cursors["__compaction"]
+        assert cursor.position_properties == {"CompactedTopicLedger": now}
+        assert cursor.acks.mark_delete == topic.last_confirmed == topic.horizon
+        # Nothing is new: nothing is written.
+        await compact(topic)
+        assert await compacted_ledgers(broker) == [now]
+
+    run(tmp_path, scenario)
+
+
+def test_the_ledger_says_what_it_is_as_pulsars_does(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"), single("b", b""))
+        await compact(topic)
+        [ledger_id] = await compacted_ledgers(broker)
+        metadata = (await broker.node.client._metadata.read(ledger_id)).metadata
+        log_id = topic.last_confirmed.ledger_id
+        assert metadata.custom_metadata == {
+            "application": b"pulsar",
+            "component": b"compacted-ledger",
+            "pulsar/compactedTopic": TOPIC.encode(),
+            "pulsar/compactedTo": pb.MessageIdData(
+                ledgerId=log_id, entryId=1, batch_size=0
+            ).SerializeToString(),
+        }
+        assert metadata.is_closed
+        assert metadata.last_entry_id == 0
+        assert metadata.password == b""
+        handle = await broker.node.client.open_read(ledger_id)
+        stored = (await handle.read_future(0, 0)).data(0)
+        head = pb.MessageIdData(ledgerId=log_id, entryId=1).SerializeToString()
+        entry = single("a", b"2")
+        assert stored == b"%b%b%b%b" % (
+            len(head).to_bytes(4, "big"),
+            head,
+            len(entry).to_bytes(4, "big"),
+            entry,
+        )
+
+    run(tmp_path, scenario, managedLedgerPassword="secret")
+
+
+def test_messages_without_a_key_are_kept_where_the_setting_says_so(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(
+            broker, single(None, b"1"), batch(Sent(None, b"2"), Sent("a", b"1")), single("a", b"2")
+        )
+        await compact(topic)
+        found = [each for _, entry in await view(topic) for each in messages_of(entry)]
+        assert found == [Sent(None, b"1"), Sent(None, b"2"), None, Sent("a", b"2")]
+
+    run(tmp_path, scenario, topicCompactionRetainNullKey=True)
+
+
+def test_broker_entry_metadata_stays_in_front(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        for entry in (batch(Sent("a", b"1"), Sent("b", b"1")), single("a", b"2")):
+            await topic.append_message(entry)
+        await compact(topic)
+        entries = [entry for _, entry in await view(topic)]
+        assert [each[:2] for each in entries] == [b"\x0e\x02", b"\x0e\x02"]
+        assert [messages_of(each) for each in entries] == [
+            [None, Sent("b", b"1")],
+            [Sent("a", b"2")],
+        ]
+
+    run(
+        tmp_path,
+        scenario,
+        brokerEntryMetadataInterceptors=(
+            "org.apache.pulsar.common.intercept.AppendIndexMetadataInterceptor"
+        ),
+    )
+
+
+def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        assert await rest("PUT", f"{P}/p/partitions", "2") == DONE
+        topic: Any = await broker.topic("persistent://public/default/p-partition-1")
+        await append(topic.managed_ledger, single("a", b"1"))
+        assert await rest("PUT", f"{P}/p/compaction") == DONE
+        await topic.compaction.settle()
+        handle = topic.compacted.handle
+        stored = (await handle.read_future(0, 0)).data(0)
+        found = pb.MessageIdData.FromString(stored[4 : 4 + stored[3]])
+        assert found.partition == 1
+        status, _ = await rest("GET", f"{P}/p/compaction")
+        assert status == 404
+
+    run(tmp_path, scenario)
+
+
+# --- what goes on meanwhile -----------------------------------------------------------------------
+
+
+def test_rest_tells_how_it_goes_and_that_one_is_under_way(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        assert (await rest("PUT", f"{P}/t/compaction"))[0] == 404
+        topic = await published(broker, single("a", b"1"))
+        told = {"status": "NOT_RUN", "lastError": ""}
+        assert await rest("GET", f"{P}/t/compaction") == (200, told)
+        assert await rest("PUT", f"{P}/t/compaction") == DONE
+        assert await rest("GET", f"{P}/t/compaction") == (200, told | {"status": "RUNNING"})
+        assert await rest.reason("PUT", f"{P}/t/compaction") == (
+            409,
+            "Compaction already in progress",
+        )
+        await topic.compaction.settle()
+        assert await rest("GET", f"{P}/t/compaction") == (200, told | {"status": "SUCCESS"})
+        await reopened(broker)
+        assert await rest("GET", f"{P}/t/compaction") == (200, told)
+
+    run(tmp_path, scenario)
+
+
+async def until_it_writes(topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Begins to compact a topic, and lets it stand still in its second phase."""
+    stands: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def stand(self: Any) -> None:
+        stands.set_result(None)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(module._Writer, "room", stand)
+    topic.compacting.begin()
+    await stands
+
+
+@pytest.mark.parametrize("what", ["unload", "truncate", "delete", "unsubscribe"])
+def test_a_compaction_that_is_given_up_leaves_nothing(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        with monkeypatch.context() as patches:
+            await until_it_writes(topic, patches)
+            assert len(await compacted_ledgers(broker)) == 1
+            asked = {
+                "unload": ("PUT", f"{P}/t/unload"),
+                "truncate": ("DELETE", f"{P}/t/truncate"),
+                "delete": ("DELETE", f"{P}/t?force=true"),
+                "unsubscribe": ("DELETE", f"{P}/t/subscription/__compaction"),
+            }
+            assert await rest(*asked[what]) == DONE
+        assert await compacted_ledgers(broker) == []
+        assert not topic.compacting.is_running
+        topic = await published(broker, single("b", b"1"))
+        await compact(topic)
+        kept = {} if what == "delete" else {"a": b"2"}
+        assert await values(topic) == kept | {"b": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_terminated_topic_is_compacted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        await topic.terminate()
+        await compact(topic)
+        topic = await reopened(broker)
+        assert await values(topic) == {"a": b"2"}
+        client = await broker.client()
+        assert len(await read(client, 1)) == 1
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("how", ["topic", "subscription"])
+def test_the_compacted_ledger_goes_with_the_topic_or_the_subscription(
+    tmp_path: Path, how: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        await compact(topic)
+        rest = Rest(broker)
+        if how == "topic":
+            assert await rest("DELETE", f"{P}/t") == DONE
+        else:
+            assert await rest("DELETE", f"{P}/t/subscription/__compaction") == DONE
+            # Nobody is compacted for any more.
+            assert len(await view(topic)) == 2
+        assert await compacted_ledgers(broker) == []
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_not_compacted_is_kept_and_what_is_goes(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        await topic.compaction_subscription()
+        topic = await reopened(broker)
+        await topic.trim()
+        assert topic.entries == 1
+        await compact(topic)
+        await topic.trim()
+        assert topic.entries == 0
+        assert await values(topic) == {"a": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_who_reads_goes_on_in_the_next_compacted_ledger(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, *(single(f"k{n}", b"1") for n in range(6)))
+        ledger_id = topic.last_confirmed.ledger_id
+        await compact(topic)
+        client = await broker.client()
+        assert await read(client, 1, permits=2) == [(ledger_id, 0), (ledger_id, 1)]
+        await published(broker, single("k3", b"2"))
+        await compact(topic)
+        client.flow(100)
+        found = [each.position for each in await client.messages(4)]
+        assert found == [(ledger_id, n) for n in (2, 4, 5, 6)]
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_lost_is_passed_over_in_both_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyxbroker.ledger.handle import EntryDamaged
+
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
+        read_some = topic.managed_ledger.read_some
+
+        async def damaged(position: Position, count: int, size: int, last: Any = None) -> Any:
+            if position.entry_id == 8:
+                raise EntryDamaged("it is damaged")
+            last = min(7, last) if position.entry_id < 8 else last
+            return await read_some(position, count, size, last)
+
+        monkeypatch.setattr(topic.managed_ledger, "read_some", damaged)
+        await compact(topic)
+        assert await values(topic) == {"k0": b"6", "k1": b"7", "k2": b"5"}
+
+    run(tmp_path, scenario)
+
+
+def test_a_disk_that_has_no_room_for_keys_fails_it_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(module, "KEYS_BYTES_MAX", -1)
+        topic = await published(broker, single("a", b"1"))
+        topic.broker_limits.compaction.directory = tmp_path / "nowhere"
+        topic.compacting.begin()
+        await topic.compacting.settle()
+        assert topic.compacting.status is Status.ERROR
+        assert await compacted_ledgers(broker) == []
+        topic.broker_limits.compaction.directory = tmp_path
+        await compact(topic)
+        assert await values(topic) == {"a": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_properties_of_a_topic_do_not_delete_ledgers_of_others(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        await compact(topic)
+        own = topic.last_confirmed.ledger_id
+        [victim] = await compacted_ledgers(broker)
+        rest = Rest(broker)
+        names = ",".join(map(str, range(20))) + ",x,99999999999999999999,-1"
+        assert await rest("PUT", f"{P}/evil", f'{{"{NAMES_PROPERTY}": "{names}"}}') == DONE
+        assert await rest("PUT", f"{P}/evil/unload") == DONE
+        evil: Any = await broker.topic("persistent://public/default/evil")
+        await append(evil.managed_ledger, single("a", b"1"))
+        await compact(evil)
+        assert await rest("DELETE", f"{P}/evil") == DONE
+        assert await compacted_ledgers(broker) == [victim]
+        topic = await reopened(broker)
+        assert await values(topic) == {"a": b"1"}
+        assert own in topic.managed_ledger.ledgers
+
+    run(tmp_path, scenario)
+
+
+# --- what is interrupted --------------------------------------------------------------------------
+
+
+async def compacted_once(rest: Rest) -> None:
+    topic = await published(rest.broker, single("a", b"1"), single("b", b"1"), single("c", b"1"))
+    await compact(topic)
+    await published(rest.broker, single("a", b"2"), single("b", b""), single("d", b"1"))
+
+
+async def ask_to_compact(rest: Rest) -> Answer:
+    status, answer = await rest("PUT", f"{P}/t/compaction")
+    if status >= 300:
+        return status, answer
+    topic: Any = rest.broker.topics._topics.get(NAME)
+    if topic is None or topic.compaction is None:
+        return 503, "it was closed"
+    await topic.compaction.settle()
+    is_done = topic.compaction.status is Status.SUCCESS
+    return (200 if is_done else 500), topic.compaction.last_error
+
+
+async def look(rest: Rest) -> Any:
+    # What a kill now would leave.
+    topic = await reopened(rest.broker)
+    return await values(topic), len(await compacted_ledgers(rest.broker))
+
+
+def test_a_compaction_that_is_interrupted_at_any_write_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    interrupted = Interrupted(tmp_path, compacted_once, ask_to_compact, look)
+    _, after, count = asyncio.run(interrupted.whole())
+    assert after == ({"a": b"2", "c": b"1", "d": b"1"}, 1)
+    assert count >= 5
+    for number in range(1, count + 1):
+        for how in How:
+            answers, found = asyncio.run(interrupted.at(how, number))
+            where = f"write {number} of {count} {how.name}: {answers}"
+            assert answers[-1][0] < 500, where
+            assert found == after, where
+
+
+def test_a_kill_at_any_write_leaves_the_view_as_it_was_or_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.1)
+    before = {"a": b"2", "b": b"", "c": b"1", "d": b"1"}  # the former one, and the log behind it
+    after = {"a": b"2", "c": b"1", "d": b"1"}
+    views = []
+
+    interrupted = Interrupted(tmp_path, compacted_once, ask_to_compact, look)
+    _, _, count = asyncio.run(interrupted.whole())
+    for number in range(1, count + 1):
+        # Nobody asks again: what is there is what the kill has left.
+        with monkeypatch.context() as patches:
+            patches.setattr(interrupted, "_repeated", lambda rest, how: _no_answers())
+            _, (found, ledgers) = asyncio.run(interrupted.at(How.KILLED, number))
+        assert found in (before, after), number
+        assert ledgers == 1, number
+        views.append(found)
+    assert before in views
+    assert after in views
+
+
+async def _no_answers() -> list[Answer]:
+    return []
+
+
+def test_nothing_is_told_as_done_while_nobody_knows_whether_it_is_noted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        cursor = (await topic.compaction_subscription()).cursor
+        persist = cursor.persist
+
+        def refused() -> asyncio.Future[None]:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.set_exception(module.CursorError("nobody knows"))
+            return future
+
+        cursor.persist = refused
+        topic.compacting.begin()
+        await topic.compacting.settle()
+        assert (topic.compacting.status, topic.compacting.last_error) == (
+            Status.ERROR,
+            "nobody knows",
+        )
+        assert cursor.kept_after is not None
+        cursor.persist = persist
+        await compact(topic)
+        assert cursor.kept_after is None
+        assert await values(topic) == {"a": b"2"}
+        assert len(await compacted_ledgers(broker)) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_compactions_of_many_topics_wait_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        under_way = most = 0
+        scan = module._Run._scan
+
+        async def counted(self: Any) -> None:
+            nonlocal under_way, most
+            under_way += 1
+            most = max(most, under_way)
+            await scan(self)
+            under_way -= 1
+
+        monkeypatch.setattr(module._Run, "_scan", counted)
+        topics: list[Any] = []
+        for number in range(5):
+            topic: Any = await broker.topic(f"persistent://public/default/t{number}")
+            await append(topic.managed_ledger, single("a", b"1"))
+            topic.compacting.begin()
+            topics.append(topic)
+        for topic in topics:
+            await topic.compacting.settle()
+            assert topic.compacting.status is Status.SUCCESS
+        assert most == module.AT_ONCE
+
+    run(tmp_path, scenario)
+
+
+def test_a_threshold_holds_what_comes_and_has_it_compacted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        await until(lambda: "__compaction" in topic.subscriptions)
+        topic = await published(broker, *(single("a", b"%d" % n) for n in range(20)))
+        await broker.topics.upkeep.compact()
+        await topic.compaction.settle()
+        assert topic.horizon == topic.last_confirmed
+        former = topic.compacted
+        await broker.topics.upkeep.compact()
+        assert not topic.compaction.is_running
+        assert topic.compacted is former
+
+    run(tmp_path, scenario, brokerServiceCompactionThresholdInBytes=100)
