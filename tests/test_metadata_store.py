@@ -110,6 +110,20 @@ async def test_children_are_names_and_sorted(backend: Backend) -> None:
 
 
 @coroutine_test
+async def test_several_nodes_are_read_as_one_operation(backend: Backend) -> None:
+    async with backend.store() as store:
+        for name in ("a", "b/z", "b/y"):
+            await store.put(f"/several/{name}", name.encode())
+        asked = [f"/several/{name}" for name in ("b/y", "none", "a", "b")]
+        found = await store.get_all(asked)
+        values = [each if each is None else getattr(each, "value", each) for each in found]
+        assert values == [b"b/y", None, b"a", b""]
+        assert found == [await store.get(path) for path in asked]
+        assert await store.children_all(asked) == [[], [], [], ["y", "z"]]
+        assert await store.get_all([]) == []
+
+
+@coroutine_test
 async def test_delete_has_its_conditions(backend: Backend) -> None:
     async with backend.store() as store:
         await store.put("/a/b", b"")

@@ -56,6 +56,7 @@ from pyxbroker.metadata.store import (
     StoreClosed,
     Unavailable,
     check_path,
+    check_paths,
     check_puts,
     resolve,
 )
@@ -137,6 +138,14 @@ class EmbeddedStore(MetadataStore):
 
     def exists(self, path: str) -> asyncio.Future[bool]:
         return self._issue(check_path, self._tree.exists, path)
+
+    def get_all(
+        self, paths: Sequence[str]
+    ) -> asyncio.Future[list[GetResult | BaseException | None]]:
+        return self._issue(check_paths, self._tree.get_all, tuple(paths))
+
+    def children_all(self, paths: Sequence[str]) -> asyncio.Future[list[list[str] | BaseException]]:
+        return self._issue(check_paths, self._tree.children_all, tuple(paths))
 
     def was_deleted(self, paths: Sequence[str]) -> asyncio.Future[list[bool]]:
         return self._issue(_no_check, self._tree.was_deleted, tuple(paths))

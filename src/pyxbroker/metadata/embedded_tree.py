@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyxbroker.metadata import damage, database
 from pyxbroker.metadata.change_log import COUNTER, DELETED, NODE, Change
@@ -36,6 +36,8 @@ from pyxbroker.metadata.store import (
 )
 
 KNOWN_PARENTS_MAX = 10_000
+
+Read = TypeVar("Read")
 
 
 class Operation(NamedTuple):
@@ -143,10 +145,18 @@ class Tree(Files):
         return path in self._ephemerals or self._read(path) is not None
 
     def children(self, path: str) -> list[str]:
-        names = [row[0] for row in self._execute("SELECT name FROM node WHERE parent=?", path)]
+        # By the index: to sort a hundred thousand would hold the interpreter, and the loop with it.
+        query = "SELECT name FROM node WHERE parent=? ORDER BY name"
+        names = [row[0] for row in self._execute(query, path)]
         start = 1 if path == "/" else len(path) + 1
-        names += [each[start:] for each in self._ephemerals if parent_of(each) == path]
-        return sorted(names)
+        ephemeral = [each[start:] for each in self._ephemerals if parent_of(each) == path]
+        return sorted(names + ephemeral) if ephemeral else names
+
+    def get_all(self, paths: Sequence[str]) -> list[GetResult | MetadataError | None]:
+        return [_of_each(self.get, path) for path in paths]
+
+    def children_all(self, paths: Sequence[str]) -> list[list[str] | MetadataError]:
+        return [_of_each(self.children, path) for path in paths]
 
     def put(self, path: str, value: bytes, expected: int | None, ephemeral: bool) -> PutResult:
         if expected == MUST_NOT_EXIST and not ephemeral:
@@ -357,6 +367,14 @@ class Tree(Files):
 
     def _tell(self, kind: NotificationKind, path: str) -> None:
         self._notifications.append(Notification(kind, path))
+
+
+def _of_each(read: Callable[[str], Read], path: str) -> Read | MetadataError:
+    try:
+        return read(path)
+    except MetadataError as error:
+        # Its frames would keep what the others have read.
+        return error.with_traceback(None)
 
 
 def _attempt(operation: Operation) -> object:

@@ -231,6 +231,18 @@ class MetadataStore(ABC):
     def exists(self, path: str) -> asyncio.Future[bool]:
         """Whether there is a node at this path."""
 
+    def get_all(
+        self, paths: Sequence[str]
+    ) -> asyncio.Future[list[GetResult | BaseException | None]]:
+        """Reads several nodes as one operation, which may cost much less than one for each. An
+        error stands in the place of the node that it concerns.
+        """
+        return asyncio.gather(*map(self.get, paths), return_exceptions=True)
+
+    def children_all(self, paths: Sequence[str]) -> asyncio.Future[list[list[str] | BaseException]]:
+        """The same of the names of nodes' children."""
+        return asyncio.gather(*map(self.children, paths), return_exceptions=True)
+
     def was_deleted(self, paths: Sequence[str]) -> asyncio.Future[list[bool]]:
         """Whether nodes that are not there were deleted, rather than lost with damaged files.
 
@@ -341,6 +353,12 @@ def check_path(path: str) -> None:
         raise InvalidPath(f"{path!r} is not a metadata path such as /admin/clusters")
     if "/./" in path or "/../" in path or path.endswith(("/.", "/..")):
         raise InvalidPath(f"the metadata path {path!r} must not contain . or .. as a part")
+
+
+def check_paths(paths: Sequence[str]) -> None:
+    """Raises InvalidPath."""
+    for path in paths:
+        check_path(path)
 
 
 def check_puts(puts: Sequence[Put]) -> None:

@@ -5,7 +5,7 @@ Nothing is taken over for that, and nothing is read but nodes.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -19,10 +19,9 @@ from pyxbroker.mledger import positions
 from pyxbroker.mledger.positions import LedgerRecord
 
 SLICE_S = 0.002  # of taking records in, then it yields
-CURSORS_PER_READ = 64  # that are asked for at a time
+CURSORS_PER_READ = 256  # that are asked for at a time
 
 Unreadable: TypeAlias = MetadataError | MalformedRecord
-Answer = TypeVar("Answer")
 Made = TypeVar("Made")
 
 
@@ -95,37 +94,45 @@ async def read_all_closed(
     """
     slices = Slices(SLICE_S)
     nodes = [paths.managed_ledger(name) for name in names]
-    lists = [store.get(path) for path in nodes]
-    cursors = [store.children(path) for path in nodes]
+    # Together they are one way to the store.
+    lists, cursors = store.get_all(nodes), store.children_all(nodes)
     found: list[ClosedLedger | Unreadable | None] = []
-    for each in lists:
-        found.append(await _answer(each, _closed_ledger))
+    for node in await lists:
+        found.append(_made(node, _closed_ledger))
         await slices.pause()
     left: list[tuple[int, str]] = []  # cursors, by whose they are
-    for index, names_of in enumerate(cursors):
-        encoded = await _answer(names_of, list)
-        if isinstance(encoded, Exception):
-            found[index] = encoded
-        else:
+    for index, encoded in enumerate(await cursors):
+        if not isinstance(encoded, BaseException):
             left += [(index, name) for name in encoded]
+        elif not isinstance(found[index], Exception):
+            found[index] = _trouble(encoded)
     for first in range(0, len(left), CURSORS_PER_READ):
         some = left[first : first + CURSORS_PER_READ]
-        asked = [store.get(f"{nodes[index]}/{name}") for index, name in some]
-        for (index, name), each in zip(some, asked, strict=True):
-            ledger = found[index]
-            error = await _answer(each, partial(_add_cursor, ledger, decode(name)))
+        asked = store.get_all([f"{nodes[index]}/{name}" for index, name in some])
+        for (index, name), node in zip(some, await asked, strict=True):
+            error = _made(node, partial(_add_cursor, found[index], decode(name)))
             if error is not None:
                 found[index] = error
             await slices.pause()
     return found
 
 
-async def _answer(asked: Awaitable[Answer], make: Callable[[Answer], Made]) -> Made | Unreadable:
-    """What is made of an answer of the store, or why that cannot be."""
+def _made(
+    node: GetResult | BaseException | None, make: Callable[[GetResult | None], Made]
+) -> Made | Unreadable:
+    """What is made of a node, or why that cannot be."""
+    if isinstance(node, BaseException):
+        return _trouble(node)
     try:
-        return make(await asked)
-    except (MetadataError, MalformedRecord) as error:
+        return make(node)
+    except MalformedRecord as error:
         return error
+
+
+def _trouble(error: BaseException) -> Unreadable:
+    if not isinstance(error, MetadataError):
+        raise error
+    return error
 
 
 def _closed_ledger(found: GetResult | None) -> ClosedLedger | None:

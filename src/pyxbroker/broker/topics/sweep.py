@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.errors import NamespaceNotFound, PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import PERSISTENT, NamespaceName, TopicName
 from pyxbroker.broker.topics import expiry, quotas, upkeep
 from pyxbroker.broker.topics.expiry import is_system_cursor
@@ -41,10 +42,11 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.topics")
 
-TOPICS_PER_READ = 32  # that are read together
+TOPICS_PER_READ = 128  # that are read together
+SLICE_S = 0.002  # of judging them, then it yields
 WORK_S = 0.01  # CPU of the loop; then it rests
 REST_SHARE = 30  # as long as this times that
-WAIT_SHARE = 2  # or as this times how long it took: where the disk is slow, or the machine busy
+WAIT_SHARE = 1  # or as this times how long it took: where the disk is slow, or the machine busy
 REST_MAX_S = 3.0
 TOPIC_S = 5.0  # then the others are looked after meanwhile
 LEFT_MAX = 16  # topics that go on by themselves at a time
@@ -144,6 +146,7 @@ class Sweep:
         """
         closed = [name for name in names if name in self._at or not self._topics.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
+        slices = Slices(SLICE_S)
         due: list[tuple[TopicName, float]] = []
         for name, each in zip(closed, found, strict=True):
             try:
@@ -151,6 +154,7 @@ class Sweep:
             except (PulsarError, MetadataError):
                 at_ms = 0.0
             due.append((name, at_ms))
+            await slices.pause()
         return due
 
     async def _look_at(self, name: TopicName) -> float:
