@@ -272,7 +272,7 @@ def test_what_is_not_built_is_refused_with_a_sentence(tmp_path: Path) -> None:
 def test_who_looks_for_a_coordinator_of_transactions_is_told_that_there_is_none(
     tmp_path: Path,
 ) -> None:
-    """The lookup is what Java's client takes a refusal of; later it would wait for ever."""
+    """Of the lookup Java's client takes a refusal; of the coordinator itself it does not."""
 
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -574,7 +574,7 @@ class Handlers:
 
     async def _handle_lookup(self, connection: Connection, message: Any) -> None:
         if message.topic.startswith(_COORDINATORS):
-            # A Java client that is refused later, by the coordinator, waits for it for ever.
+            # A Java client that the coordinator itself refuses waits for it without an end.
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             result = await self.broker.lookup(message.topic)
