@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from pyxbroker.base import errors
+from pyxbroker.base.log import get_logger
+from pyxbroker.broker.refusals import refusal_of
+from pyxbroker.metadata.store import MetadataError
 from pyxbroker.proto import PulsarApi as pb
 
 CLASSES = list(errors.BY_CODE.values())
@@ -51,3 +56,13 @@ def test_a_special_error_has_the_code_of_the_general_one() -> None:
 def test_a_violation_of_the_protocol_has_no_code() -> None:
     assert not issubclass(errors.ProtocolViolation, errors.PulsarError)
     assert not hasattr(errors.ProtocolViolation("a frame of 0 bytes"), "code")
+
+
+def test_an_error_of_the_metadata_is_told_as_a_sentence_and_where_to_look() -> None:
+    """Not as it is: it may name files."""
+    log = get_logger("pyxbroker.test")
+    refused = refusal_of(MetadataError("/data/metadata.db: I/O error"), log, "a test")
+    assert isinstance(refused, errors.MetadataStoreError)
+    sentence = re.escape(errors.MetadataStoreError.sentence)
+    assert re.fullmatch(rf"{sentence} \(reference \w+\)", str(refused))
+    assert refusal_of(ValueError("a defect"), log, "a test") is None

@@ -293,3 +293,19 @@ def _writer(stream: io.StringIO) -> log.Log:
     logger.handlers[:] = [log.LimitedHandler(stream)]
     logger.propagate = False
     return log.Log(logger)
+
+
+def test_the_counts_of_every_limited_log_are_written_when_they_are_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [logging.NullHandler(), log.LimitedHandler(stream)])
+    for _ in range(100):
+        logging.getLogger("pyxbroker.due").error("the same again")
+    before = stream.getvalue().count("\n")
+    assert before < 100
+    log.write_repeated()
+    assert stream.getvalue().count("\n") == before, "the window is not over"
+    log.write_repeated(is_end=True)
+    assert f"repeated={100 - before}" in stream.getvalue().splitlines()[-1]

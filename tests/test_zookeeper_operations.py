@@ -1,0 +1,45 @@
+"""What the ZooKeeper store makes of answers, without a server: those that come once in a while."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+from kazoo.exceptions import BadVersionError, RolledBackError
+
+from pyxbroker.metadata.store import BadVersion, Put, PutResult
+from pyxbroker.metadata.zookeeper_operations import Operations
+
+
+@pytest.mark.parametrize(
+    ("repeated", "value", "version", "is_done"),
+    [
+        (True, b"2", 4, True),
+        (True, b"other", 4, False),
+        (True, b"2", 5, False),
+        (False, b"2", 4, False),
+    ],
+    ids=["ours", "another value", "another version", "not repeated"],
+)
+def test_several_writes_that_are_refused_are_done_when_an_attempt_before_did_them(
+    repeated: bool, value: bytes, version: int, is_done: bool
+) -> None:
+    client = MagicMock()
+    steps = Operations(client, MagicMock(), lambda _: False).put_all(
+        [Put("/a", b"1"), Put("/b", b"2", 3)], repeated
+    )
+    assert len(next(steps)) == 1, "all of them in one request"
+    refused = [RolledBackError(), BadVersionError()]
+    if not repeated:
+        with pytest.raises(BadVersion):
+            steps.send([refused])
+        return
+    (look,) = steps.send([refused])
+    look()
+    client.get_async.assert_called_once_with("/b")
+    found = [(value, SimpleNamespace(version=version))]
+    with pytest.raises(StopIteration if is_done else BadVersion) as end:
+        steps.send(found)
+    if is_done:
+        assert end.value.value == [PutResult("/a", 0), PutResult("/b", 4)]
