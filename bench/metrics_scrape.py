@@ -32,6 +32,7 @@ from harness import wire
 from harness.brokers import Broker
 from harness.raw import RawConnection
 
+from pyxbroker.add_stats import NO_ADDS
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.topics.non_persistent import NOWHERE, NonPersistentTopic
@@ -52,6 +53,10 @@ class Sized(NonPersistentTopic):
     """A topic that says of itself that it keeps something."""
 
     size = 0
+    adds = NO_ADDS
+
+    def last_adds(self) -> tuple[int, ...]:
+        return self.adds
 
     @property
     def storage_size(self) -> int:
@@ -80,12 +85,20 @@ class Topics:
         for number, topic in enumerate(self._topics.values()):
             topic._past_msg_in += 1 + number % 1009
             topic._past_bytes_in += 1000 + number
+            topic.adds = tuple(number % (3 + each) for each in range(len(NO_ADDS)))
 
     def topic_stats(self) -> Iterator[Any]:
         return read_stats(self._topics.values())
 
     def storage_stats(self) -> dict[str, int]:
         return {}
+
+    def latencies(self) -> dict[str, Any]:
+        return {}
+
+    @property
+    def latency_bounds_us(self) -> tuple[int, ...]:
+        return ()
 
     def failure(self) -> None:
         return None

@@ -86,6 +86,7 @@ def counted(own_broker: BrokerFactory) -> Iterator[Broker]:
 def defined() -> list[Stat]:
     kinds = (
         definitions.TOPIC,
+        definitions.ADDS,
         definitions.SUBSCRIPTION,
         definitions.CONSUMER,
         definitions.PRODUCER,
@@ -97,6 +98,11 @@ def defined() -> list[Stat]:
     return [stat for some in kinds for stat in some]
 
 
+def parsed(stat: Stat) -> str:
+    """The name of its series for prometheus_client, to which each counter is a _total."""
+    return stat.series.removesuffix("_total") + "_total" if stat.kind == COUNTER else stat.series
+
+
 def test_every_series_that_is_defined_is_told(counted: Broker, topic: str) -> None:
     with RawConnection(counted.port) as one:
         one.producer(topic, 1)
@@ -104,8 +110,10 @@ def test_every_series_that_is_defined_is_told(counted: Broker, topic: str) -> No
         one.send(b"x", 0)
         one.expect(wire.SEND_RECEIPT)
         scrape = Scrape(counted)
-    wanted = {stat.series for stat in defined() if stat.series and not stat.only_set}
+    wanted = {parsed(stat) for stat in defined() if stat.series and not stat.only_set}
     wanted |= {stat.broker_series for stat in defined() if stat.broker_series}
+    for each in definitions.LATENCIES:
+        wanted |= {each.series, f"{each.series}_count", f"{each.series}_sum"}
     assert sorted(wanted - scrape.names) == []
     assert not ONLY_THEN & scrape.names
     for stat in defined():
@@ -198,6 +206,43 @@ def test_counters_follow_the_files_of_the_storage(counted: Broker, topic: str) -
     counted.kill()
     counted.start()
     assert Scrape(counted)("pyxbroker_bookie_replayed_entries") > 0
+
+
+def test_latencies_and_sizes_are_those_of_what_was_sent(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    broker = own_broker(settings={"managedLedgerStatsPeriodSeconds": "1"})
+    broker.start()
+    with RawConnection(broker.port) as one:
+        one.producer(topic, 1)
+        for number in range(10):
+            one.send(bytes(3000), number)
+            one.expect(wire.SEND_RECEIPT)
+        sent = scrapes_until(
+            broker, lambda s: s("pulsar_entry_size_le_4_kb", topic=topic) > 0, timeout_s=30.0
+        )
+        buckets = [
+            sent(each.series, topic=topic)
+            for each in definitions.ADDS
+            if "latency_le" in each.series or each.series.endswith("latency_overflow")
+        ]
+        # Those of one period: the ten may have been sent in two of them.
+        count = sent("pulsar_entry_size_count", topic=topic)
+        assert 1 <= count == sum(buckets) <= 10
+        assert 3000 * count <= sent("pulsar_entry_size_sum", topic=topic) <= 3200 * count
+        assert sent("pulsar_storage_write_latency_sum", topic=topic) > 0
+        name = "pulsar_broker_publish_latency"
+        assert sent(f"{name}_count") >= 10
+        assert 0 < sent(name, quantile="0.0") <= sent(name, quantile="0.5")
+        assert sent(name, quantile="0.5") <= sent(name, quantile="1.0")
+        for name in ("bookie_journal_JOURNAL_ADD_ENTRY", "bookkeeper_server_ADD_ENTRY_REQUEST"):
+            assert sent(f"{name}_count", success="true") >= 10
+            assert sent(name, success="true", quantile="0.5") > 0
+        # The next period has nothing.
+        scrapes_until(
+            broker, lambda s: s("pulsar_entry_size_count", topic=topic) == 0, timeout_s=30.0
+        )
+    assert broker.stop() == 0, broker.output()
 
 
 def test_a_connection_too_many_is_refused_until_another_one_goes(own_broker: BrokerFactory) -> None:

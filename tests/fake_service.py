@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, cast
 
+from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.broker_port import Addresses
@@ -17,12 +18,13 @@ from pyxbroker.broker.tenants import Tenants
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
+from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.metrics import Turns
 
 STORAGE = dict.fromkeys(
     "adds add_bytes groups syncs sync_ns_total sync_ns_max journal_bytes queue_adds flushes"
     " flush_bytes cache_bytes dirty_bytes entry_logs entry_log_bytes ledgers entries cache_hits"
-    " disk_reads damaged_entries replayed_entries trouble".split(),
+    " disk_reads damaged_entries replayed_entries trouble waiting_groups disk_read_bytes".split(),
     0,
 )
 
@@ -35,11 +37,16 @@ class Subscription:
     unacked_messages: int = 0
     msg_out: int = 0
     bytes_out: int = 0
+    delayed: int = 0
     stopped_by_damage: str | None = None
     consumer_stats: tuple[Any, ...] = ()
     rate_out: float = 0.0
     throughput_out: float = 0.0
     rates: Rates | None = None
+
+    @property
+    def due_backlog(self) -> int:
+        return self.backlog - self.delayed
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""
@@ -62,6 +69,11 @@ class Topic:
     storage_size: int = 0
     backlog_size: int = 0
     publish_rate_limited: int = 0
+    storage_write_rate: float = 0.0
+    storage_read_rate: float = 0.0
+    backlog_size_limit: int = -1
+    backlog_age_limit: int = -1
+    last_adds: tuple[int, ...] = NO_ADDS
     producer_stats: tuple[Any, ...] = ()
     rate_in: float = 0.0
     throughput_in: float = 0.0
@@ -83,6 +95,10 @@ class Topic:
         return sum(each.backlog for each in self.subscriptions)
 
     @property
+    def delayed(self) -> int:
+        return sum(each.delayed for each in self.subscriptions)
+
+    @property
     def rate_out(self) -> float:
         return sum(each.rate_out for each in self.subscriptions)
 
@@ -101,6 +117,7 @@ class FakeService:
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []
         self.storage: Mapping[str, int] = dict(STORAGE)
+        self.took: Mapping[str, Latency] = {}
         self.broken: str | None = None
         self.refusal: PulsarError | None = None
         self.looked_up: list[str] = []
@@ -145,3 +162,10 @@ class FakeService:
 
     def storage_stats(self) -> Mapping[str, int]:
         return self.storage
+
+    def latencies(self) -> Mapping[str, Latency]:
+        return self.took
+
+    @property
+    def latency_bounds_us(self) -> Sequence[int]:
+        return BOUNDS_US

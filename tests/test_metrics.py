@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import gzip
 import http.client
+import math
 import threading
+from array import array
+from bisect import bisect_left
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from itertools import pairwise
@@ -20,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from fake_service import STORAGE, FakeService, Subscription, Topic
 from one_broker import Broker, run
 from pyxbroker.ackset import AckSet
+from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.resources import metrics
 from pyxbroker.admin.server import WebServer
@@ -41,6 +45,7 @@ from pyxbroker.metadata.memory import MemoryStore
 from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.definitions import COUNTER
+from pyxbroker.stats.latencies import WINDOW_S, Latency
 from pyxbroker.stats.metrics import TOPICS_PER_STEP, Collector
 from pyxbroker.stats.slices import SLICE_S
 from stored import storage
@@ -48,7 +53,8 @@ from stored import storage
 TOPIC = "persistent://public/default/t"
 LABELS = {"cluster": "standalone", "namespace": "public/default", "topic": TOPIC}
 
-# What Apache Pulsar's dashboards read and this broker has numbers for.
+# What Apache Pulsar's dashboards read and this broker has numbers for. (prometheus_client gives
+# each counter an end of _total, also where the text has none, as BookKeeper's.)
 DASHBOARD = """
 pulsar_rate_in pulsar_rate_out pulsar_throughput_in pulsar_throughput_out pulsar_msg_backlog
 pulsar_storage_size pulsar_storage_backlog_size pulsar_version_info pulsar_topics_count
@@ -56,7 +62,22 @@ pulsar_subscriptions_count pulsar_producers_count pulsar_consumers_count
 pulsar_subscription_back_log pulsar_subscription_msg_rate_out
 pulsar_subscription_msg_throughput_out process_cpu_seconds_total process_resident_memory_bytes
 bookie_ledgers_count bookie_entries_count bookie_SERVER_STATUS bookie_WRITE_BYTES_total
-bookie_journal_JOURNAL_SYNC_count bookie_journal_JOURNAL_QUEUE_SIZE
+bookie_READ_BYTES_total
+bookie_journal_JOURNAL_SYNC bookie_journal_JOURNAL_SYNC_count bookie_journal_JOURNAL_ADD_ENTRY
+bookie_journal_JOURNAL_QUEUE_SIZE bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE
+bookkeeper_server_ADD_ENTRY_REQUEST bookkeeper_server_READ_ENTRY_REQUEST
+pulsar_broker_publish_latency pulsar_storage_write_rate pulsar_storage_read_rate
+pulsar_storage_backlog_quota_limit pulsar_subscription_delayed
+pulsar_storage_write_latency_le_0_5 pulsar_storage_write_latency_le_1
+pulsar_storage_write_latency_le_5 pulsar_storage_write_latency_le_10
+pulsar_storage_write_latency_le_20 pulsar_storage_write_latency_le_50
+pulsar_storage_write_latency_le_100 pulsar_storage_write_latency_le_200
+pulsar_storage_write_latency_le_1000 pulsar_storage_write_latency_overflow
+pulsar_storage_write_latency_count pulsar_storage_write_latency_sum
+pulsar_entry_size_le_128 pulsar_entry_size_le_512 pulsar_entry_size_le_1_kb
+pulsar_entry_size_le_2_kb pulsar_entry_size_le_4_kb pulsar_entry_size_le_16_kb
+pulsar_entry_size_le_100_kb pulsar_entry_size_le_1_mb pulsar_entry_size_le_overflow
+pulsar_entry_size_count pulsar_entry_size_sum
 """.split()
 
 
@@ -80,8 +101,23 @@ def service() -> FakeService:
         Topic(TOPIC, "public/default", 1, 2, [subscription], 60, 600, 50, 500, 9000, 700),
         Topic(f"{TOPIC}2", "public/default", 1, msg_in=5, bytes_in=50, storage_size=100),
     ]
-    fake.storage = {**STORAGE, "syncs": 4, "sync_ns_total": 6_000_000, "ledgers": 3}
+    fake.storage = {**STORAGE, "ledgers": 3}
+    fake.took = {
+        "publish": took(1, 2, 3, 4),
+        "add": took(900),
+        "sync": took(1500, 1500, 1500, 1500),
+        "read": took(),
+        "failed_read": took(),
+    }
     return fake
+
+
+def took(*times_us: int) -> Latency:
+    """So long, and each of them counted."""
+    counts = array("Q", bytes(8 * len(BOUNDS_US)))
+    for time_us in times_us:
+        counts[bisect_left(BOUNDS_US, time_us)] += 1
+    return Latency(sum(times_us) * 1000, counts.tobytes())
 
 
 async def written(service: FakeService) -> str:
@@ -128,7 +164,6 @@ def test_topic_subscription_and_broker_numbers(service: FakeService) -> None:
     assert value(sample, "pulsar_broker_in_bytes_total") == 650
     assert value(sample, "pulsar_broker_storage_size") == 9100
     assert value(sample, "bookie_ledgers_count") == 3
-    assert value(sample, "bookie_journal_JOURNAL_SYNC_sum", success="true") == 6.0
 
 
 def test_rates_are_taken_over_the_window(service: FakeService) -> None:
@@ -149,6 +184,45 @@ def test_rates_are_taken_over_the_window(service: FakeService) -> None:
     assert value(series(service), "pulsar_rate_in", **topic) == 0
 
 
+def test_quantiles_are_those_of_the_last_window(service: FakeService) -> None:
+    clock = Clock()
+    collector = Collector(clock)
+
+    async def quantile(text: str) -> float:
+        sample = await collector.sample(service)
+        written = b"".join([piece async for piece in sample.pieces()]).decode()
+        return value(series_of(written), "pulsar_broker_publish_latency", quantile=text)
+
+    async def scenario() -> None:
+        before = (1, 2, 3, 4)
+        assert await quantile("0.5") == 0.002
+        assert await quantile("1.0") == 0.004
+        # What comes is in it until the first window is over, and then only what that has brought.
+        service.took = {"publish": took(*before, *[5000] * 96)}
+        assert await quantile("0.0") == 0.001
+        assert await quantile("0.5") == pytest.approx(5, rel=1 / 16)
+        clock.now += WINDOW_S
+        assert await quantile("0.0") == pytest.approx(5, rel=1 / 16)
+        # Nothing came in the second one.
+        clock.now += WINDOW_S / 2
+        assert await quantile("0.0") == pytest.approx(5, rel=1 / 16)
+        clock.now += WINDOW_S / 2
+        assert math.isnan(await quantile("0.5"))
+
+    asyncio.run(scenario())
+
+
+def test_summaries_count_from_the_start(service: FakeService) -> None:
+    sample = series(service)
+    name = "bookie_journal_JOURNAL_SYNC"
+    assert value(sample, f"{name}_count", success="true") == 4
+    assert value(sample, f"{name}_sum", success="true") == 6.0
+    read = "bookkeeper_server_READ_ENTRY_REQUEST"
+    for success in ("true", "false"):
+        assert value(sample, f"{read}_count", success=success) == 0
+        assert math.isnan(value(sample, read, success=success, quantile="0.99"))
+
+
 def test_a_reloaded_topic_has_no_negative_rate(service: FakeService) -> None:
     clock = Clock()
     service.clock = clock
@@ -167,8 +241,27 @@ def test_namespaces_can_stand_for_their_topics(service: FakeService) -> None:
     assert "topic" not in {label for _, labels in sample for label, _ in labels}
 
 
+def test_the_sums_of_namespaces_have_the_names_that_pulsar_gives_them(service: FakeService) -> None:
+    """As Apache Pulsar 4.2.4 with exposeTopicLevelMetricsInPrometheus=false."""
+    service.loaded[0].last_adds = tuple(range(len(NO_ADDS)))
+    service.loaded[1].last_adds = (1,) * len(NO_ADDS)
+    service.loaded[0].subscriptions[0].delayed = 2
+    service.config = Config(exposeTopicLevelMetricsInPrometheus=False)
+    sample = series(service)
+    label = {"namespace": "public/default"}
+    assert value(sample, "pulsar_storage_write_latency_le_1", **label) == 2
+    assert value(sample, "pulsar_entry_size_sum", **label) == len(NO_ADDS)
+    assert value(sample, "pulsar_subscription_delayed", **label) == 2
+    assert value(sample, "pulsar_out_bytes_total", **label) == 500
+    assert value(sample, "pulsar_msg_backlog", **label, remote_cluster="local") == 7
+    names = {name for name, _ in sample}
+    absent = {"pulsar_publish_rate_limit_times", "pulsar_storage_backlog_quota_limit"}
+    assert not absent & names
+
+
 def test_without_storage_there_are_no_bookie_series(service: FakeService) -> None:
     service.storage = {}
+    service.took = {"publish": took(1)}
     assert not [name for name, _ in series(service) if "bookie" in name]
 
 
@@ -324,7 +417,7 @@ def test_every_counter_of_the_storage_is_told(tmp_path: Path) -> None:
     with storage(tmp_path) as opened:
         counted = set(opened.stats())
     told = {stat.field for stat in definitions.BOOKIE}
-    summary = {"syncs", "sync_ns_total"}  # of the journal's syncs
+    summary = {"syncs", "sync_ns_total"}  # of the journal's syncs, in LATENCIES
     assert told | summary == counted
     assert set(STORAGE) == counted
 
@@ -336,6 +429,7 @@ def test_what_is_defined_is_what_a_broker_counts() -> None:
         definitions.CONSUMER: ConsumerStats,
         definitions.PRODUCER: ProducerStats,
     }
+    assert len(definitions.ADDS) == len(NO_ADDS)
     for stats, kind in counted.items():
         assert {stat.field for stat in stats} <= set(kind._fields)
 

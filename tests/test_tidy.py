@@ -33,7 +33,7 @@ ARROWS: dict[str, set[str]] = {
     "metadata": {*GROUND},
     "cluster": {*GROUND, "metadata"},
     "policies": {*GROUND, "metadata", "settings"},
-    "stats": {*GROUND, "settings"},
+    "stats": {*GROUND, "road", "settings"},
     "bookie": {*GROUND, "road", "metadata"},
     "ledger": {*GROUND, "road", "bookie", "metadata"},
     "mledger": {*GROUND, "road", "ledger", "metadata"},

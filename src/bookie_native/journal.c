@@ -91,7 +91,8 @@ static int journal_open_group(journal *j, uint64_t record_size) {
                               .start = s->used,
                               .end = s->used + GROUP_HEADER_BYTES,
                               .sequence = j->next_group++,
-                              .seed = record_seed(j->next_group - 1, j->salt)};
+                              .seed = record_seed(j->next_group - 1, j->salt),
+                              .opened_ns = j->disk->clock_ns(j->disk->ctx)};
     return 1;
 }
 
@@ -300,16 +301,20 @@ static int journal_sync(journal *j, uint64_t *ns) {
     return error;
 }
 
-/* Counts the groups first..first+count-1 as durable. Under the lock; the ring comes after it. */
+/* Counts the groups first..first+count-1 as durable since now_ns. Under the lock; the ring comes
+ * after it. */
 static void journal_complete(journal *j, const journal_batch *batch, int first, int count,
-                             uint64_t sync_ns) {
+                             uint64_t sync_ns, uint64_t now_ns) {
     const journal_group *last = &batch->groups[first + count - 1];
-    for (int i = first; i < first + count; i++)
-        j->bytes += group_padded(&batch->groups[i]);
+    for (int i = first; i < first + count; i++) {
+        const journal_group *g = &batch->groups[i];
+        j->bytes += group_padded(g);
+        latency_add(&j->add_latency, now_ns - g->opened_ns, g->records);
+    }
     j->groups += (uint64_t)count;
     if (j->sync_data) {
         j->syncs++;
-        j->sync_ns_total += sync_ns;
+        latency_add(&j->sync_latency, sync_ns, 1);
         if (sync_ns > j->sync_ns_max)
             j->sync_ns_max = sync_ns;
     }
@@ -389,8 +394,9 @@ static int journal_write_batch(journal *j, journal_batch *batch) {
             journal_fail(j, "fdatasync", error);
             return error;
         }
+        uint64_t now_ns = j->disk->clock_ns(j->disk->ctx);
         pthread_mutex_lock(&j->lock);
-        journal_complete(j, batch, first, count, sync_ns);
+        journal_complete(j, batch, first, count, sync_ns, now_ns);
         pthread_mutex_unlock(&j->lock);
         /* After the unlock, so that the woken owner does not run into the held lock. */
         event_ring(j->event_fd);

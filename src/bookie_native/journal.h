@@ -38,6 +38,7 @@
 #include <stdatomic.h>
 
 #include "journal_files.h"
+#include "latency.h"
 #include "record.h"
 #include "segment.h"
 
@@ -57,6 +58,7 @@ typedef struct journal_group {
     uint64_t sequence;
     uint64_t last_add; /* adds up to this one are in this or an earlier group */
     uint32_t seed;     /* of its records */
+    uint64_t opened_ns; /* by the disk's clock, when its first record came */
 } journal_group;
 
 typedef struct group_header {
@@ -89,7 +91,9 @@ typedef struct journal {
     uint64_t last_add;      /* sequence of the last add */
     uint64_t durable_group;
     int sleeping, writing, stopping;
-    uint64_t groups, syncs, sync_ns_total, sync_ns_max, bytes;
+    uint64_t groups, syncs, sync_ns_max, bytes;
+    latency_counts add_latency;  /* of records: from their group's first until it was durable */
+    latency_counts sync_latency;
 
     _Atomic uint64_t durable; /* adds up to this one are durable */
     _Atomic int failure;

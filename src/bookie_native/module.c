@@ -413,7 +413,7 @@ static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
         FIELD(flushes),       FIELD(flush_bytes), FIELD(cache_bytes),     FIELD(dirty_bytes),
         FIELD(entry_logs),    FIELD(entry_log_bytes), FIELD(ledgers),     FIELD(entries),
         FIELD(cache_hits),    FIELD(disk_reads),  FIELD(damaged_entries), FIELD(replayed_entries),
-        FIELD(trouble),
+        FIELD(trouble),       FIELD(waiting_groups), FIELD(disk_read_bytes),
 #undef FIELD
     };
     PyObject *dict = PyDict_New();
@@ -423,6 +423,28 @@ static PyObject *storage_py_stats(StorageObject *self, PyObject *unused) {
             Py_CLEAR(dict);
         Py_XDECREF(value);
     }
+    return dict;
+}
+
+/* A tuple of the nanoseconds of all, and the counts as bytes, 64 bits each. */
+static PyObject *latency_tuple(const latency_counts *l) {
+    return Py_BuildValue("Ky#", (unsigned long long)l->sum_ns, (const char *)l->counts,
+                         (Py_ssize_t)sizeof l->counts);
+}
+
+static PyObject *storage_py_latencies(StorageObject *self, PyObject *unused) {
+    (void)unused;
+    storage *s = opened(self);
+    if (s == NULL)
+        return NULL;
+    storage_latencies *all = malloc(sizeof *all);
+    if (all == NULL)
+        return PyErr_NoMemory();
+    storage_get_latencies(s, all);
+    PyObject *dict = Py_BuildValue("{sNsNsNsN}", "add", latency_tuple(&all->add), "sync",
+                                   latency_tuple(&all->sync), "read", latency_tuple(&all->read),
+                                   "failed_read", latency_tuple(&all->failed_read));
+    free(all);
     return dict;
 }
 
@@ -470,6 +492,8 @@ static PyMethodDef storage_methods[] = {
     {"trouble", (PyCFunction)storage_py_trouble, METH_NOARGS,
      "0, or why nothing can be stored at this moment (-errno)."},
     {"stats", (PyCFunction)storage_py_stats, METH_NOARGS, "Counters since the storage was opened."},
+    {"latencies", (PyCFunction)storage_py_latencies, METH_NOARGS,
+     "How long adds, syncs and reads took, since the storage was opened (latency.h)."},
     {"close", (PyCFunction)(void (*)(void))storage_py_close, METH_VARARGS | METH_KEYWORDS,
      "Closes the storage."},
     {NULL, NULL, 0, NULL}};

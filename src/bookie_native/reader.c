@@ -255,6 +255,10 @@ static int reader_row(reader *r, const read_request *request, int done, uint64_t
     return done - first;
 }
 
+static uint64_t reader_now_ns(const reader *r) {
+    return r->logs->disk->clock_ns(r->logs->disk->ctx);
+}
+
 static int64_t reader_read(reader *r, const read_request *request) {
     int done = 0, failure = STORAGE_NO_ENTRY;
     uint64_t bytes = 0, before = UINT64_MAX;
@@ -277,6 +281,7 @@ static int64_t reader_read(reader *r, const read_request *request) {
         before = status < 0 || added == 0 ? row->log->id : UINT64_MAX;
     }
     atomic_fetch_add(&r->disk_reads, (uint64_t)done);
+    atomic_fetch_add(&r->disk_read_bytes, bytes);
     return done > 0 ? done : failure;
 }
 
@@ -308,7 +313,9 @@ static void *reader_thread(void *arg) {
             reader_free_removed(r);
         if (request != NULL) {
             request->count = reader_read(r, request);
+            uint64_t ns = reader_now_ns(r) - request->submitted_ns;
             pthread_mutex_lock(&r->lock);
+            latency_add(request->count > 0 ? &r->latency : &r->failed_latency, ns, 1);
             read_queue_put(&r->done, request);
             pthread_mutex_unlock(&r->lock);
             event_ring(r->event_fd);
@@ -335,6 +342,7 @@ int reader_submit(reader *r, const read_request *request, int answered) {
     if (copy == NULL)
         return -ENOMEM;
     *copy = *request;
+    copy->submitted_ns = reader_now_ns(r);
     pthread_mutex_lock(&r->lock);
     read_queue_put(answered ? &r->done : &r->requests, copy);
     pthread_mutex_unlock(&r->lock);

@@ -10,6 +10,7 @@
 
 #include "entry_log_index.h"
 #include "index.h"
+#include "latency.h"
 #include "window.h"
 
 typedef struct read_request {
@@ -19,6 +20,7 @@ typedef struct read_request {
     entry_ref *out;
     uint64_t tag;
     int64_t count; /* the answer */
+    uint64_t submitted_ns; /* by the disk's clock */
     struct read_request *next;
 } read_request;
 
@@ -40,7 +42,9 @@ typedef struct reader {
     int removed; /* logs were removed */
     int stopping;
     int running;
-    _Atomic uint64_t disk_reads, damaged_entries;
+    _Atomic uint64_t disk_reads, disk_read_bytes, damaged_entries;
+    latency_counts latency;        /* of requests, from their submission on; under the lock */
+    latency_counts failed_latency; /* of those that were answered by an error */
 } reader;
 
 void reader_open(reader *r, log_list *logs, events *events, int event_fd);

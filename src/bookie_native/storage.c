@@ -374,7 +374,8 @@ void storage_get_stats(const storage *constant, storage_stats *out) {
     pthread_mutex_lock(&j->lock);
     out->groups = j->groups;
     out->syncs = j->syncs;
-    out->sync_ns_total = j->sync_ns_total;
+    out->sync_ns_total = j->sync_latency.sum_ns;
+    out->waiting_groups = j->sealed_count + (uint64_t)j->writing;
     out->sync_ns_max = j->sync_ns_max;
     out->journal_bytes = j->bytes;
     out->queue_adds = j->last_add - atomic_load(&j->durable);
@@ -394,5 +395,18 @@ void storage_get_stats(const storage *constant, storage_stats *out) {
     out->flushes = atomic_load(&s->flusher.flushes);
     out->flush_bytes = atomic_load(&s->flusher.flush_bytes);
     out->disk_reads = atomic_load(&s->reader.disk_reads);
+    out->disk_read_bytes = atomic_load(&s->reader.disk_read_bytes);
     out->damaged_entries = atomic_load(&s->reader.damaged_entries);
+}
+
+void storage_get_latencies(const storage *constant, storage_latencies *out) {
+    storage *s = (storage *)(uintptr_t)constant; /* its locks are taken, nothing else changes */
+    pthread_mutex_lock(&s->journal.lock);
+    out->add = s->journal.add_latency;
+    out->sync = s->journal.sync_latency;
+    pthread_mutex_unlock(&s->journal.lock);
+    pthread_mutex_lock(&s->reader.lock);
+    out->read = s->reader.latency;
+    out->failed_read = s->reader.failed_latency;
+    pthread_mutex_unlock(&s->reader.lock);
 }

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "disk.h"
+#include "latency.h"
 
 typedef struct storage storage;
 typedef struct storage_pin storage_pin;
@@ -76,6 +77,7 @@ typedef struct storage_event {
 typedef struct storage_stats {
     uint64_t adds, add_bytes;        /* accepted since open */
     uint64_t groups, syncs;          /* journal groups written, syncs done */
+    uint64_t waiting_groups;         /* that are full, or being written or synced */
     uint64_t sync_ns_total, sync_ns_max;
     uint64_t journal_bytes;          /* written, padding included */
     uint64_t queue_adds;             /* added, not yet durable */
@@ -83,10 +85,17 @@ typedef struct storage_stats {
     uint64_t cache_bytes, dirty_bytes;
     uint64_t entry_logs, entry_log_bytes;
     uint64_t ledgers, entries;       /* entries: upper bound, for metrics */
-    uint64_t cache_hits, disk_reads, damaged_entries;
+    uint64_t cache_hits, disk_reads, disk_read_bytes, damaged_entries;
     uint64_t replayed_entries;       /* by the last storage_open */
     uint64_t trouble;                /* storage_trouble as a positive errno, 0: none */
 } storage_stats;
+
+typedef struct storage_latencies {
+    latency_counts add;         /* of records, from their group's first until it was durable */
+    latency_counts sync;        /* of the journal's syncs */
+    latency_counts read;        /* of what storage_read_submit was asked for */
+    latency_counts failed_read; /* of that, what was answered by an error */
+} storage_latencies;
 
 /* Opens (creating what is missing), replays the journal, starts the threads. On failure error holds
  * a sentence. */
@@ -183,5 +192,6 @@ int storage_delete_ledger(storage *s, int64_t ledger_id);
 void storage_flush(storage *s);
 
 void storage_get_stats(const storage *s, storage_stats *out);
+void storage_get_latencies(const storage *s, storage_latencies *out);
 
 #endif

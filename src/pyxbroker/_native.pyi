@@ -104,4 +104,8 @@ class Storage:
         """0, or the negative errno because of which nothing can be stored at this moment: of the
         last flush or of preparing the next journal file. Each change rings the event_fd."""
     def stats(self) -> Stats: ...
+    def latencies(self) -> dict[str, tuple[int, bytes]]:
+        """Nanoseconds in all, and the counts of each bucket as 64 bits (latency.h), of add, sync,
+        read and failed_read.
+        """
     def close(self, flush: bool = True) -> None: ...

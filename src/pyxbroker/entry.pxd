@@ -34,6 +34,7 @@ cdef class EntryRun:
     cdef public object owner        # told by on_run_added(run) or on_run_failed(run, error)
     cdef public int64_t ledger_id   # set when appended to a ledger
     cdef public int64_t first_entry_id
+    cdef int64_t started_ns         # when its first entry was read, in the time of turn_now_ns
     cdef uint8_t *copied            # own copy of the data, when the run had to wait
     cdef object kept                # Python object that holds the data of a run made of bytes
     cdef int append(self, uint64_t sequence_id, uint64_t highest_sequence_id, const uint8_t *data,

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
 from pyxbroker.native cimport NATIVE_API_CAPSULE
+from pyxbroker.turn_watch cimport turn_now_ns
 
 from pyxbroker import _native
 
@@ -73,6 +74,7 @@ cdef class EntryRun:
         self.owner = owner
         self.ledger_id = -1
         self.first_entry_id = -1
+        self.started_ns = turn_now_ns()
 
     def __dealloc__(self):
         free(self.items)
@@ -120,6 +122,7 @@ cdef class EntryRun:
         cdef EntryRun rest = EntryRun(self.owner)
         cdef RunItem *item
         cdef uint32_t i
+        rest.started_ns = self.started_ns
         for i in range(self.count):
             if i not in indexes:
                 item = &self.items[i]

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pyxbroker.add_stats import PublishLatency
 from pyxbroker.base.log import get_logger
 from pyxbroker.bookie.embedded import ADD_HIGH_PRIORITY, EmbeddedBookie
 from pyxbroker.entry import CRC32C, Digest
@@ -94,8 +95,10 @@ class LedgerClient:
         turn: Turn,
         quorums: LedgerQuorums,
         protection: LedgerProtection = PLAIN,
+        publish_latency: PublishLatency | None = None,
     ) -> None:
         self.turn = turn
+        self.publish_latency = publish_latency or PublishLatency()
         self.started_ms = int(time.time() * 1000)
         self._store = store
         self._metadata = LedgerMetadataStore(store)

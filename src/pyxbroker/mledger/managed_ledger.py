@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.add_stats import NO_ADDS, AddStats
 from pyxbroker.base.log import get_logger
 from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.ledger.client import LedgerClient
@@ -67,7 +68,9 @@ class ManagedLedger:
     they are called.
     """
 
+    add_stats: AddStats | None = None  # once something was added
     before_list_write: Callable[[], None] | None = None  # brings its properties up to date
+    entries_read = 0
     on_confirmed: Callable[[EntryRun], None] | None = None  # told of what is durable
     terminated_position: Position | None = None
     # The same once all that was appended is confirmed: the list must not say so before.
@@ -331,6 +334,7 @@ class ManagedLedger:
         self.last_confirmed = Position(run.ledger_id, run.last_entry_id)
         self.entries_added += run.count
         self.size += run.bytes
+        (self.add_stats or self._begin_add_stats()).on_added(run)
         try:
             run.owner.on_run_added(run)
             if self.on_confirmed is not None:
@@ -338,6 +342,14 @@ class ManagedLedger:
         except Exception as error:
             self.on_defect("what is stored was not taken in", error)
         self._watchers.call_at_end()
+
+    def _begin_add_stats(self) -> AddStats:
+        self.add_stats = AddStats(self.client.publish_latency)
+        return self.add_stats
+
+    def last_adds(self) -> tuple[int, ...]:
+        """How long the adds of the last period took, and how large they were (add_stats.pyi)."""
+        return NO_ADDS if self.add_stats is None else self.add_stats.last_period()
 
     def take_back(self) -> None:
         """Fails the runs that nothing is stored of, while there is no space for them."""
@@ -676,7 +688,10 @@ class ManagedLedger:
             return None
         if last is not None and last < end:
             end = last
-        return reader.read_cached(position.entry_id, end, count_max, bytes_max)
+        batch = reader.read_cached(position.entry_id, end, count_max, bytes_max)
+        if batch is not None:
+            self.entries_read += batch.count
+        return batch
 
     def read(
         self,
@@ -697,10 +712,15 @@ class ManagedLedger:
                 end if last is None else min(last, end),
                 count_max,
                 bytes_max,
-                callback,
+                partial(self._on_read, callback),
             )
         else:
             self.spawn(self._open_and_read(position, count_max, bytes_max, callback, last))
+
+    def _on_read(self, callback: ReadCallback, result: EntryBatch | LedgerError) -> None:
+        if not isinstance(result, LedgerError):
+            self.entries_read += result.count
+        callback(result)
 
     async def _open_and_read(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from pyxbroker import _native
+from pyxbroker.add_stats import BOUNDS_US, PublishLatency
 from pyxbroker.admin.app import Application
 from pyxbroker.admin.server import WebServer
 from pyxbroker.base.log import get_logger
@@ -26,6 +27,7 @@ from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorum
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
+from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.stalls import STALL_S, StallLog
 from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
@@ -70,6 +72,7 @@ class Standalone:
         self._web: WebServer | None = None
         self._bookie: EmbeddedBookie
         self._garbage: GarbageCollector
+        self._publish_latency: PublishLatency
         self._turns: TurnWatch | None = None
         self._stalls: StallLog | None = None
         self._next_garbage = 0.0  # by the loop's clock, while space is short
@@ -100,7 +103,15 @@ class Standalone:
         protection = LedgerProtection(
             DigestType[config.managedLedgerDigestType], config.managedLedgerPassword.encode()
         )
-        ledgers = LedgerClient(self.metadata, {bookie_id: self._bookie}, turn, quorums, protection)
+        self._publish_latency = PublishLatency(config.managedLedgerStatsPeriodSeconds)
+        ledgers = LedgerClient(
+            self.metadata,
+            {bookie_id: self._bookie},
+            turn,
+            quorums,
+            protection,
+            self._publish_latency,
+        )
         self.broker = Broker(
             config, self.metadata, ledgers, connections, self.storage_state, self._addresses
         )
@@ -168,6 +179,17 @@ class Standalone:
     def storage_stats(self) -> dict[str, int]:
         """The counters of the embedded bookie (storage.h, storage_stats)."""
         return cast(dict[str, int], self._bookie.storage.stats())
+
+    def latencies(self) -> dict[str, Latency]:
+        """How long messages took to be stored, and the bookie's adds, syncs and reads."""
+        stored = self._bookie.storage.latencies()
+        latencies = {field: Latency(*each) for field, each in stored.items()}
+        return {**latencies, "publish": Latency(*self._publish_latency.counts())}
+
+    @property
+    def latency_bounds_us(self) -> tuple[int, ...]:
+        """The longest time of each bucket of `latencies`."""
+        return BOUNDS_US
 
     def unknown_ledgers(self) -> list[int]:
         """Ledgers that are stored, that metadata does not know, and that are kept for that."""

@@ -12,6 +12,7 @@ from typing import NamedTuple
 GAUGE = "gauge"
 COUNTER = "counter"
 HISTOGRAM = "histogram"
+SUMMARY = "summary"
 
 
 class Stat(NamedTuple):
@@ -24,8 +25,11 @@ class Stat(NamedTuple):
     help: str
     series: str
     broker_series: str = ""  # of the sum over all topics
+    namespace_series: str | None = None  # where topics have none of their own; None: `series`
+    namespace_label: str = ""  # that this one has besides
     kind: str = GAUGE
     only_set: bool = False  # there is a series, with the value 1, only where the field is not empty
+    label: str = ""  # that each series has besides
 
 
 # Of topics; of namespaces, as sums, where topics have no series of their own.
@@ -89,12 +93,14 @@ TOPIC = (
         "Messages sent to consumers since the topic was opened.",
         "",
         "pulsar_broker_out_messages_total",
+        "pulsar_out_messages_total",
     ),
     Stat(
         "bytes_out",
         "Bytes sent to consumers since the topic was opened.",
         "",
         "pulsar_broker_out_bytes_total",
+        "pulsar_out_bytes_total",
     ),
     Stat(
         "storage_size",
@@ -119,19 +125,88 @@ TOPIC = (
         "Entries that are not acknowledged, summed over subscriptions.",
         "pulsar_msg_backlog",
         "pulsar_broker_msg_backlog",
+        namespace_label='remote_cluster="local"',
     ),
     Stat(
         "publish_rate_limited",
         "Times that a connection had to wait before it could publish more.",
         "pulsar_publish_rate_limit_times",
+        namespace_series="",
+    ),
+    Stat(
+        "storage_write_rate",
+        "Entries stored per second.",
+        "pulsar_storage_write_rate",
+        "pulsar_broker_storage_write_rate",
+    ),
+    Stat(
+        "storage_read_rate",
+        "Entries read per second, from memory or from a disk.",
+        "pulsar_storage_read_rate",
+        "pulsar_broker_storage_read_rate",
+    ),
+    Stat(
+        "delayed",
+        "Entries that are not due yet, summed over subscriptions.",
+        "",
+        namespace_series="pulsar_subscription_delayed",
+    ),
+    Stat(
+        "backlog_size_limit",
+        "Bytes that the backlog may have; -1: any number.",
+        "pulsar_storage_backlog_quota_limit",
+        namespace_series="",
+    ),
+    Stat(
+        "backlog_age_limit",
+        "Seconds that the oldest of the backlog may be old; -1: any number.",
+        "pulsar_storage_backlog_quota_limit_time",
+        namespace_series="",
     ),
 )
+
+
+def _adds() -> tuple[Stat, ...]:
+    latency, size = "pulsar_storage_write_latency", "pulsar_entry_size"
+    bounds_ms = ("0_5", "1", "5", "10", "20", "50", "100", "200", "1000")
+    bounds = ("128", "512", "1_kb", "2_kb", "4_kb", "16_kb", "100_kb", "1_mb")
+    last = "of the last period"
+    below = "and more than the bound before it"
+    return (
+        *(
+            Stat(
+                "",
+                f"Entries {last} that were stored within {each.replace('_', '.')} ms {below}.",
+                f"{latency}_le_{each}",
+            )
+            for each in bounds_ms
+        ),
+        Stat("", f"Entries {last} that took longer to be stored.", f"{latency}_overflow"),
+        Stat("", f"Entries {last}.", f"{latency}_count"),
+        Stat("", f"Microseconds that all entries {last} took to be stored.", f"{latency}_sum"),
+        *(Stat("", f"Entries {last} of {each} {below}.", f"{size}_le_{each}") for each in bounds),
+        Stat("", f"Larger entries {last}.", f"{size}_le_overflow"),
+        Stat("", f"Entries {last}.", f"{size}_count"),
+        Stat("", f"Bytes of all entries {last}.", f"{size}_sum"),
+    )
+
+
+# Of topics, in the order of `last_adds`; of namespaces, as sums, where topics have no series of
+# their own. They are gauges, and each bucket stands for itself: what Pulsar calls le_5 has nothing
+# of le_1 in it, and all begin anew with each period (managedLedgerStatsPeriodSeconds).
+ADDS = _adds()
 
 # How many topics a sum is about.
 TOPICS = Stat("", "Open topics.", "pulsar_topics_count", "pulsar_broker_topics_count")
 
 SUBSCRIPTION = (
     Stat("backlog", "Entries that are not acknowledged.", "pulsar_subscription_back_log"),
+    Stat(
+        "due_backlog",
+        "Entries that are not acknowledged, without those that are not due yet.",
+        "pulsar_subscription_back_log_no_delayed",
+    ),
+    Stat("delayed", "Entries that are not due yet.", "pulsar_subscription_delayed"),
     Stat(
         "unacked_messages",
         "Messages sent to consumers and not acknowledged.",
@@ -215,7 +290,18 @@ BOOKIE = (
     ),
     Stat("dirty_bytes", "Bytes that are in the journal only.", "bookie_write_cache_size"),
     Stat("cache_bytes", "Bytes of entries in memory.", "bookie_read_cache_size"),
-    Stat("add_bytes", "Bytes of entries added.", "bookie_WRITE_BYTES_total", kind=COUNTER),
+    Stat(
+        "waiting_groups",
+        "Groups of entries that wait for the journal's sync.",
+        "bookie_journal_JOURNAL_FORCE_WRITE_QUEUE_SIZE",
+    ),
+    Stat("add_bytes", "Bytes of entries added.", "bookie_WRITE_BYTES", kind=COUNTER),
+    Stat(
+        "disk_read_bytes",
+        "Bytes of entries read from the disk.",
+        "bookie_READ_BYTES",
+        kind=COUNTER,
+    ),
     Stat(
         "journal_bytes",
         "Bytes written to the journal.",
@@ -382,4 +468,49 @@ TURNS = Stat(
     "Seconds that the turns of the event loop took, between two looks at the sockets.",
     "pyxbroker_loop_turn_seconds",
     kind=HISTOGRAM,
+)
+
+
+class Summary(NamedTuple):
+    """A series of quantiles over the last minute, with a count and a sum since the start."""
+
+    field: str  # of MetricsSource.latencies
+    help: str
+    series: str
+    label: str  # that it has besides
+    quantiles: tuple[str, ...]
+
+
+_PULSAR = ("0.0", "0.5", "0.95", "0.99", "0.999", "0.9999", "1.0")
+_BOOKKEEPER = ("0.5", "0.75", "0.95", "0.99", "0.999", "0.9999", "1.0")
+_WELL, _NOT_WELL = 'success="true"', 'success="false"'
+_ADD_ABOUT = "Milliseconds from the first entry of a group until the group was durable."
+_READ_ABOUT = "Milliseconds that reads took which memory could not answer."
+
+# In milliseconds; those of a name follow each other.
+LATENCIES = (
+    Summary(
+        "publish",
+        "Milliseconds from the reading of a message until it was stored.",
+        "pulsar_broker_publish_latency",
+        "",
+        _PULSAR,
+    ),
+    Summary("add", _ADD_ABOUT, "bookie_journal_JOURNAL_ADD_ENTRY", _WELL, _BOOKKEEPER),
+    Summary(
+        "sync",
+        "Milliseconds of a journal sync.",
+        "bookie_journal_JOURNAL_SYNC",
+        _WELL,
+        _BOOKKEEPER,
+    ),
+    Summary("add", _ADD_ABOUT, "bookkeeper_server_ADD_ENTRY_REQUEST", _WELL, _BOOKKEEPER),
+    Summary("read", _READ_ABOUT, "bookkeeper_server_READ_ENTRY_REQUEST", _WELL, _BOOKKEEPER),
+    Summary(
+        "failed_read",
+        _READ_ABOUT,
+        "bookkeeper_server_READ_ENTRY_REQUEST",
+        _NOT_WELL,
+        _BOOKKEEPER,
+    ),
 )

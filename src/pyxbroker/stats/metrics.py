@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
-from operator import add
+from operator import add, attrgetter
 from typing import NamedTuple, Protocol
 
 from pyxbroker import __version__
@@ -18,6 +18,7 @@ from pyxbroker.settings.config import Config
 from pyxbroker.stats import definitions, exposition
 from pyxbroker.stats.definitions import GAUGE, Stat
 from pyxbroker.stats.exposition import Number, Row, Table, braced, escaped, family
+from pyxbroker.stats.latencies import Latencies, Latency
 from pyxbroker.stats.process import ProcessStats, process_stats
 from pyxbroker.stats.slices import in_slices, run_in_slices
 
@@ -25,7 +26,6 @@ PIECE_BYTES = 128 << 10
 TOPICS_PER_STEP = 8
 TOPICS_PER_SUM = 64
 PARTITION = "-partition-"
-NANOSECONDS_PER_MILLISECOND = 1e6
 
 
 class ConsumerStats(Protocol):
@@ -71,6 +71,10 @@ class TopicStats(Protocol):
         """tenant/namespace."""
 
     @property
+    def last_adds(self) -> tuple[int, ...]:
+        """The numbers of definitions.ADDS."""
+
+    @property
     def subscriptions(self) -> Sequence[SubscriptionStats]: ...
 
     @property
@@ -100,6 +104,13 @@ class MetricsSource(Protocol):
 
     def storage_stats(self) -> Mapping[str, int]:
         """The counters of the embedded bookie; empty without one."""
+
+    def latencies(self) -> Mapping[str, Latency]:
+        """What definitions.LATENCIES are about, as far as it is known here."""
+
+    @property
+    def latency_bounds_us(self) -> Sequence[int]:
+        """The longest time of each of their buckets."""
 
     def failure(self) -> str | None: ...
 
@@ -138,6 +149,7 @@ class Collector:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self._latencies = Latencies()
 
     async def sample(self, source: MetricsSource) -> Sample:
         """Reads all numbers that the settings ask for."""
@@ -156,6 +168,7 @@ class Collector:
                 source.storage_stats(),
             )
         )
+        sample.write_latencies(self._latencies, source.latencies(), source.latency_bounds_us)
         sample.write_client_state(source.client_state())
         sample.write_counted(definitions.DEFECTS, "kind", defects)
         refused = source.refused_connections()
@@ -175,16 +188,19 @@ class Sample:
         self._per_consumer = config.exposeConsumerLevelMetricsInPrometheus
         self._splits_partition = config.splitTopicAndPartitionLabelInPrometheus
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
-        self._topics = Table(definitions.TOPIC)
         self._subscriptions = Table(definitions.SUBSCRIPTION)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
-        of_namespaces = () if self._per_topic else definitions.TOPIC
-        self._namespaces = Table((definitions.TOPICS, *of_namespaces))
+        all_of_topic = (*definitions.TOPIC, *definitions.ADDS)
+        of_namespaces = () if self._per_topic else all_of_topic
+        self._topics = Table(all_of_topic)
+        self._namespaces = Table(tuple(map(_of_namespace, (definitions.TOPICS, *of_namespaces))))
+        self._read_topic = attrgetter(*(each.field for each in definitions.TOPIC))
         self._namespace_labels: dict[str, str] = {}
         self._not_summed: dict[str, list[Row]] = {}  # topics by namespace
         self._sums: dict[str, list[Number]] = {}  # by namespace: how many topics, then each number
-        self._whole: list[Number] = [0] * (1 + len(definitions.TOPIC))  # of all namespaces
+        summed = definitions.TOPIC if self._per_topic else all_of_topic
+        self._whole: list[Number] = [0] * (1 + len(summed))  # of all namespaces
         self._process = ""
         self._storage = ""
         self._counted = ""
@@ -193,16 +209,18 @@ class Sample:
 
     def read(self, topics: Iterable[TopicStats | None]) -> Iterator[None]:
         """Reads all topics and sums them up, some topics or a part of one at each step."""
-        read, not_summed, number = self._topics.of, self._not_summed, 0
+        read, not_summed, number = self._read_topic, self._not_summed, 0
         for topic in topics:
             if topic is None:
                 yield
                 continue
             row = read(topic)
+            if not self._per_topic:
+                row += topic.last_adds
             not_summed.setdefault(topic.namespace, []).append(row)
             if self._per_topic:
                 prefix = self._topic_label(topic)
-                self._topics.append(braced(prefix), row)
+                self._topics.append(braced(prefix), row + topic.last_adds)
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -285,17 +303,19 @@ class Sample:
         }
         return tuple(table for table, is_shown in shown.items() if is_shown)
 
-    def _texts(self) -> Iterator[str]:
+    def _texts(self) -> Iterator[bytes]:
         version = f'{self._cluster},version="{escaped(__version__)}"'
         about = "The version of this broker."
-        yield family("pulsar_version_info", about, GAUGE, [(braced(version), 1)])
-        yield self._process
+        yield family("pulsar_version_info", about, GAUGE, [(braced(version), 1)]).encode()
+        yield self._process.encode()
         yield from exposition.tables_text(self._tables())
-        for stat, value in zip((definitions.TOPICS, *definitions.TOPIC), self._whole, strict=True):
+        # The last ones of what is summed may have no series of the broker.
+        summed = (definitions.TOPICS, *definitions.TOPIC)
+        for stat, value in zip(summed, self._whole, strict=False):
             if stat.broker_series:
-                yield self._single(stat._replace(series=stat.broker_series), value)
-        yield self._storage
-        yield self._counted
+                yield self._single(stat._replace(series=stat.broker_series), value).encode()
+        yield self._storage.encode()
+        yield self._counted.encode()
 
     def _forget(self) -> Iterator[None]:
         for table in self._tables():
@@ -311,6 +331,12 @@ class Sample:
             for value, count in counts.items()
         ]
         self._counted += family(stat.series, stat.help, stat.kind, rows)
+
+    def write_latencies(
+        self, windows: Latencies, latencies: Mapping[str, Latency], bounds_us: Sequence[int]
+    ) -> None:
+        """Takes how long things took."""
+        self._counted += windows.text(self._clock(), latencies, bounds_us, self._cluster)
 
     def write_client_state(self, state: ClientState) -> None:
         """Takes what is remembered for clients."""
@@ -347,7 +373,6 @@ class Sample:
         texts = [self._single(each, getattr(storage, each.field)) for each in definitions.STORAGE]
         texts += self._disks(storage.disks)
         texts += [self._single(each, storage.counters[each.field]) for each in definitions.BOOKIE]
-        texts.append(self._syncs(storage.counters))
         self._storage = "".join(texts)
 
     def _disks(self, disks: Mapping[str, tuple[int, int]]) -> Iterator[str]:
@@ -362,11 +387,8 @@ class Sample:
             about = f"Percent in use of the file system of {path}."
             yield self._single(Stat("", about, f"bookie_ledger_dir_{name}_usage"), used)
 
-    def _syncs(self, counters: Mapping[str, int]) -> str:
-        name = "bookie_journal_JOURNAL_SYNC"
-        label = braced(f'{self._cluster},success="true"')
-        milliseconds = counters["sync_ns_total"] / NANOSECONDS_PER_MILLISECOND
-        return (
-            exposition.head(name, "Time of a journal sync in ms.", "summary")
-            + f"{name}_count{label}{counters['syncs']}\n{name}_sum{label}{milliseconds}\n"
-        )
+
+def _of_namespace(stat: Stat) -> Stat:
+    """The same as the sum over the topics of a namespace."""
+    series = stat.series if stat.namespace_series is None else stat.namespace_series
+    return stat._replace(series=series, label=stat.namespace_label)

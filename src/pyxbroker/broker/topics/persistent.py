@@ -442,6 +442,17 @@ class PersistentTopic(Topic):
     def storage_size(self) -> int:
         return self.managed_ledger.size
 
+    @property
+    def entries_added(self) -> int:
+        return self.managed_ledger.entries_added
+
+    @property
+    def entries_read(self) -> int:
+        return self.managed_ledger.entries_read
+
+    def last_adds(self) -> tuple[int, ...]:
+        return self.managed_ledger.last_adds()
+
     def first_position(self) -> Position:
         return self.managed_ledger.first_position()
 

@@ -48,6 +48,8 @@ class SubscriptionStats(NamedTuple):
     name: str
     consumers: int
     backlog: int  # entries that are not acknowledged
+    due_backlog: int  # of them, those that are due
+    delayed: int  # and those that are not
     unacked_messages: int  # sent to consumers, not acknowledged
     msg_out: int
     bytes_out: int
@@ -76,8 +78,14 @@ class TopicStats(NamedTuple):
     throughput_out: float
     storage_size: int  # bytes
     backlog: int  # entries that are not acknowledged, of all subscriptions
+    delayed: int  # of them, those that are not due yet
     backlog_size: int  # bytes that the slowest subscription has not acknowledged
     publish_rate_limited: int  # times that a connection had to wait before it could publish more
+    storage_write_rate: float  # entries
+    storage_read_rate: float  # entries, from memory or from a disk
+    backlog_size_limit: int  # bytes of the backlog quota, -1: none
+    backlog_age_limit: int  # seconds of it, -1: none
+    last_adds: tuple[int, ...]  # latencies and sizes, see add_stats.pyi
     subscriptions: tuple[SubscriptionStats, ...]
     producer_stats: tuple[ProducerStats, ...]  # where asked for
 
@@ -119,13 +127,16 @@ def _topic_stats(
     name = topic.name
     now = time.monotonic()
     msg_in, bytes_in = topic.received()
-    rate_in, throughput_in = _per_second(topic, now, msg_in, bytes_in)
+    rate_in, throughput_in, write_rate, read_rate = _per_second(
+        topic, now, msg_in, bytes_in, topic.entries_added, topic.entries_read
+    )
+    policies = topic.policies
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
     entries = topic.entries if slowest else 0
     backlog_size = size * slowest // entries if entries else 0
     outgoing = _outgoing(subscriptions) if subscriptions else NOTHING_GOES_OUT
-    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog = outgoing
+    consumers, msg_out, bytes_out, rate_out, throughput_out, backlog, delayed = outgoing
     return TopicStats(
         str(name),
         str(name.namespace_name),
@@ -142,19 +153,25 @@ def _topic_stats(
         throughput_out,
         size,
         backlog,
+        delayed,
         backlog_size,
         topic.publish_rate_limited,
+        write_rate,
+        read_rate,
+        policies.backlog_size.limit,
+        policies.backlog_age.limit,
+        topic.last_adds(),
         subscriptions,
         _producers(topic, now) if detail.producers else (),
     )
 
 
-NOTHING_GOES_OUT = (0, 0, 0, 0.0, 0.0, 0)
+NOTHING_GOES_OUT = (0, 0, 0, 0.0, 0.0, 0, 0)
 
 
 def _outgoing(
     subscriptions: tuple[SubscriptionStats, ...],
-) -> tuple[int, int, int, float, float, int]:
+) -> tuple[int, int, int, float, float, int, int]:
     """The sums that a topic has of its subscriptions."""
     if len(subscriptions) == 1:
         [only] = subscriptions
@@ -165,6 +182,7 @@ def _outgoing(
             only.rate_out,
             only.throughput_out,
             only.backlog,
+            only.delayed,
         )
     return (
         sum(each.consumers for each in subscriptions),
@@ -173,6 +191,7 @@ def _outgoing(
         sum(each.rate_out for each in subscriptions),
         sum(each.throughput_out for each in subscriptions),
         sum(each.backlog for each in subscriptions),
+        sum(each.delayed for each in subscriptions),
     )
 
 
@@ -181,10 +200,13 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     now = time.monotonic()
     msg_out, bytes_out = subscription.sent()
     rate_out, throughput_out = _per_second(subscription, now, msg_out, bytes_out)
+    backlog, delayed = subscription.backlog, subscription.dispatcher.delayed_entries
     return SubscriptionStats(
         subscription.name,
         len(consumers),
-        subscription.backlog,
+        backlog,
+        backlog - delayed,
+        delayed,
         sum(each.unacked_messages for each in consumers) if consumers else 0,
         msg_out,
         bytes_out,
@@ -224,9 +246,9 @@ def _producer_stats(producer: Producer, now: float) -> ProducerStats:
 
 
 def _per_second(
-    owner: Topic | Subscription | Producer, now: float, messages: int, size: int
+    owner: Topic | Subscription | Producer, now: float, *counters: int
 ) -> tuple[float, ...]:
-    """The rates of messages and of bytes; they are measured from the first time that one asks."""
+    """The rates of its counters; they are measured from the first time that one asks."""
     if owner.rates is None:
-        owner.rates = Rates(now, messages, size)
-    return owner.rates.per_second(now, messages, size)
+        owner.rates = Rates(now, *counters)
+    return owner.rates.per_second(now, *counters)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from pyxbroker.add_stats import NO_ADDS
 from pyxbroker.base.errors import (
     ConsumerBusy,
     MetadataStoreError,
@@ -438,6 +439,20 @@ class Topic:
     def storage_size(self) -> int:
         """Bytes that are kept."""
         return 0
+
+    @property
+    def entries_added(self) -> int:
+        """Entries that were stored since it was opened."""
+        return 0
+
+    @property
+    def entries_read(self) -> int:
+        """Entries that were read of what is stored, from memory or from a disk, since then."""
+        return 0
+
+    def last_adds(self) -> tuple[int, ...]:
+        """How long it took to store what the last period brought, and its sizes (add_stats.pyi)."""
+        return NO_ADDS
 
     def first_position(self) -> Position:
         """Just before the first entry that is kept."""

@@ -15,6 +15,13 @@ class Metrics(Section, title="Metrics"):
     exposeProducerLevelMetricsInPrometheus: bool = setting(
         False, "Whether /metrics has series for each producer, where each topic has some."
     )
+    managedLedgerStatsPeriodSeconds: int = setting(
+        60,
+        "How long what is counted of storage latencies and entry sizes is counted: /metrics has"
+        " what the last whole period has brought.",
+        unit="s",
+        minimum=1,
+    )
     splitTopicAndPartitionLabelInPrometheus: bool = setting(
         False, "Whether the partition of a topic is a label of its own in /metrics."
     )
