@@ -26,10 +26,12 @@ NO_JUDGES = ("test_tidy.py", "test_native_arrows.py", "test_package.py", "test_m
 
 # The tests that are near each compiled module, without `tests/test_` and `.py`.
 CYTHON = {
+    "add_stats": "add_stats metrics",
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
     "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch",
     "buffers": "buffers connection",
     "commands": "commands entry dispatch long_commands handshake refused_sends service",
+    "compaction": "compaction",
     "connection": "connection turn liveness refused_sends publish_gate handshake service",
     "delayed_index": "delayed delayed_delivery",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
@@ -38,6 +40,7 @@ CYTHON = {
     "frames": "frames connection",
     "hash_ranges": "selectors key_shared key_shared_dispatch",
     "keys": "key_shared key_shared_dispatch dispatch_models ack_costs",
+    "metric_lines": "metric_lines metrics",
     "publish_checks": "policy_checks publish_steps",
     "quorum": "quorum entry ledger embedded_bookie managed_ledger",
     "reads": "entry embedded_bookie ledger read_trouble dispatch",

@@ -447,7 +447,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "COMPACTION",
-        "from how many bytes on a topic is compacted",
+        "how many bytes a topic has when it is compacted",
         Body(Field("integer", maximum=LONG_MAX)),
         Face("compactionThreshold", ("compaction_threshold",), method="PUT"),
         Face("compactionThreshold", ("compactionThreshold",)),
