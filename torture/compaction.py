@@ -1,0 +1,252 @@
+"""Kills and power cuts while topics are compacted: of every key its newest value, exactly.
+
+Each round a client publishes messages and batches with keys, and deletes some; another one has the
+topic compacted, closed and trimmed again and again, so that the compacted ledger is all there is of
+most keys. Then the broker is killed, or the power is cut. The next round begins with reading the
+compacted view: of every key it says what was acknowledged last, or what was on its way.
+
+    python -m torture.compaction --kill-rounds 20 --cut-rounds 20
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from harness import wire
+from harness.brokers import Broker
+from harness.raw import ConnectionClosed, RawConnection
+
+from torture.simulator import Mode, Simulator, build_library
+
+TOPIC = "persistent://public/default/compacted"
+PATH = "/admin/v2/persistent/public/default/compacted"
+KEYS = 60
+READ_S = 20.0
+READ_COMPACTED, DURABLE, START = 11, 8, 9  # fields of SUBSCRIBE
+PARTITION_KEY, NUM_MESSAGES, UNCOMPRESSED_SIZE, COMPACTED_INDEXES = 6, 11, 9, 31
+GONE = (ConnectionClosed, OSError, TimeoutError)
+SETTINGS = {
+    "managedLedgerMaxEntriesPerLedger": "40",
+    "managedLedgerMinLedgerRolloverTimeMinutes": "0",
+    "maxMessageSize": "1048576",
+}
+
+Change = dict[str, bytes]  # what an entry says of keys; empty: deleted
+
+
+class Judge:
+    """What was acknowledged, over all rounds."""
+
+    def __init__(self) -> None:
+        self.acknowledged: Change = {}
+        self.on_its_way: Change = {}
+        self.uncertain: dict[str, set[bytes]] = {}  # nobody knows whether they were stored
+        self.entries = 0
+        self.compactions = 0
+        self.faults: list[str] = []
+
+    def sends(self, change: Change) -> None:
+        self.on_its_way = change
+
+    def stored(self) -> None:
+        self.acknowledged |= self.on_its_way
+        for key in self.on_its_way:
+            self.uncertain.pop(key, None)
+        self.on_its_way = {}
+        self.entries += 1
+
+    def lost_sight(self) -> None:
+        """What is on its way may have been stored before the topic was closed."""
+        for key, value in self.on_its_way.items():
+            self.uncertain.setdefault(key, set()).add(value)
+        self.on_its_way = {}
+
+    def found(self, view: Change) -> None:
+        """What the compacted view says of each key."""
+        for key in sorted({*self.acknowledged, *view}):
+            value = view.get(key, b"")
+            allowed = {self.acknowledged.get(key, b""), *self.uncertain.get(key, ())}
+            if key in self.on_its_way:
+                allowed.add(self.on_its_way[key])
+            if value not in allowed:
+                self.faults.append(f"{key} is {value!r}, and not one of {sorted(allowed)}")
+        is_all = all(view.get(key, b"") == value for key, value in self.on_its_way.items())
+        is_none = all(
+            view.get(key, b"") in (self.acknowledged.get(key, b""), *self.uncertain.get(key, ()))
+            for key in self.on_its_way
+        )
+        if not (is_all or is_none):
+            self.faults.append("a batch is there in part")
+        self.acknowledged = dict(view)
+        self.on_its_way = {}
+        self.uncertain = {}
+
+
+def batched(change: Change) -> bytes:
+    plain = b""
+    for key, value in change.items():
+        head = wire.encode({2: key, 3: len(value)})
+        plain += len(head).to_bytes(4, "big") + head + value
+    return plain
+
+
+def publish(port: int, judge: Judge, draw: random.Random, over: threading.Event) -> None:
+    """Publishes one entry after the other was stored, until the broker is gone."""
+    while not over.is_set():
+        # The topic may be closed in between; the client comes back then.
+        judge.lost_sight()
+        with contextlib.suppress(*GONE, AssertionError), RawConnection(port) as connection:
+            connection.producer(TOPIC)
+            while publish_one(connection, judge, draw):
+                pass
+
+
+def publish_one(connection: RawConnection, judge: Judge, draw: random.Random) -> bool:
+    """Whether it was stored; if not, the topic was closed."""
+    change = {}
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        value = b"" if draw.random() < 0.1 else b"%d-" % draw.getrandbits(40)
+        change[f"k{draw.randrange(KEYS)}"] = value * draw.choice((1, 1, 1, 500))
+    if len(change) == 1:
+        [(key, body)] = change.items()
+        fields: dict = {PARTITION_KEY: key}
+    else:
+        body = batched(change)
+        fields = {NUM_MESSAGES: len(change), UNCOMPRESSED_SIZE: len(body)}
+    meta = wire.metadata("p", judge.entries, int(time.time() * 1000), fields=fields)
+    more = {4: len(change)} if len(change) > 1 else {}
+    judge.sends(change)
+    connection.write(wire.send(1, judge.entries, meta, body, send_fields=more))
+    while (answer := connection.receive()).type != wire.SEND_RECEIPT:
+        if answer.type in (wire.CLOSE_PRODUCER, wire.SEND_ERROR):
+            return False
+    judge.stored()
+    return True
+
+
+def disturb(broker: Broker, judge: Judge, draw: random.Random, over: threading.Event) -> None:
+    """Has the topic compacted, and now and then closed and trimmed."""
+    while not over.wait(draw.uniform(0.0, 0.1)):
+        with contextlib.suppress(OSError, ValueError):
+            dice = draw.random()
+            if dice < 0.75:
+                judge.compactions += broker.request("PUT", PATH + "/compaction")[0] == 204
+            elif dice < 0.9:
+                broker.request("POST", PATH + "/trim")
+            else:
+                broker.request("PUT", PATH + "/unload")
+
+
+def view_of(entries: list[bytes]) -> Change:
+    """What entries say of keys, in their order."""
+    found: Change = {}
+    for rest in entries:
+        payload = wire.parse_payload(rest)
+        assert payload.checksum_ok
+        if NUM_MESSAGES not in payload.metadata:
+            found[payload.metadata[PARTITION_KEY][0].decode()] = payload.body
+            continue
+        at = 0
+        for _ in range(payload.metadata[NUM_MESSAGES][0]):
+            size = int.from_bytes(payload.body[at : at + 4], "big")
+            head = wire.decode(payload.body[at + 4 : at + 4 + size])
+            at += 4 + size
+            value = payload.body[at : at + head[3][0]]
+            at += head[3][0]
+            if 4 not in head:
+                found[head[2][0].decode()] = value
+    return {key: value for key, value in found.items() if value}
+
+
+def read(port: int) -> Change:
+    """The compacted view, from the beginning to its last message."""
+    with RawConnection(port, timeout_s=READ_S) as connection:
+        start = wire.message_id(2**64 - 1, 2**64 - 1)
+        fields = {DURABLE: 0, START: start, READ_COMPACTED: 1}
+        answer = connection.subscribe(TOPIC, "check", fields=fields)
+        assert answer.type == wire.SUCCESS, answer
+        connection.command(wire.GET_LAST_MESSAGE_ID, {1: 1, 2: connection.request_id()})
+        answer = connection.wait_for(wire.GET_LAST_MESSAGE_ID_RESPONSE)
+        last = position(answer.data(1))
+        entries: list[bytes] = []
+        at = (-1, -1)
+        connection.flow(1_000_000)
+        while at < last:
+            answer = connection.wait_for(wire.MESSAGE)
+            at = position(answer.data(2))
+            entries.append(answer.rest)
+        return view_of(entries)
+
+
+def position(message_id: bytes) -> tuple[int, int]:
+    """-1, -1: nothing."""
+    fields = wire.decode(message_id)
+    ledger_id, entry_id = fields[1][0], fields[2][0]
+    return (-1, -1) if ledger_id >> 63 else (ledger_id, entry_id)
+
+
+def run(directory: Path, rounds: int, seed: int, cut: bool) -> Judge:
+    """Rounds on one data directory."""
+    draw = random.Random(f"{seed}-{cut}")
+    judge = Judge()
+    simulator = Simulator(build_library(directory), directory / "root") if cut else None
+    environment = {} if simulator is None else simulator.environment()
+    broker = Broker("pyxbroker", directory / "broker", settings=SETTINGS, environment=environment)
+    (directory / "root").mkdir(exist_ok=True)
+    broker.data = directory / "root" / "data"
+    try:
+        for _ in range(rounds):
+            broker.start()
+            over = threading.Event()
+            workers = [
+                threading.Thread(target=publish, args=(broker.port, judge, draw, over)),
+                threading.Thread(target=disturb, args=(broker, judge, draw, over)),
+            ]
+            for each in workers:
+                each.start()
+            time.sleep(draw.uniform(0.1, 1.0))
+            over.set()
+            broker.kill()
+            for each in workers:
+                each.join()
+            if simulator is not None and simulator.used():
+                simulator.cut(draw, draw.choice(list(Mode)))
+            broker.start()
+            judge.found(read(broker.port))
+            if judge.faults:
+                break
+    finally:
+        broker.close()
+    return judge
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kill-rounds", type=int, default=20)
+    parser.add_argument("--cut-rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    faults = 0
+    for name, rounds in (("kill -9", options.kill_rounds), ("power cut", options.cut_rounds)):
+        if not rounds:
+            continue
+        with tempfile.TemporaryDirectory() as directory:
+            judge = run(Path(directory), rounds, options.seed, cut=name != "kill -9")
+        print(
+            f"{name}: {rounds} rounds, {judge.compactions} compactions, {judge.entries} entries,"
+            f" {len(judge.faults)} faults"
+        )
+        for fault in judge.faults:
+            print(fault)
+        faults += len(judge.faults)
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
