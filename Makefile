@@ -52,7 +52,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # tests of others.
 .PHONY: test
 test: goclient javarecords checks asanshort fuzz torture benchshort ## all tests, less than half an hour
-	$(PYTEST) -n $(WORKERS) --dist worksteal tests torture compat_tests bench/micro
+	$(PYTEST) -n $(WORKERS) --dist worksteal -m 'not minutes' tests torture compat_tests bench/micro
 
 # What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
 .PHONY: checks
