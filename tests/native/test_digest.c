@@ -51,8 +51,8 @@ static void test_sha1_variants_agree(void) {
             CHECK(memcmp(words, s.words, sizeof words) == 0);
         }
     /* "abc", padded to a block of its own */
+    const uint32_t wanted[5] = {0xa9993e36u, 0x4706816au, 0xba3e2571u, 0x7850c26cu, 0x9cd0d89du};
     uint32_t words[5];
-    uint32_t wanted[5] = {0xa9993e36u, 0x4706816au, 0xba3e2571u, 0x7850c26cu, 0x9cd0d89du};
     uint8_t block[SHA1_BLOCK_BYTES] = {'a', 'b', 'c', 0x80};
     sha1_state s;
     sha1_begin(&s);
