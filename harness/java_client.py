@@ -23,6 +23,7 @@ import base64
 import concurrent.futures
 import itertools
 import os
+import time
 from typing import Any, TypeAlias
 
 from harness.java_build import JavaProgram
@@ -273,8 +274,17 @@ class TableView(_Object):
         entries: dict[str, Any] = self._ask("entries")
         return entries
 
-    def refreshed(self) -> dict[str, Any]:
-        """The entries when all that was in the topic by now has been read."""
+    def await_entries(self, wanted: dict[str, Any], limit_s: float = 60.0) -> None:
+        """Refreshes until these are the entries.
+
+        The client calls a view fresh when it has got the last message, which may be a moment before
+        that is in the view.
+        """
+        until = time.monotonic() + limit_s
+        while (found := self._refreshed()) != wanted:
+            assert time.monotonic() < until, found
+
+    def _refreshed(self) -> dict[str, Any]:
         self.call("refresh")
         return self.entries()
 
