@@ -76,7 +76,7 @@ goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a 
 	@$(PYTHON) -m harness.go_build
 
 .PHONY: javarecords
-javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK, Maven; 11 MB)
+javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK, Maven; 15 MB)
 	@$(PYTHON) -m harness.apache_records
 
 .PHONY: interop

@@ -458,6 +458,28 @@ def test_a_snapshot_has_a_size_and_those_that_came_last(tmp_path: Path) -> None:
     run(tmp_path, scenario, **ON)
 
 
+def test_who_is_connected_is_in_a_snapshot_however_many_came_later(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        for number, name in enumerate(("first", "second"), start=1):
+            await client.produce(number, producer_name=name)
+            publish(client, name, number, producer_id=number)
+        await receipts(client, 2)
+        deduplication = (await open_topic(broker)).deduplication
+        assert deduplication is not None
+        for number in range(1000):
+            deduplication._of(f"{number:04}" + "n" * 1000).persisted = number
+        found = deduplication._newest()
+        assert list(found.items())[:3] == [("second", 2), ("first", 1), ("0999" + "n" * 1000, 999)]
+        assert 500 < len(found) < 1000
+        # Who opens the topic next forgets them last, too.
+        await deduplication.snapshot()
+        known = list((await again(broker))._ids)
+        assert known[-2:] == ["first", "second"]
+
+    run(tmp_path, scenario, **ON)
+
+
 def test_names_that_nobody_was_connected_with_for_long_are_forgotten(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -10,6 +10,7 @@ Pulsar's MessageDeduplication.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 NOWHERE = Position(-1, -1)  # where a duplicate is, as its client is told
-SNAPSHOT_BYTES_MAX = 512 << 10  # of names; those that were seen last are in it
+SNAPSHOT_BYTES_MAX = 512 << 10  # of names; see _newest
 NAME_BYTES = 12  # of a snapshot, besides the name
 ENTRIES_PER_NAME = 10  # between two snapshots at least: each writes all names
 LOOKED_AT_MAX = 8  # names of connected producers that are passed over for one to be forgotten
@@ -344,11 +345,13 @@ class Deduplication:
         self._entries_due = max(self._limits.entries_interval, ENTRIES_PER_NAME * len(self._ids))
 
     def _newest(self) -> dict[str, int]:
-        """What a snapshot has room for."""
+        """What a snapshot has room for: those that are connected, then those that came last."""
         room = SNAPSHOT_BYTES_MAX
         found: dict[str, int] = {}
-        for name, ids in reversed(self._ids.items()):
-            if ids.persisted == NO_SEQUENCE_ID:
+        connected = [name for name in self._topic.producers if name in self._ids]
+        for name in itertools.chain(reversed(connected), reversed(self._ids)):
+            ids = self._ids[name]
+            if ids.persisted == NO_SEQUENCE_ID or name in found:
                 continue
             room -= len(name.encode()) + NAME_BYTES
             if room < 0 or len(found) == self._limits.producers_max:
