@@ -6,8 +6,8 @@
  * one before it, so that a missing or unreadable group is noticed. Torn is not corrupt:
  *
  *   - Bad bytes are the torn tail of a write that was never acknowledged when no group of a later
- *     write follows. The valid records before them are kept, the rest is cut, valid or not, and that
- *     is only information: an entry is never kept without those that were added before it.
+ *     write follows. The valid records before them are kept, the rest is cut, valid or not, and
+ *     that is only information: an entry is never kept without those that were added before it.
  *   - Bad bytes that a group of a later write of the same session (all groups between one start and
  *     the next) follows had once been synced; so had those that a later start found intact. That
  *     is damage: an error
