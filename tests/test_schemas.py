@@ -17,7 +17,7 @@ from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema, Persistence
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.store import MetadataError, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
 from pyxbroker.schemas import compatibility, records
@@ -166,6 +166,39 @@ def test_an_interruption_leaves_the_schema_as_it_was(
         for each in (schemas, SchemaRegistry(broker.node.store, broker.node.client, lambda: None)):
             assert [found.version async for found in each.every(ID)] == [0]
         assert await schemas.find_or_create(ID, avro("a", "b"), FULL) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_a_version_whose_node_was_written_without_an_answer_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, schemas, store = await broker.client(), broker.topics.schemas, broker.node.store
+        assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+        await client.produce(1)
+        put = store.put
+
+        async def unanswered(path: str, *more: Any) -> Any:
+            done = await put(path, *more)
+            if path == PATH:
+                raise Unavailable("no answer")
+            return done
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "put", unanswered)
+            assert (await client.produce(2, schema=sent(avro("a", "b")))).error == pb.MetadataError
+        for number in (3, 4):
+            answer = await client.produce(number, schema=sent(avro("a", "b")))
+            assert answer.schema_version == (1).to_bytes(8, "big")
+        assert [each.version async for each in schemas.every(ID)] == [0, 1]
+        # A deletion without an answer is one, too.
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "put", unanswered)
+            with pytest.raises(Unavailable):
+                await schemas.delete(ID)
+        assert not await schemas.has_schema(ID)
+        assert len(await schemas.index(ID)) == 3
 
     run(tmp_path, scenario)
 
