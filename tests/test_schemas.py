@@ -17,10 +17,11 @@ from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema, Persistence
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MetadataError
+from pyxbroker.metadata.store import MetadataError, Unavailable
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.proto import SchemaStorageFormat
 from pyxbroker.schemas import compatibility, records
+from pyxbroker.schemas.protobuf_native import FILES_MAX
 from pyxbroker.schemas.registry import NOT_FOUND, Rules, SchemaRegistry
 from pyxbroker.schemas.values import (
     SCHEMA_BYTES_MAX,
@@ -169,6 +170,39 @@ def test_an_interruption_leaves_the_schema_as_it_was(
     run(tmp_path, scenario)
 
 
+def test_a_version_whose_node_was_written_without_an_answer_is_there_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, schemas, store = await broker.client(), broker.topics.schemas, broker.node.store
+        assert await schemas.find_or_create(ID, avro("a"), FULL) == 0
+        await client.produce(1)
+        put = store.put
+
+        async def unanswered(path: str, *more: Any) -> Any:
+            done = await put(path, *more)
+            if path == PATH:
+                raise Unavailable("no answer")
+            return done
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "put", unanswered)
+            assert (await client.produce(2, schema=sent(avro("a", "b")))).error == pb.MetadataError
+        for number in (3, 4):
+            answer = await client.produce(number, schema=sent(avro("a", "b")))
+            assert answer.schema_version == (1).to_bytes(8, "big")
+        assert [each.version async for each in schemas.every(ID)] == [0, 1]
+        # A deletion without an answer is one, too.
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "put", unanswered)
+            with pytest.raises(Unavailable):
+                await schemas.delete(ID)
+        assert not await schemas.has_schema(ID)
+        assert len(await schemas.index(ID)) == 3
+
+    run(tmp_path, scenario)
+
+
 def test_who_comes_second_to_the_node_finds_what_the_first_one_stored(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         one = broker.topics.schemas
@@ -233,6 +267,37 @@ def test_a_deleted_partition_leaves_the_schema_to_the_others(tmp_path: Path) -> 
         assert await broker.topics.schemas.has_schema(ID)
         await broker.topics.partitioned.delete(name, force=True)
         assert not await broker.topics.schemas.has_schema(ID)
+
+    run(tmp_path, scenario)
+
+
+def test_a_schema_that_comes_while_its_topic_is_deleted_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client, other = await broker.client(), await broker.client()
+        topic = await broker.topic()
+        goes_on, is_held = asyncio.Event(), asyncio.Event()
+        storage = broker.topics.schemas._storage
+        versions = storage.versions
+
+        async def slow(schema_id: str) -> Any:
+            found = await versions(schema_id)
+            if not is_held.is_set():
+                is_held.set()
+                await goes_on.wait()
+            return found
+
+        monkeypatch.setattr(storage, "versions", slow)
+        late = asyncio.ensure_future(client.produce(1, schema=sent(avro("late"))))
+        await is_held.wait()
+        await broker.topics.delete(topic)
+        goes_on.set()
+        assert (await late).error in (pb.ServiceNotReady, pb.TopicNotFound)
+        assert await broker.node.store.get(PATH) is None
+        # Who makes the topic again begins with a schema of its own.
+        answer = await other.produce(1, schema=sent(avro("other")))
+        assert answer.schema_version == bytes(8)
 
     run(tmp_path, scenario)
 
@@ -427,6 +492,28 @@ def test_a_protobuf_schema_keeps_its_root_message() -> None:
 def test_what_is_no_protobuf_schema_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidSchema, match="Invalid schema definition data for PROTOBUF_NATIVE"):
         at_once(compatibility.validate(Schema(SchemaType.PROTOBUF_NATIVE, data)))
+
+
+def with_files(encoded: bytes) -> Schema:
+    fields = {
+        "fileDescriptorSet": base64.b64encode(encoded).decode(),
+        "rootMessageTypeName": "M",
+        "rootFileDescriptorName": "f",
+    }
+    return Schema(SchemaType.PROTOBUF_NATIVE, json.dumps(fields).encode())
+
+
+def test_files_of_a_protobuf_schema_are_counted_before_they_are_made() -> None:
+    most = FILES_MAX - 1
+    message = b"\x0a\x08\x0a\x01f\x22\x03\x0a\x01M"
+    at_once(compatibility.validate(with_files(b"\x0a\x00" * most + message)))
+    for encoded, reason in (
+        (b"\x0a\x00" * FILES_MAX + message, f"it has more than {FILES_MAX} files"),
+        (b"\x0a" + b"\x80" * 150_000, "no JSON with a FileDescriptorSet"),
+        (b"\x0a\xff\xff\xff\xff\xff\xff\xff\xff\x7f", "no JSON with a FileDescriptorSet"),
+    ):
+        with pytest.raises(InvalidSchema, match=reason):
+            at_once(compatibility.validate(with_files(encoded)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pyxbroker.schemas import avro, avro_resolution
-from pyxbroker.schemas.avro import NESTING_MAX, VALUES_MAX, AvroSchema
+from pyxbroker.schemas.avro import NAME_MAX, NESTING_MAX, VALUES_MAX, AvroSchema
 from pyxbroker.schemas.values import NoSchema, Steps, T, at_once
 
 
@@ -220,3 +220,23 @@ def test_reading_and_comparing_let_others_run() -> None:
     assert steps >= found.nodes // avro.NODES_PER_STEP
     steps, refused = longest_step(avro_resolution.mismatch(found, found))
     assert (refused, steps >= 2_000 // avro_resolution.PAIRS_PER_STEP) == (None, True)
+    names = [f"n{number}" for number in range(5_000)]
+    for value in (
+        {"type": "enum", "name": "E", "symbols": names},
+        record("R", aliases=names),
+    ):
+        steps, found = longest_step(avro.parse(json.dumps(value).encode()))
+        assert found.nodes == 1 and steps >= 5_000 // avro.NAMES_PER_STEP
+
+
+def test_names_have_a_length_so_that_types_in_a_namespace_cost_the_same() -> None:
+    assert parsed(record("R", namespace="n" * (NAME_MAX - 2))).root.name.endswith(".R")
+    for value in (
+        record("R", namespace="n" * (NAME_MAX - 1)),
+        record("R" * (NAME_MAX + 1)),
+        record(".".join(["R"] * NAME_MAX)),
+        record("R", aliases=["a" * (NAME_MAX + 1)]),
+        record("R", ("a", record("S" * 10)), namespace="n" * (NAME_MAX - 5)),
+    ):
+        with pytest.raises(NoSchema, match=f"has more than {NAME_MAX} characters"):
+            parsed(value)

@@ -20,7 +20,11 @@ NESTING_MAX = 100
 """Types within types. A reader needs its own stack for each, and 100 is more than anybody nests."""
 VALUES_MAX = 20_000
 """Of JSON, about: commas, colons and brackets are counted. To read so many takes 5 ms at once."""
+NAME_MAX = 1024
+"""Characters of a full name. Each type within a namespace has that in its own name, so that long
+ones would cost their length for each type."""
 NODES_PER_STEP = 100
+NAMES_PER_STEP = 500
 SHOWN_MAX = 100  # characters of what a sender wrote, in a sentence
 
 PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
@@ -98,6 +102,7 @@ def parse(data: bytes) -> Steps[AvroSchema]:
         root = yield from parser.type(value, "", 0)
     except RecursionError:
         raise NoSchema("its JSON is nested too deeply") from None
+    yield
     return AvroSchema(root, parser.named, parser.nodes, parser.hash.digest())
 
 
@@ -185,31 +190,39 @@ class _Parser:
             raise NoSchema(f"{name!r} is defined twice")
         space = name.rpartition(".")[0]
         node = Node("record" if kind == "error" else kind, name)
-        node.aliases = tuple(_full_name(each, space) for each in _aliases(value))
+        aliases = []
+        for number, each in enumerate(_aliases(value), start=1):
+            aliases.append(_full_name(each, space))
+            if number % NAMES_PER_STEP == 0:
+                yield
+        node.aliases = tuple(aliases)
         self.named[name] = node
         self._note(kind, name)
         reserved = _RESERVED | {"default"} if kind == "enum" else _RESERVED
         self._note_further(value, reserved)
         if kind == "enum":
-            node.symbols = self._symbols(value)
+            node.symbols = yield from self._symbols(value)
         elif kind == "fixed":
             node.size = self._size(value)
         else:
             yield from self._fields(node, value.get("fields"), space, depth)
         return node
 
-    def _symbols(self, value: dict[str, Any]) -> tuple[str, ...]:
+    def _symbols(self, value: dict[str, Any]) -> Steps[tuple[str, ...]]:
         symbols = value.get("symbols")
         if not isinstance(symbols, list):
             raise NoSchema(f"the enum has no symbols: {_shown(value)}")
-        for each in symbols:
-            _check_name(each)
+        self._note(str(len(symbols)))
+        for number, each in enumerate(symbols, start=1):
+            self._note(_check_name(each))
+            if number % NAMES_PER_STEP == 0:
+                yield
         if len(set(symbols)) < len(symbols):
             raise NoSchema(f"the enum has a symbol twice: {_shown(symbols)}")
         default = value.get("default")
         if isinstance(default, str) and default not in symbols:
             raise NoSchema(f"the default {default[:SHOWN_MAX]!r} is none of the enum's symbols")
-        self._note(str(len(symbols)), *symbols, json.dumps(default))
+        self._note(json.dumps(default))
         return tuple(symbols)
 
     def _size(self, value: dict[str, Any]) -> int:
@@ -256,6 +269,8 @@ def _full_name(name: Any, namespace: str) -> str:
         raise NoSchema(f"{_shown(name)} is no name")
     if "." not in name and namespace:
         name = f"{namespace}.{name}"
+    if len(name) > NAME_MAX:
+        raise NoSchema(f"the name {_shown(name)} has more than {NAME_MAX} characters")
     for part in name.split("."):
         _check_name(part)
     return name

@@ -17,6 +17,10 @@ from google.protobuf.message import DecodeError
 from pyxbroker.schemas.values import NoSchema, Steps
 
 NAMES_PER_STEP = 500
+FILES_MAX = 1000
+"""Of a FileDescriptorSet. Each becomes an object, however short it is."""
+
+_FILE = b"\x0a"  # the tag of a file in its set
 
 
 def root_message(data: bytes) -> Steps[str]:
@@ -27,6 +31,7 @@ def root_message(data: bytes) -> Steps[str]:
         fields: Any = json.loads(data)
         encoded = base64.b64decode(fields["fileDescriptorSet"])
         name, file_name = fields["rootMessageTypeName"], fields["rootFileDescriptorName"]
+        _check_files(encoded)
         files = descriptor_pb2.FileDescriptorSet.FromString(encoded).file
     except (ValueError, KeyError, TypeError, RecursionError, DecodeError) as error:
         raise NoSchema(f"it is no JSON with a FileDescriptorSet: {error!r:.200}") from None
@@ -46,6 +51,26 @@ def root_message(data: bytes) -> Steps[str]:
         if found:
             return name
     raise NoSchema(f"{file_name[:100]!r} has no message {name[:100]!r}")
+
+
+def _check_files(encoded: bytes) -> None:
+    """Raises NoSchema where a FileDescriptorSet has too many files. What is no such set ends the
+    look; it is parsed next.
+    """
+    at = files = 0
+    while encoded[at : at + 1] == _FILE:
+        files += 1
+        if files > FILES_MAX:
+            raise NoSchema(f"it has more than {FILES_MAX} files")
+        at += 1
+        length = 0
+        for shift in range(0, 70, 7):
+            byte = encoded[at] if at < len(encoded) else 0
+            at += 1
+            length |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        at += length
 
 
 def _check_imports(by_name: dict[str, Any], root: str) -> Steps[None]:

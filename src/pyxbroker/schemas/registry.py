@@ -33,12 +33,18 @@ NOT_FOUND = -1
 """The version of a schema that is not there."""
 
 
+def _is_open() -> None:
+    """Nobody deletes the topic."""
+
+
 class Rules(NamedTuple):
     """What holds for the schemas of a topic."""
 
     strategy: str
     may_update: bool = True  # whether clients may register further schemas
     user: str = ""  # who registers it
+    check_open: Callable[[], None] = _is_open
+    """Raises the error of who comes too late: the topic is being deleted with its schema."""
 
 
 class SchemaRegistry:
@@ -126,6 +132,7 @@ class SchemaRegistry:
         if versions is not None:
             await self._check(versions, schema, rules.strategy)
         self._check_space()
+        rules.check_open()
         now_ms = int(time.time() * 1000)
         stored = StoredSchema(schema, rules.user, now_ms, deleted=False)
         entry = await self._storage.append(schema_id, versions, stored)

@@ -125,7 +125,9 @@ class SchemaCommands:
         from pyxbroker.schemas.registry import Rules
 
         policies = topic.policies
-        return Rules(policies.schema_strategy, policies.schema_auto_update)
+        return Rules(
+            policies.schema_strategy, policies.schema_auto_update, check_open=topic.check_open
+        )
 
 
 def _schema_of(sent: Any) -> Schema:
