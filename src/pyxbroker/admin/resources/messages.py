@@ -79,7 +79,7 @@ async def examine(request: Request) -> Response:
         raise HttpError(404, "Message not found")
     else:
         index = entries - number
-    return await _answer(topic, topic.managed_ledger.position_of(index), "Message not found")
+    return await _answer(topic, topic.position_of(index), "Message not found")
 
 
 async def _answer(topic: PersistentTopic, position: Position, missing: str) -> Response:
@@ -117,7 +117,7 @@ async def get_id_by_time(request: Request) -> Response:
     refusal = f"{what} on a partitioned topic is not allowed{ELSEWHERE}"
     topic = await stored_topic(request, what, refusal)
     mark = await topic.position_before_time(request.parameters["timestamp"])
-    return Response.json(_message_id(topic, topic.managed_ledger.next_position(mark)))
+    return Response.json(_message_id(topic, topic.next_position(mark)))
 
 
 async def get_id_by_index(request: Request) -> Response:

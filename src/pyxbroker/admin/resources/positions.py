@@ -234,7 +234,7 @@ async def set_properties(request: Request) -> Response:
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:
-        await subscription_of(request, topic).cursor.set_properties(dict(properties))
+        await subscription_of(request, topic).set_properties(dict(properties))
 
     await with_each(request, name, work)
     return Response.empty()

@@ -56,7 +56,7 @@ async def get_properties(request: Request) -> Response:
     partitioned = await request.app.broker.topics.partitioned.read(name)
     if partitioned.partitions:
         return Response.json(partitioned.fields.get("properties") or {})
-    return Response.json((await _topic(request, name)).managed_ledger.properties)
+    return Response.json((await _topic(request, name)).properties)
 
 
 async def put_properties(request: Request) -> Response:
@@ -74,7 +74,7 @@ async def put_properties(request: Request) -> Response:
     if await partitions_of(request, name):
         await request.app.broker.topics.partitioned.change_properties(name, add)
     else:
-        await (await _topic(request, name)).managed_ledger.change_properties(add)
+        await (await _topic(request, name)).change_properties(add)
     return Response.empty()
 
 
@@ -91,7 +91,7 @@ async def delete_property(request: Request) -> Response:
     if await partitions_of(request, name):
         await request.app.broker.topics.partitioned.change_properties(name, drop)
     else:
-        await (await _topic(request, name)).managed_ledger.change_properties(drop)
+        await (await _topic(request, name)).change_properties(drop)
     return Response.empty()
 
 

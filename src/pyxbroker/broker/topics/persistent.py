@@ -456,6 +456,23 @@ class PersistentTopic(Topic):
     def first_position(self) -> Position:
         return self.managed_ledger.first_position()
 
+    def position_of(self, index: int) -> Position:
+        """Where the entry is that so many entries that are kept come before."""
+        return self.managed_ledger.position_of(index)
+
+    def next_position(self, mark: Position) -> Position:
+        """Where the first entry after a mark is, or will be."""
+        return self.managed_ledger.next_position(mark)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What users note about the topic, and what is noted for them."""
+        return self.managed_ledger.properties
+
+    async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Notes something else; as ManagedLedger.change_properties."""
+        await self.managed_ledger.change_properties(change)
+
     @property
     def last_confirmed(self) -> Position:
         """The last entry."""

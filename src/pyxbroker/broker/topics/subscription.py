@@ -157,6 +157,10 @@ class Subscription:
         """What the client that made it has noted about it."""
         return self.cursor.properties
 
+    async def set_properties(self, properties: dict[str, str]) -> None:
+        """Notes something else; durable when this returns. Raises LedgerError, MetadataError."""
+        await self.cursor.set_properties(properties)
+
     @property
     def replicated(self) -> bool:
         """Whether its position is to be replicated to other clusters; kept, and not done yet."""
