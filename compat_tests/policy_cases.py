@@ -31,6 +31,7 @@ class Case(NamedTuple):
     quota_type: str = ""  # of the two that are set with the same path
     has_applied: bool = True  # whether a topic is told what holds, whichever level says it
     removed_by: Any = None  # the value that switches it off, where it cannot be removed
+    method: str = "POST"  # that sets it for a namespace
 
     @property
     def name(self) -> str:
@@ -67,7 +68,8 @@ class Place(NamedTuple):
     def set(self, value: Any) -> tuple[int, str]:
         if self.case.query and self.level != NAMESPACE:
             return self.broker.request("POST", self._path("POST", **{self.case.query: value}))
-        return self.broker.request("POST", self._path("POST"), value)
+        method = self.case.method if self.level == NAMESPACE else "POST"
+        return self.broker.request(method, self._path("POST"), value)
 
     def remove(self) -> tuple[int, str]:
         if self.case.removed_by is not None:
@@ -274,6 +276,13 @@ CASES = (
         "deduplicationSnapshotInterval",
         "deduplicationSnapshotInterval",
         60,
+    ),
+    Case(
+        ("compaction_threshold",),
+        "compactionThreshold",
+        "compactionThreshold",
+        12345,
+        method="PUT",
     ),
     Case(("encryption_required",), "encryptionRequired", "", True, unset=False, removed_by=False),
 )

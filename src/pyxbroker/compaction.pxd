@@ -2,8 +2,8 @@
 #
 # Messages are numbered in the order in which they are scanned, those of a batch one by one. Of each
 # message with a key a record of 24 bytes is kept: the key's hash and the message's number. Records
-# lie in blocks by a part of the hash; full blocks may be spilled to a file. When all is scanned, one
-# part after the other is brought into a table of its keys, and what is left is one bit for each
+# lie in blocks by a part of the hash; full blocks may be spilled to a file. When all is scanned,
+# one part after the other is brought into a table of its keys, and what is left is one bit for each
 # message. So what has to be in memory is the bits, the records that are not spilled, and the keys
 # of one part: a 256th of them.
 #
