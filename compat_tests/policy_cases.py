@@ -37,6 +37,7 @@ class Case(NamedTuple):
     has_applied: bool = True  # whether a topic is told what holds, whichever level says it
     removed_by: Any = None  # the value that switches it off, where DELETE does not
     nothing_removes: tuple[str, ...] = ()  # levels at which to set no value removes it
+    method: str = "POST"  # that sets it for a namespace
 
     @property
     def name(self) -> str:
@@ -75,7 +76,8 @@ class Place(NamedTuple):
             return self.broker.request("POST", self._path("POST"))
         if self.case.query and self.level != NAMESPACE:
             return self.broker.request("POST", self._path("POST", **{self.case.query: value}))
-        return self.broker.request("POST", self._path("POST"), value)
+        method = self.case.method if self.level == NAMESPACE else "POST"
+        return self.broker.request(method, self._path("POST"), value)
 
     def remove(self) -> tuple[int, str]:
         if self.case.removed_by is not None:
@@ -322,6 +324,13 @@ CASES = (
         60,
         removed_by=NOTHING,
         nothing_removes=EVERYWHERE,
+    ),
+    Case(
+        ("compaction_threshold",),
+        "compactionThreshold",
+        "compactionThreshold",
+        12345,
+        method="PUT",
     ),
     Case(("encryption_required",), "encryptionRequired", "", True, unset=False, removed_by=False),
 )

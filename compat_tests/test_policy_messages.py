@@ -149,9 +149,10 @@ def test_a_topic_that_nobody_uses_is_deleted_as_its_policy_says(
     together(at, [(level,) for level in case_of("inactive_topics").levels])
 
 
-# By test_deduplication.py, test_schemas.py and (the interval) tests/test_policies.py.
+# By test_compaction.py, test_deduplication.py, test_schemas.py and (the interval)
+# tests/test_policies.py.
 SEEN_ELSEWHERE = {
-    *("deduplication", "deduplication_snapshot_s"),
+    *("deduplication", "deduplication_snapshot_s", "compaction_threshold"),
     *("schema_strategy", "schema_auto_update", "schema_validation"),
 }
 # It counts in minutes: tests/test_expiry.py has a clock of its own.

@@ -102,8 +102,7 @@ cdef struct MetadataPeek:
     int32_t num_chunks              # 0: it is not in chunks
     int32_t chunk_id                # from 0
 
-# What compaction wants to know of SingleMessageMetadata, which stands before each message of a
-# batch.
+# What compaction wants to know of SingleMessageMetadata, which is before each message of a batch.
 cdef struct BatchedPeek:
     const uint8_t *partition_key    # NULL: none
     uint32_t partition_key_size
