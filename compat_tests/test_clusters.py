@@ -83,6 +83,10 @@ def test_a_resource_group(broker: Broker, namespace: str) -> None:
     missing = (412, reason("ResourceGroup does not exist"))
     assert broker.request("POST", f"{at}/none") == missing
     assert broker.request("GET", at) == SET
+    # Nobody looks whether there is one that a namespace is made with.
+    made = f"{NAMESPACES}/{namespace}-of-group"
+    assert broker.request("PUT", made, {"resource_group_name": "none"}) == DONE
+    assert broker.request("GET", f"{made}/resourcegroup") == (200, "none")
     assert broker.request("POST", f"{at}/g") == DONE
     assert broker.request("GET", at) == (200, "g")
     assert broker.request("DELETE", group) == (412, reason("ResourceGroup is in use"))

@@ -18,8 +18,8 @@ from pyxbroker.base.errors import (
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty, NotFound
-from pyxbroker.policies.records import Fields, change_record, fields_of
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty
+from pyxbroker.policies.records import Fields, change_record, delete_record, fields_of
 
 if TYPE_CHECKING:
     from pyxbroker.broker.tenants import Tenants
@@ -105,21 +105,13 @@ class Clusters:
                     raise ClusterNotEmpty("Cluster not empty")
             above = paths.failure_domains(name)
             for each in await self._store.children(above):
-                await self._delete_node(paths.failure_domain(name, each))
-            await self._delete_node(above)
+                await delete_record(self._store, self._cache, paths.failure_domain(name, each))
+            await delete_record(self._store, self._cache, above)
             try:
-                await self._delete_node(paths.cluster(name))
+                await delete_record(self._store, self._cache, paths.cluster(name))
             except NotEmpty as error:
                 raise ClusterNotEmpty("Cluster not empty") from error
         log.info("a cluster is not known any more", cluster=name)
-
-    async def _delete_node(self, path: str) -> None:
-        try:
-            await self._store.delete(path)
-        except NotFound:
-            pass  # As it should be.
-        finally:
-            self._cache.forget(path)
 
     # --- failure domains ----------------------------------------------------------------------
 
@@ -163,12 +155,5 @@ class Clusters:
         """Raises FailureDomainNotFound."""
         path = paths.failure_domain(name, domain)
         is_known = domain in await self._store.children(paths.failure_domains(name))
-        try:
-            if is_known:
-                await self._store.delete(path)
-        except NotFound:
-            is_known = False
-        finally:
-            self._cache.forget(path)
-        if not is_known:
+        if not (is_known and await delete_record(self._store, self._cache, path)):
             raise FailureDomainNotFound(f"Domain-name {domain} or cluster {name} does not exist")

@@ -17,9 +17,14 @@ from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import (
     MetadataStore,
     NotEmpty,
-    NotFound,
 )
-from pyxbroker.policies.records import Fields, change_record, create_record, fields_of
+from pyxbroker.policies.records import (
+    Fields,
+    change_record,
+    create_record,
+    delete_record,
+    fields_of,
+)
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
@@ -121,24 +126,17 @@ class Tenants:
                 paths.local_policies(name),
             ):
                 await self._delete_unused(above)
-            path = paths.tenant(name)
             try:
-                await self._store.delete(path)
+                was_there = await delete_record(self._store, self._topics.cache, paths.tenant(name))
             except NotEmpty as error:
                 raise TenantNotEmpty("The tenant still has active namespaces") from error
-            except NotFound as error:
-                raise TenantNotFound("Tenant doesn't exist") from error
-            finally:
-                self._topics.cache.forget(path)
+            if not was_there:
+                raise TenantNotFound("Tenant doesn't exist")
         log.info("a tenant was deleted", tenant=name)
 
     async def _delete_unused(self, path: str) -> None:
         try:
-            await self._store.delete(path)
-        except NotFound:
-            pass  # As it should be.
+            await delete_record(self._store, self._topics.cache, path)
         except NotEmpty as error:
             # Another tenant of the name has it then.
             log.warning("something of a tenant is left in metadata", path=path, error=error)
-        finally:
-            self._topics.cache.forget(path)

@@ -14,7 +14,7 @@ from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError, Na
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
-from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore
+from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotFound
 from pyxbroker.policies.resolver import decode
 
 DELETED = "deleted"  # in the record of a namespace: it goes, with all that is in it
@@ -49,6 +49,19 @@ async def create_record(
     try:
         await store.put(path, to_json(fields), MUST_NOT_EXIST)
     except BadVersion:
+        return False
+    finally:
+        cache.forget(path)
+    return True
+
+
+async def delete_record(store: MetadataStore, cache: MetadataCache, path: str) -> bool:
+    """Deletes a record, or a node that is above some; False when there is none. Raises NotEmpty,
+    MetadataError.
+    """
+    try:
+        await store.delete(path)
+    except NotFound:
         return False
     finally:
         cache.forget(path)

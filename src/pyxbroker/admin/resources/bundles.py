@@ -15,7 +15,7 @@ from pyxbroker.admin.resources.names import (
     namespace_of,
     read_json,
 )
-from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE
+from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE, clear, delete_subscriptions
 from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
@@ -29,8 +29,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base import bundles
 from pyxbroker.base.bundles import Bundle
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
-from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
+from pyxbroker.base.errors import NamespaceNotFound
 
 PATH = ONE + "/{bundle}"
 LARGEST = "LARGEST"
@@ -78,37 +77,17 @@ async def unload(request: Request) -> Response:
 
 async def clear_backlog(request: Request) -> Response:
     """Acknowledges everything that waits, for every subscription."""
-    return await _clear_backlog(request, None)
+    return await clear(request, None, await bundle_of(request))
 
 
 async def clear_backlog_of_subscription(request: Request) -> Response:
     """Acknowledges everything that waits, for the subscriptions of a name."""
-    return await _clear_backlog(request, request.parameters["subscription"])
-
-
-async def _clear_backlog(request: Request, subscription: str | None) -> Response:
-    request.argument("authoritative")
-    bundle = await bundle_of(request)
-    namespaces = request.app.broker.namespaces
-    try:
-        await namespaces.clear_backlog(namespace_of(request), subscription, bundle)
-    except SubscriptionNotFound as error:
-        raise HttpError(404, str(error)) from None
-    return Response.empty()
+    return await clear(request, request.parameters["subscription"], await bundle_of(request))
 
 
 async def unsubscribe(request: Request) -> Response:
     """Deletes the subscriptions of a name; one that somebody consumes from stays."""
-    request.argument("authoritative")
-    subscription = request.parameters["subscription"]
-    bundle = await bundle_of(request)
-    if subscription.startswith(REPLICATOR_PREFIX):
-        raise HttpError(412, "Cannot unsubscribe a replication cursor")
-    try:
-        await request.app.broker.namespaces.unsubscribe(namespace_of(request), subscription, bundle)
-    except SubscriptionBusy as error:
-        raise HttpError(412, str(error)) from None
-    return Response.empty()
+    return await delete_subscriptions(request, await bundle_of(request))
 
 
 async def get_hash_positions(request: Request) -> Response:

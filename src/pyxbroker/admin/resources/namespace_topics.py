@@ -20,6 +20,7 @@ from pyxbroker.auth.authorization import (
     UNLOAD_NAMESPACE,
     UNSUBSCRIBE_NAMESPACE,
 )
+from pyxbroker.base.bundles import WHOLE, Bundle
 from pyxbroker.base.errors import NamespaceNotFound, SubscriptionBusy, SubscriptionNotFound
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT
 from pyxbroker.broker.topics.expiry import REPLICATOR_PREFIX
@@ -55,19 +56,20 @@ async def unload(request: Request) -> Response:
 
 async def clear_backlog(request: Request) -> Response:
     """Acknowledges everything that waits, for every subscription."""
-    request.argument("authoritative")
-    return await _clear_backlog(request, None)
+    return await clear(request, None)
 
 
 async def clear_backlog_of_subscription(request: Request) -> Response:
     """Acknowledges everything that waits, for the subscriptions of a name."""
+    return await clear(request, request.parameters["subscription"])
+
+
+async def clear(request: Request, subscription: str | None, bundle: Bundle = WHOLE) -> Response:
+    """The same for the topics of a bundle."""
     request.argument("authoritative")
-    return await _clear_backlog(request, request.parameters["subscription"])
-
-
-async def _clear_backlog(request: Request, subscription: str | None) -> Response:
+    namespaces = request.app.broker.namespaces
     try:
-        await request.app.broker.namespaces.clear_backlog(namespace_of(request), subscription)
+        await namespaces.clear_backlog(namespace_of(request), subscription, bundle)
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionNotFound as error:
@@ -77,6 +79,11 @@ async def _clear_backlog(request: Request, subscription: str | None) -> Response
 
 async def unsubscribe(request: Request) -> Response:
     """Deletes the subscriptions of a name; one that somebody consumes from stays."""
+    return await delete_subscriptions(request)
+
+
+async def delete_subscriptions(request: Request, bundle: Bundle = WHOLE) -> Response:
+    """The same for the topics of a bundle."""
     request.argument("authoritative")
     subscription = request.parameters["subscription"]
     name = namespace_of(request)
@@ -85,7 +92,7 @@ async def unsubscribe(request: Request) -> Response:
         await namespaces.record(name)
         if subscription.startswith(REPLICATOR_PREFIX):
             raise HttpError(412, "Cannot unsubscribe a replication cursor")
-        await namespaces.unsubscribe(name, subscription)
+        await namespaces.unsubscribe(name, subscription, bundle)
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     except SubscriptionBusy as error:
