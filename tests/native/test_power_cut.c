@@ -129,9 +129,13 @@ static void verify(storage *s, world *w) {
                        (long long)w->acknowledged[ledger], there);
             CHECK(there == 1);
         }
+        int gone = 0;
         for (int64_t entry = w->acknowledged[ledger] + 1; entry < w->next[ledger]; entry++) {
             int there = read_entry(s, ledger, entry);
             CHECK(there == 1 || there == STORAGE_NO_ENTRY || there == STORAGE_NO_LEDGER);
+            /* Of what nobody was told is stored there is a beginning, or nothing. */
+            CHECK(!gone || there != 1);
+            gone |= there != 1;
         }
         uint8_t other[20];
         memset(other, 99, sizeof other);
