@@ -119,7 +119,7 @@ def _topic_stats(
     name = topic.name
     now = time.monotonic()
     msg_in, bytes_in = topic.received()
-    rate_in, throughput_in = _per_second(topic, now, msg_in, bytes_in)
+    rate_in, throughput_in = per_second(topic, now, msg_in, bytes_in)
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
     entries = topic.entries if slowest else 0
@@ -180,7 +180,7 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     consumers = subscription.consumers
     now = time.monotonic()
     msg_out, bytes_out = subscription.sent()
-    rate_out, throughput_out = _per_second(subscription, now, msg_out, bytes_out)
+    rate_out, throughput_out = per_second(subscription, now, msg_out, bytes_out)
     return SubscriptionStats(
         subscription.name,
         len(consumers),
@@ -218,12 +218,23 @@ def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:
-    rate, throughput = _per_second(producer, now, producer.msg_in, producer.bytes_in)
+    rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
     mean = throughput / rate if rate else 0.0
     return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)
 
 
-def _per_second(
+def note_rates(topic: Topic, now: float) -> None:
+    """Lets a minute of rates end, so that who asks next is told of the last one."""
+    per_second(topic, now, *topic.received())
+    for producer in topic.producers.values():
+        per_second(producer, now, producer.msg_in, producer.bytes_in)
+    for subscription in topic.all_subscriptions():
+        per_second(subscription, now, *subscription.sent())
+        for consumer in subscription.consumers:
+            consumer.rates()
+
+
+def per_second(
     owner: Topic | Subscription | Producer, now: float, messages: int, size: int
 ) -> tuple[float, ...]:
     """The rates of messages and of bytes; they are measured from the first time that one asks."""
