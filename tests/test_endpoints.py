@@ -48,7 +48,13 @@ VALUES = {
     **{"cluster": "standalone", "domainName": "d", "resourcegroup": "g"},
     "bundle": "0x00000000_0xffffffff",
     **{"numMessages": "5", "seconds": "60", "version": "0"},
-    **{"messagePosition": "1", "ledgerId": "1", "entryId": "1", "timestamp": "1"},
+    **{
+        "brokerId": "host:8080",
+        "messagePosition": "1",
+        "ledgerId": "1",
+        "entryId": "1",
+        "timestamp": "1",
+    },
 }
 
 

@@ -428,6 +428,31 @@ ENDPOINTS |= {
     "GET /admin/v2/{domain}/{tenant}/{namespace}/{bundle}": request(
         "GET", "/admin/v2/non-persistent/public/default/0x00000000_0x40000000"
     ),
+    f"GET /admin/v2/{TOPIC_ROW}/stats": request(
+        "GET", f"{ONE}/stats?getPreciseBacklog=true&getEarliestTimeInBacklog=true"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/partitioned-stats": request(
+        "GET", f"{BASE}/many-{{n}}/partitioned-stats?getEarliestTimeInBacklog=true"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/internalStats": request(
+        "GET", f"{ONE}/internalStats?metadata=true"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/partitioned-internalStats": request(
+        "GET", f"{BASE}/many-{{n}}/partitioned-internalStats?metadata=true"
+    ),
+    "GET /admin/v2/brokers": request("GET", "/admin/v2/brokers"),
+    "GET /admin/v2/brokers/{cluster}": request("GET", f"/admin/v2/brokers/{NAME}"),
+    "GET /admin/v2/brokers/leaderBroker": request("GET", "/admin/v2/brokers/leaderBroker"),
+    "GET /admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces": request(
+        "GET", f"/admin/v2/brokers/standalone/{NAME}/ownedNamespaces"
+    ),
+    "GET /admin/v2/brokers/internal-configuration": request(
+        "GET", "/admin/v2/brokers/internal-configuration"
+    ),
+    "GET /admin/v2/brokers/backlog-quota-check": request(
+        "GET", "/admin/v2/brokers/backlog-quota-check"
+    ),
+    f"GET /admin/v2/{TOPIC_ROW}/backlog": request("GET", f"{ONE}/backlog"),
     f"GET /admin/v2/{TOPIC_ROW}/internal-info": request("GET", f"{ONE}/internal-info"),
     "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle": request(
         "GET", f"/lookup/v2/topic/persistent/public/default/{NAME}/bundle"

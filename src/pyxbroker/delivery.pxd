@@ -69,11 +69,14 @@ cdef class ConsumerState:
     cdef readonly uint64_t msg_out          # counters since the consumer came
     cdef readonly uint64_t bytes_out
     cdef readonly uint64_t redelivered
-    cdef double messages_per_entry          # moving average of what was sent to it
+    cdef readonly double messages_per_entry # moving average of what was sent to it
+    cdef readonly int64_t first_sent_ms     # when it was sent something first, 0: never; wall clock
+    cdef readonly int64_t last_sent_ms      # and last
     cdef readonly uint64_t acked
     cdef bint at_limit                      # unacked_max was reached
     cdef uint64_t pinned_in                 # the round in which it got entries of a batch last
     cdef dict pending                       # ledger id -> {entry id: messages | key hash << 32}
+    cdef void _mark_sent(self) except *     # something for it is queued on its connection
     cdef bint _can_take(self) noexcept
     cdef int64_t _settle(self, int64_t ledger_id, int64_t entry_id) except -1
     cdef int _settled(self, int64_t held) except -1

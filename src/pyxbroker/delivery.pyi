@@ -113,6 +113,15 @@ class ConsumerState:
     def bytes_out(self) -> int:
         """Bytes sent since it came."""
     @property
+    def messages_per_entry(self) -> float:
+        """Messages in the entries that it was sent lately, on average."""
+    @property
+    def first_sent_ms(self) -> int:
+        """When it was sent something first, in ms since 1970; 0: never."""
+    @property
+    def last_sent_ms(self) -> int:
+        """When it was sent something last; 0: never."""
+    @property
     def redelivered(self) -> int:
         """Messages sent not for the first time."""
     @property

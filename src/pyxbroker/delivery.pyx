@@ -1,6 +1,7 @@
 """A dispatch round's loops over entries: who gets them, what is left out, the frames."""
 from libc.math cimport ceil
 from libc.stdint cimport uint8_t
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from pyxbroker.ackset cimport PositionSet, bits_below
 from pyxbroker.buffers cimport OutVector
@@ -312,16 +313,24 @@ cdef class ConsumerState:
                 if taker is not self:
                     if taker is not None:
                         taker._send(batch, i - 1, messages, words, 0, count, True)
-                        taker.connection.group.mark_dirty(taker.connection)
+                        taker._mark_sent()
                     continue
             self._send(batch, i - 1, messages, words, 0, count, not pinned)
             pinned = True
             sent += 1
         if pinned:
-            self.connection.group.mark_dirty(self.connection)
+            self._mark_sent()
             self.messages_per_entry += ((before - self.permits) / <double>sent
                                         - self.messages_per_entry) * AVERAGE_WEIGHT
         return i
+
+    cdef void _mark_sent(self) except *:
+        cdef timespec now
+        clock_gettime(CLOCK_REALTIME, &now)
+        self.last_sent_ms = now.tv_sec * 1000 + now.tv_nsec // 1000000
+        if self.first_sent_ms == 0:
+            self.first_sent_ms = self.last_sent_ms
+        self.connection.group.mark_dirty(self.connection)
 
     cdef int _send(self, EntryBatch batch, int i, int32_t messages, bytes ack_set, int32_t hash,
                    uint32_t redelivery_count, bint pin) except -1:
@@ -579,7 +588,7 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
     consumer.messages_per_entry += (messages - consumer.messages_per_entry) * DEALT_WEIGHT
     if first:
         consumer.pinned_in = _rounds
-        consumer.connection.group.mark_dirty(consumer.connection)
+        consumer._mark_sent()
     return 1
 
 
@@ -703,7 +712,7 @@ def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys 
         consumer._send(batch, i, messages, None, 0, 0, first)
         if first:
             consumer.pinned_in = _rounds
-            consumer.connection.group.mark_dirty(consumer.connection)
+            consumer._mark_sent()
     return lost
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
 
 OF_TOPICS = (
-    *("backlog", "messages", "partitions", "positions", "subscriptions"),
+    *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
     *("topics", "topic_metadata", "topic_policies"),
 )
 # For each prefix of paths, the files of resources/ that have its rows.

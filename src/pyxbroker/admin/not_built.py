@@ -91,10 +91,6 @@ GET,POST,DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policyN
 GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}
 GET,POST,DELETE NAMESPACE/antiAffinity
 GET,POST,DELETE NAMESPACE/persistence/bookieAffinity
-GET /admin/v2/brokers
-GET /admin/v2/brokers/leaderBroker
-GET /admin/v2/brokers/{cluster}
-GET /admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces
 GET /admin/v2/bookies/all
 GET /admin/v2/bookies/racks-info
 GET,POST,DELETE /admin/v2/bookies/racks-info/{bookie}
@@ -154,15 +150,10 @@ POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
 """,
     ),
     Part(
-        "statistics",
+        "statistics of the broker",
         NOT_IMPLEMENTED,
-        "Statistics are not built yet; /metrics has counters.",
+        "Statistics of the broker are not built yet; /metrics has counters.",
         """
-GET TOPIC/backlog
-GET TOPIC/internalStats
-GET TOPIC/partitioned-internalStats
-GET TOPIC/partitioned-stats
-GET TOPIC/stats
 GET /admin/v2/broker-stats/allocator-stats/{allocator}
 GET /admin/v2/broker-stats/bookieops
 GET /admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}
@@ -177,13 +168,11 @@ GET /admin/v2/broker-stats/topics
         NOT_IMPLEMENTED,
         "Asking for the settings of a running broker, and changing them, is not built yet.",
         """
-GET /admin/v2/brokers/backlog-quota-check
 GET /admin/v2/brokers/configuration
 GET /admin/v2/brokers/configuration/runtime
 GET /admin/v2/brokers/configuration/values
 DELETE /admin/v2/brokers/configuration/{name}
 POST /admin/v2/brokers/configuration/{name}/{value}
-GET /admin/v2/brokers/internal-configuration
 POST /admin/v2/brokers/shutdown
 GET /status.html
 POST /admin/v2/metadata/migration/start

@@ -4,6 +4,7 @@ brokers. Each is served here; what is asked for one is done for the topics whose
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from typing import Any, NamedTuple
 
@@ -37,6 +38,15 @@ WHOLE = Bundle(FIRST_BOUNDARY, LAST_BOUNDARY)
 def hash_of(topic: TopicName) -> int:
     """Where a topic is: the CRC-32 of its whole name."""
     return zlib.crc32(str(topic).encode())
+
+
+def bundle_of(topic: TopicName, boundaries: list[int]) -> Bundle | None:
+    """The bundle of a topic; None where there are no boundaries."""
+    for lower, upper in itertools.pairwise(boundaries):
+        bundle = Bundle(lower, upper)
+        if topic in bundle:
+            return bundle
+    return None
 
 
 def text_of(boundary: int) -> str:

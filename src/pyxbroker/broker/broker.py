@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.broker")
 
+RATES_INTERVAL_S = 60.0  # that of Pulsar
 AGE_CHECK_INTERVAL_S = 30.0
 SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use before it
 SLICE_S = 0.002  # of looking at connections, then it yields
@@ -196,6 +197,7 @@ class Broker:
         config = self.config
         if config.keepAliveIntervalSeconds > 0:
             self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
+        self.repeat("rates", RATES_INTERVAL_S, self._note_rates)
         self.repeat("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
         self.repeat(
             "inactive topics",
@@ -244,6 +246,11 @@ class Broker:
             await asyncio.sleep(0)
 
     # --- what REST and handlers ask -----------------------------------------------------------
+
+    @property
+    def broker_id(self) -> str:
+        """How the brokers of a cluster call this one: its host and web port."""
+        return self.addresses.web_url.partition("://")[2]
 
     async def lookup(self, topic: str) -> Addresses:
         """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
@@ -335,6 +342,9 @@ class Broker:
 
     async def _delete_inactive(self) -> None:
         await self.topics.delete_inactive()
+
+    async def _note_rates(self) -> None:
+        await self.topics.upkeep.note_rates()
 
     async def _expire_messages(self) -> None:
         await self.topics.upkeep.expire_messages()

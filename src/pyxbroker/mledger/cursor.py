@@ -66,6 +66,7 @@ class Cursor:
         self.properties: dict[str, str] = {}  # of the subscription
         self.position_properties: dict[str, int] = {}
         self.last_active_ms = int(time.time() * 1000)  # when somebody used it last
+        self._ledger_since_s = time.time()  # when its state was put in another place
         self.version = MUST_NOT_EXIST
         self.ledger_id = NO_LEDGER  # that the node names
         self._noted_active_ms = 0  # what the node says of that
@@ -147,6 +148,16 @@ class Cursor:
         """The same with all that a set has which is not the cursor's any more."""
         if not acks.drop_batches():
             asyncio.get_running_loop().call_soon(self._drop_batches, acks)
+
+    @property
+    def last_entry_id(self) -> int:
+        """Of the ledger that keeps its position; -1: there is none that is being written."""
+        return -1 if self._ledger is None else self._ledger.last_entry_id
+
+    @property
+    def ledger_since_s(self) -> float:
+        """When that ledger was begun, or the cursor opened, in s since 1970."""
+        return self._ledger_since_s
 
     @property
     def backlog(self) -> int:
@@ -358,6 +369,7 @@ class Cursor:
             await self._delete_ledger(ledger.ledger_id)
             raise
         self._ledger = ledger
+        self._ledger_since_s = time.time()
         await self._delete_ledger(previous)
 
     async def _delete_ledger(self, ledger_id: int) -> None:

@@ -107,6 +107,11 @@ class CursorLedger:
 
     # --- writing ------------------------------------------------------------------------------
 
+    @property
+    def last_entry_id(self) -> int:
+        """The last entry that was confirmed; -1: none yet."""
+        return int(self.handle.pending.last_add_confirmed)
+
     async def write(self, acks: AckSet, properties: Mapping[str, int], urgent: bool) -> None:
         """Makes the state durable; urgently (somebody waits) with as few bytes as possible."""
         is_short = self._is_short(acks)

@@ -33,6 +33,9 @@ class Watchers:
         self._calls: dict[Callable[[], None], None] = {}  # in their order
         self._is_due = False
 
+    def __len__(self) -> int:
+        return len(self._calls)
+
     def add(self, call: Callable[[], None]) -> None:
         self._calls[call] = None
 

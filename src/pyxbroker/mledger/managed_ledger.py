@@ -75,6 +75,7 @@ class ManagedLedger:
     terminated_position: Position | None = None
     # The same once all that was appended is confirmed: the list must not say so before.
     stored_end: Position | None = None
+    last_added_s = 0.0  # when an entry was confirmed last, since 1970; 0: none since it was opened
     was_closed = False  # by who had it before; else it was killed, or could not
     write_failure: ManagedLedgerWriteFailed | None = None  # nothing is stored any more
     _failure: ManagedLedgerError | None = None
@@ -296,6 +297,18 @@ class ManagedLedger:
         return self.ordinal(self.last_confirmed)
 
     @property
+    def current_since_s(self) -> float:
+        """When the ledger that is being written was begun, in s since 1970; 0: none was yet."""
+        if not self._current_since:
+            return 0.0
+        return time.time() - (time.monotonic() - self._current_since)
+
+    @property
+    def watcher_count(self) -> int:
+        """How many wait for entries that come."""
+        return len(self._watchers)
+
+    @property
     def is_dead(self) -> bool:
         """It failed or was closed: it can only be opened anew."""
         return self.state in (State.FAILED, State.FENCED, State.CLOSED)
@@ -333,6 +346,7 @@ class ManagedLedger:
         """The current ledger has a run on its ack quorum."""
         self.last_confirmed = Position(run.ledger_id, run.last_entry_id)
         self.entries_added += run.count
+        self.last_added_s = time.time()
         self.size += run.bytes
         (self.add_stats or self._begin_add_stats()).on_added(run)
         try:

@@ -1,18 +1,35 @@
-"""/admin/v2/brokers: is this broker well?"""
+"""/admin/v2/brokers: which ones there are, and whether this one is well, as in Pulsar's Brokers."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from pyxbroker import __version__
-from pyxbroker.admin.endpoints import Answer, Endpoint
-from pyxbroker.admin.errors import refusal
+from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import STRINGS
 from pyxbroker.admin.response import JSON, Response
-from pyxbroker.auth.authorization import AUTHENTICATED, HEALTH_CHECK
+from pyxbroker.auth.authorization import (
+    AUTHENTICATED,
+    BACKLOG_QUOTA_CHECK,
+    GET_INTERNAL_CONFIGURATION,
+    GET_LEADER,
+    HEALTH_CHECK,
+    LIST_BROKERS,
+    LIST_OWNED,
+)
+from pyxbroker.base.bundles import bundle_of
+from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.base.slices import Slices
 from pyxbroker.metadata import paths
+from pyxbroker.settings.config import DEFAULT_METADATA_URL
 
 HEALTH_TIMEOUT_S = 10.0
+SLICE_S = 0.002  # of looking at topics, then it yields
+OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
 
 async def health(request: Request) -> Response:
@@ -22,6 +39,9 @@ async def health(request: Request) -> Response:
     question. Here the journal itself says whether it works, and asking leaves nothing behind.
     """
     broker = request.app.broker
+    asked = request.argument("brokerId")
+    if asked is not None:
+        _check_here(request, asked)
     reason = broker.failure()
     if reason is not None:
         return refusal(503, reason)
@@ -42,6 +62,59 @@ async def version(request: Request) -> Response:
     return _word(__version__)
 
 
+async def get_brokers(request: Request) -> Response:
+    """The brokers of the cluster: this one, whichever cluster is asked for."""
+    return Response.json([request.app.broker.broker_id])
+
+
+async def get_leader(request: Request) -> Response:
+    """Pulsar's BrokerInfo of the leader: there is no other broker."""
+    broker = request.app.broker
+    return Response.json({"serviceUrl": broker.addresses.web_url, "brokerId": broker.broker_id})
+
+
+async def get_owned(request: Request) -> Response:
+    """The bundles of which a broker serves topics, with Pulsar's NamespaceOwnershipStatus."""
+    _check_here(request, request.parameters["brokerId"])
+    broker = request.app.broker
+    owned: dict[str, Any] = {}
+    slices = Slices(SLICE_S)
+    boundaries: dict[str, list[int]] = {}
+    for topic in list(broker.topics):
+        namespace = topic.name.namespace
+        if namespace not in boundaries:
+            try:
+                boundaries[namespace] = await broker.namespaces.bundles(namespace)
+            except NamespaceNotFound:
+                boundaries[namespace] = []  # It goes, and its topics with it.
+        bundle = bundle_of(topic.name, boundaries[namespace])
+        if bundle is not None:
+            owned[f"{namespace}/{bundle}"] = OWNED
+        await slices.pause()
+    return Response.json(owned)
+
+
+async def get_internal_configuration(request: Request) -> Response:
+    """Pulsar's InternalConfigurationData: where the metadata is, for tools beside brokers."""
+    url = request.app.broker.config.metadataStoreUrl or DEFAULT_METADATA_URL
+    names = ("zookeeperServers", "configurationStoreServers")
+    urls = ("metadataStoreUrl", "configurationMetadataStoreUrl")
+    return Response.json(dict.fromkeys((*names, *urls), url) | {"ledgersRootPath": paths.LEDGERS})
+
+
+async def check_quotas(request: Request) -> Response:
+    """Looks at the backlog quotas of all open topics, now."""
+    await request.app.broker.topics.upkeep.check_quotas()
+    return Response.empty()
+
+
+def _check_here(request: Request, broker_id: str) -> None:
+    """Raises HttpError 404 for another broker."""
+    if broker_id != request.app.broker.broker_id:
+        reason = f"Broker id '{broker_id:.100}' not found in available brokers."
+        raise HttpError(404, reason)
+
+
 def _word(text: str) -> Response:
     # Pulsar answers these words bare, yet calls them JSON.
     return Response.text(text, JSON)
@@ -55,6 +128,54 @@ ENDPOINTS = (
         HEALTH_CHECK,
         "Whether messages can be published: 503 says why not.",
         Answer("The word ok, bare."),
+        query=(Query("brokerId", "Of this broker; another one is 404."),),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers",
+        get_brokers,
+        LIST_BROKERS,
+        "The brokers of this cluster.",
+        Answer("Their ids.", STRINGS),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/{cluster}",
+        get_brokers,
+        LIST_BROKERS,
+        "The brokers of a cluster.",
+        Answer("Their ids.", STRINGS),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/leaderBroker",
+        get_leader,
+        GET_LEADER,
+        "The broker that leads the others.",
+        Answer("Pulsar's BrokerInfo.", ANY),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/{cluster}/{brokerId}/ownedNamespaces",
+        get_owned,
+        LIST_OWNED,
+        "The bundles of which a broker serves topics.",
+        Answer("Pulsar's NamespaceOwnershipStatus of each.", ANY),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/internal-configuration",
+        get_internal_configuration,
+        GET_INTERNAL_CONFIGURATION,
+        "Where the metadata is.",
+        Answer("Pulsar's InternalConfigurationData.", ANY),
+    ),
+    Endpoint(
+        "GET",
+        "/admin/v2/brokers/backlog-quota-check",
+        check_quotas,
+        BACKLOG_QUOTA_CHECK,
+        "Looks at the backlog quotas of topics that are open.",
     ),
     Endpoint(
         "GET",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import LOOKUP
-from pyxbroker.base.bundles import Bundle
+from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
 
@@ -54,11 +52,7 @@ async def lookup_bundle(request: Request) -> Response:
         boundaries = await request.app.broker.namespaces.bundles(name.namespace)
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
-    found = next(
-        bundle
-        for low, high in itertools.pairwise(boundaries)
-        if name in (bundle := Bundle(low, high))
-    )
+    found = bundle_of(name, boundaries)
     # Pulsar answers the range bare, yet calls it JSON.
     return Response.text(str(found), JSON)
 

@@ -175,10 +175,11 @@ async def _mark(topic: PersistentTopic, place: Place) -> tuple[Position, tuple[i
     if first <= 0 and not place.is_excluded:
         return topic.mark_before(position), ()
     found = await read_view(topic, position) if place.batch_index >= 0 else None
-    count = found.metadata.num_messages_in_batch if found is not None else 0
+    is_batch = found is not None and found.metadata.HasField("num_messages_in_batch")
+    count = found.metadata.num_messages_in_batch if found is not None and is_batch else 0
     if first < count <= BATCH_MESSAGES_MAX:
         return topic.mark_before(position), _words(first, count)
-    if found is None and not place.is_excluded:
+    if not is_batch and not place.is_excluded:
         return topic.mark_before(position), ()
     after = Position(position.ledger_id, min(position.entry_id + 1, LATEST))
     return topic.mark_before(after), ()

@@ -507,6 +507,9 @@ class Handlers:
             return
         connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
         connection.session.client_version = connect.client_version
+        connection.session.supports_partial_producers = (
+            connect.feature_flags.supports_partial_producer
+        )
         connection.session.takes_entry_metadata = (
             self.broker.config.exposingBrokerEntryMetadataToClientEnabled
             and connect.feature_flags.supports_broker_entry_metadata

@@ -32,6 +32,7 @@ class Session:
         "opening",
         "ping_sent",
         "principal",
+        "supports_partial_producers",
         "takes_entry_metadata",
         "tasks",
         "waiting_producers",
@@ -46,6 +47,7 @@ class Session:
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
         self.principal = ANONYMOUS
+        self.supports_partial_producers = False  # it makes those of partitions when it needs them
         self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False
         self.looked_at = False  # by a keep-alive check, before its CONNECT

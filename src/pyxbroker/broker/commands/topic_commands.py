@@ -78,6 +78,8 @@ class TopicCommands:
         )
         if schema_version:
             producer.schema_version = schema_version
+        if message.producer_access_mode:
+            producer.access_mode = message.producer_access_mode
         await self._make_room(connection, topic.holder(producer))
         if connection.closed:
             return

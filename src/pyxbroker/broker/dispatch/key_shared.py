@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyxbroker.base.errors import ConsumerAssignError
 from pyxbroker.broker.dispatch.choosers import Chooser
 from pyxbroker.broker.dispatch.selectors import (
+    RANGE_HASHES,
     ConsistentHashing,
     HashRangeAutoSplit,
     HashRangeExclusive,
@@ -118,6 +119,19 @@ class KeySlots(Chooser):
         self.slots[consumer.slot] = None
         self.selector.remove(consumer.slot)
         self._owners_changed()
+
+    def ranges_by_slot(self) -> dict[int, list[list[int]]]:
+        """The hashes of each slot as [first, last], ascending."""
+        found: dict[int, list[list[int]]] = {}
+        first = RANGE_HASHES - self.selector.hashes  # a ring leaves out 0
+        for last, slot in zip(*self.selector.owners(), strict=True):
+            ranges = found.setdefault(slot, [])
+            if ranges and ranges[-1][1] == first - 1:
+                ranges[-1][1] = last
+            else:
+                ranges.append([first, last])
+            first = last + 1
+        return found
 
     def _owners_changed(self) -> None:
         self.keys.set_owners(*self.selector.owners())

@@ -57,6 +57,11 @@ class ProducerAccess:
         self._waiting: dict[Producer, OnTurn] = {}  # in their order
         self._epochs = asyncio.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """Producers that wait for their turn."""
+        return len(self._waiting)
+
     def check_shared(self) -> None:
         """Raises ProducerBusy for a producer that would share the topic with an exclusive one."""
         if self._holder is not None or self._waiting:

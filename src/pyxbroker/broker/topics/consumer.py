@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -41,6 +42,10 @@ class Consumer(ConsumerState):
 
     auto_consume = False  # whether it takes whatever schema the topic has; few do
     reads_compacted = False  # whether it wants of what was compacted only what was left
+    # When its client did something, in s since 1970; 0: never.
+    first_flow_s = 0.0
+    last_flow_s = 0.0
+    last_acked_s = 0.0
 
     def __init__(
         self,
@@ -98,6 +103,9 @@ class Consumer(ConsumerState):
             return
         self.permits = min(self.permits + permits, PERMITS_MAX)
         subscription = self.subscription
+        self.last_flow_s = subscription.last_flow_s = time.time()
+        if not self.first_flow_s:
+            self.first_flow_s = self.last_flow_s
         subscription.dispatcher.wake()
         if subscription.topic.is_terminated:
             subscription.tell_end()
@@ -111,6 +119,7 @@ class Consumer(ConsumerState):
                 self._answer_ack(request_id, ConsumerNotFound.code, "The consumer is closed.")
             return
         subscription = self.subscription
+        self.last_acked_s = subscription.last_acked_s = time.time()
         acks = subscription.acks
         forgotten = acks.refused
         refusal = subscription.acknowledge(self, run, cumulative, has_txn)

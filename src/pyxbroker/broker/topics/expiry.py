@@ -55,7 +55,18 @@ async def expire(
     oldest_ms = await topic.time_after(mark)
     if oldest_ms is None or oldest_ms < before_ms:
         mark = await topic.position_before_time(before_ms, mark)
-    return await skip_to(some, mark)
+    skipped = 0
+    for each in some:
+        skipped += await _expire(each, mark)
+    return skipped
+
+
+async def _expire(subscription: Subscription, mark: Position) -> int:
+    """Acknowledges what has waited for too long up to a mark; how many entries that were."""
+    expired = await subscription.skip_to(mark)
+    subscription.expired += expired
+    subscription.last_expired_s = subscription.topic.wall_clock()
+    return expired
 
 
 async def expire_to(
@@ -70,7 +81,7 @@ async def expire_to(
     mark = topic.mark_up_to(position)
     if mark is None or mark <= subscription.acks.mark_delete:
         return False
-    await subscription.skip_to(mark)
+    await _expire(subscription, mark)
     return subscription.acks.mark_delete >= mark
 
 

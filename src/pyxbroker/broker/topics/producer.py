@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ class Producer(ProducerState):
     """One producer; also the owner of its runs until they are answered."""
 
     schema_version = b""  # of the schema that it came with; few have one
+    access_mode = 0  # ProducerAccessMode; few ask for another
 
     def __init__(
         self,
@@ -44,6 +46,7 @@ class Producer(ProducerState):
         self.epoch = epoch
         self.user_provided_name = user_provided_name
         self.metadata = metadata
+        self.connected_s = time.time()  # since 1970
         self.rates: Rates | None = None  # once somebody asked for them
         self.cost = PRODUCER_BYTES + len(name) + texts_bytes(metadata)  # client_memory.py
         self._waiting_idle: list[asyncio.Future[None]] = []

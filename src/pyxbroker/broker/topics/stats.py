@@ -127,9 +127,7 @@ def _topic_stats(
     name = topic.name
     now = time.monotonic()
     msg_in, bytes_in = topic.received()
-    rate_in, throughput_in, write_rate, read_rate = _per_second(
-        topic, now, msg_in, bytes_in, topic.entries_added, topic.entries_read
-    )
+    rate_in, throughput_in, write_rate, read_rate = topic_rates(topic, now)
     policies = topic.policies
     size = topic.storage_size
     # Entries are of about one size in most topics; the exact bytes would need a read of each.
@@ -199,7 +197,7 @@ def _subscription_stats(subscription: Subscription, detail: Detail) -> Subscript
     consumers = subscription.consumers
     now = time.monotonic()
     msg_out, bytes_out = subscription.sent()
-    rate_out, throughput_out = _per_second(subscription, now, msg_out, bytes_out)
+    rate_out, throughput_out = per_second(subscription, now, msg_out, bytes_out)
     backlog, delayed = subscription.backlog, subscription.dispatcher.delayed_entries
     return SubscriptionStats(
         subscription.name,
@@ -240,12 +238,28 @@ def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:
-    rate, throughput = _per_second(producer, now, producer.msg_in, producer.bytes_in)
+    rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
     mean = throughput / rate if rate else 0.0
     return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)
 
 
-def _per_second(
+def note_rates(topic: Topic, now: float) -> None:
+    """Lets a minute of rates end, so that who asks next is told of the last one."""
+    topic_rates(topic, now)
+    for producer in topic.producers.values():
+        per_second(producer, now, producer.msg_in, producer.bytes_in)
+    for subscription in topic.all_subscriptions():
+        per_second(subscription, now, *subscription.sent())
+        for consumer in subscription.consumers:
+            consumer.rates()
+
+
+def topic_rates(topic: Topic, now: float) -> tuple[float, ...]:
+    """Messages and bytes that came, entries that were written and that were read."""
+    return per_second(topic, now, *topic.received(), topic.entries_added, topic.entries_read)
+
+
+def per_second(
     owner: Topic | Subscription | Producer, now: float, *counters: int
 ) -> tuple[float, ...]:
     """The rates of its counters; they are measured from the first time that one asks."""

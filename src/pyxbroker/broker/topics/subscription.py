@@ -116,6 +116,15 @@ class Subscription:
     """One subscription of a topic."""
 
     compacted: CompactedSource | None = None  # once a consumer wanted the compacted view
+    # When something was done, in s since 1970; 0: never since the topic was opened.
+    last_flow_s = 0.0  # by a consumer
+    last_acked_s = 0.0  # by a consumer
+    last_advanced_s = 0.0  # the mark
+    last_expired_s = 0.0
+    expired = 0  # entries
+    drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
+    was_used = False  # a consumer came since the topic was opened
+    _past_sent_ms = 0  # when consumers that are gone were sent something last
 
     def __init__(self, topic: Topic, name: str, cursor: SubscriptionCursor) -> None:
         self.topic = topic
@@ -189,6 +198,7 @@ class Subscription:
         if self.closing:
             raise ServiceNotReady("Subscription is fenced")
         self._note_use()
+        self.was_used = True
         if self.consumers:
             self._check_compatible(consumer, kind)
             limit = self.topic.policies.consumers_per_subscription_max
@@ -251,6 +261,7 @@ class Subscription:
             consumer.release()
             self._past_msg_out += consumer.msg_out
             self._past_bytes_out += consumer.bytes_out
+            self._past_sent_ms = max(self._past_sent_ms, consumer.last_sent_ms)
             self.dispatcher.remove_consumer(consumer)
             self.dispatcher.wake()
             self._note_use()
@@ -323,6 +334,18 @@ class Subscription:
             size += each.bytes_out
         return messages, size
 
+    def drop_rate(self, now: float) -> float:
+        """Messages per second that no consumer took, lately."""
+        if self.drop_rates is None:
+            self.drop_rates = Rates(now, self.msg_drop)
+        [rate] = self.drop_rates.per_second(now, self.msg_drop)
+        return rate
+
+    @property
+    def last_sent_ms(self) -> int:
+        """When a consumer was sent something last, in ms since 1970; 0: never."""
+        return max((each.last_sent_ms for each in self.consumers), default=0) or self._past_sent_ms
+
     def acknowledge(
         self, consumer: Consumer, run: AckRun, cumulative: bool, has_txn: bool
     ) -> str | None:
@@ -330,7 +353,10 @@ class Subscription:
         if has_txn:
             return "Acknowledging within a transaction is not supported by this broker."
         if not cumulative:
+            before = self.acks.mark_entry_id
             self.cursor.acknowledge(run)
+            if self.acks.mark_entry_id != before:
+                self.last_advanced_s = self.last_acked_s
             self.dispatcher.on_acknowledged(consumer, run)
             if self.compacted is not None:
                 self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)
@@ -342,6 +368,8 @@ class Subscription:
         ledger_id, entry_id, _ = run.position(0)
         if entry_id >= 0:
             acked = self.cursor.acknowledge_up_to((ledger_id, entry_id), run.ack_set(0))
+            if acked:
+                self.last_advanced_s = self.last_acked_s
             consumer.note_acked_entries(acked)
             if self.compacted is not None:
                 self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)

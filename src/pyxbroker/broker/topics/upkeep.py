@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.ledger.handle import LedgerError
@@ -16,6 +18,8 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
+
+RATES_SLICE_S = 0.002  # of noting rates, then it yields
 
 log = get_logger("pyxbroker.topics")
 
@@ -63,6 +67,15 @@ class Upkeep:
     async def expire_subscriptions(self) -> None:
         """Called now and then: subscriptions that nobody has used for long enough are deleted."""
         await self._look_at_open("a subscription was not deleted", expiry.expire_subscriptions)
+
+    async def note_rates(self) -> None:
+        """Called each minute: what topics, their clients and subscriptions did in it is known."""
+        from pyxbroker.broker.topics.stats import note_rates
+
+        slices = Slices(RATES_SLICE_S)
+        for topic in list(self._topics()):
+            note_rates(topic, time.monotonic())
+            await slices.pause()
 
     async def check_quotas(self) -> None:
         """Called now and then: topics whose backlog exceeds a quota."""

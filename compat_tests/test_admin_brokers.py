@@ -1,0 +1,97 @@
+"""What REST tells of brokers, as Apache Pulsar does."""
+
+from __future__ import annotations
+
+import pulsar
+import pytest
+from harness.brokers import Broker
+from harness.web import web
+
+BROKERS = "/admin/v2/brokers"
+
+
+@pytest.fixture
+def broker_id(broker: Broker) -> str:
+    found = web(broker, "GET", f"{BROKERS}/leaderBroker").json()
+    assert found["serviceUrl"] == f"http://{found['brokerId']}"
+    return str(found["brokerId"])
+
+
+def test_the_only_broker_is_listed_and_leads(broker: Broker, broker_id: str) -> None:
+    assert broker_id.endswith(f":{broker.web_port}")
+    for path in ("", "/standalone", "/any-other-cluster"):
+        assert web(broker, "GET", BROKERS + path).json() == [broker_id]
+
+
+def test_the_bundles_of_a_broker_are_those_of_its_topics(
+    broker: Broker, broker_id: str, python_client: pulsar.Client
+) -> None:
+    python_client.create_producer("persistent://public/default/owned")
+    lookup = "/lookup/v2/topic/persistent/public/default/owned/bundle"
+    bundle = web(broker, "GET", lookup).body.decode()
+    owned = web(broker, "GET", f"{BROKERS}/standalone/{broker_id}/ownedNamespaces").json()
+    assert owned[f"public/default/{bundle}"] == {
+        **{"broker_assignment": "shared", "is_controlled": False, "is_active": True}
+    }
+
+
+def test_another_broker_is_not_found(broker: Broker, broker_id: str) -> None:
+    reason = "Broker id 'nowhere:1' not found in available brokers."
+    for path in ("standalone/nowhere:1/ownedNamespaces", "health?brokerId=nowhere:1"):
+        answer = web(broker, "GET", f"{BROKERS}/{path}")
+        assert (answer.status, answer.reason) == (404, reason)
+    assert web(broker, "GET", f"{BROKERS}/health?brokerId={broker_id}").body == b"ok"
+
+
+def test_the_place_of_the_metadata_is_told(broker: Broker) -> None:
+    found = web(broker, "GET", f"{BROKERS}/internal-configuration").json()
+    assert set(found) == {
+        *("zookeeperServers", "configurationStoreServers", "metadataStoreUrl"),
+        *("configurationMetadataStoreUrl", "ledgersRootPath"),
+    }
+    assert found["ledgersRootPath"] == "/ledgers"
+
+
+def test_quotas_are_looked_at_when_asked_for(broker: Broker) -> None:
+    assert broker.request("GET", f"{BROKERS}/backlog-quota-check") == (204, "")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        (
+            *("/admin/v3/transactions/coordinators", 503),
+            "This Broker is not configured with transactionCoordinatorEnabled=true.",
+        ),
+        *(
+            (
+                *(f"/admin/{path}", 409),
+                "Pulsar Function Worker is not enabled, probably functionsWorkerEnabled is set to"
+                " false",
+            )
+            for path in (
+                "v3/functions/public/default",
+                "v3/sources/public/default",
+                "v3/sinks/public/default",
+                "v2/worker/cluster",
+                "v2/worker-stats/metrics",
+            )
+        ),
+    ],
+)
+def test_parts_that_are_off_answer_as_without_them(
+    broker: Broker, path: str, status: int, reason: str
+) -> None:
+    answer = web(broker, "GET", path)
+    assert (answer.status, answer.reason) == (status, reason)
+
+
+@pytest.mark.pyxbroker
+def test_what_is_not_built_is_501_with_a_sentence(broker: Broker) -> None:
+    for method, path in (
+        ("GET", "/admin/v2/persistent/public/default/t/shadowTopics"),
+        ("DELETE", "/admin/v2/namespaces/public/default/antiAffinity"),
+        ("POST", "/topics/persistent/public/default/t"),
+    ):
+        answer = web(broker, method, path)
+        assert (answer.status, answer.reason.endswith(".")) == (501, True)

@@ -1,0 +1,238 @@
+"""/admin/v2/{domain}/...: the statistics of topics, as in Pulsar's PersistentTopics and
+NonPersistentTopics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
+from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import GET_STATS
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import TopicNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.internal_stats import internal_stats
+from pyxbroker.broker.topics.partitioned_statistics import together
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.broker.topics.topic import Topic
+
+TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+AT_ONCE = 16  # partitions that are opened and asked
+ENCODED_ASIDE_MIN = 64  # parts: more are written in JSON beside the loop
+
+Json = dict[str, Any]
+
+
+async def get_stats(request: Request) -> Response:
+    """Pulsar's TopicStats of a topic that is not partitioned."""
+    topic = await _topic(request)
+    return await _encoded(await _stats_of(request, topic))
+
+
+async def get_internal_stats(request: Request) -> Response:
+    """Pulsar's PersistentTopicInternalStats."""
+    name = topic_of(request)
+    topic = await _topic(request, None if name.is_persistent else "Topic not found")
+    return await _encoded(await _internal_stats_of(request, topic))
+
+
+async def get_partitioned_stats(request: Request) -> Response:
+    """The statistics of all partitions together, and of each."""
+    metadata, partitions = await _partitions(request, "Partitioned topic not found {}")
+    found = await _of_each(request, partitions, _stats_of)
+    answer = together(list(found.values()))
+    answer["metadata"] = metadata
+    answer["partitions"] = found if request.argument("perPartition") else {}
+    return await _encoded(answer)
+
+
+async def get_partitioned_internal_stats(request: Request) -> Response:
+    """Those below each partition."""
+    metadata, partitions = await _partitions(request, "Partitioned Topic {} not found")
+    found = await _of_each(request, partitions, _internal_stats_of)
+    return await _encoded({"metadata": metadata, "partitions": found})
+
+
+async def get_backlog(request: Request) -> Response:
+    """What a topic stores and what its subscriptions have left of it: PersistentOfflineTopicStats,
+    which Pulsar reads from storage for topics that are not loaded; here they are, then.
+    """
+    topic = await _topic(request)
+    if not isinstance(topic, PersistentTopic):
+        raise HttpError(405, "The backlog of a non-persistent topic is not stored")
+    internal = await internal_stats(
+        topic, False, request.app.broker.metadata, request.app.broker.topics.schemas
+    )
+    subscriptions = topic.subscriptions.values()
+    cursors = {
+        each.name: {"cursorBacklog": each.backlog, "cursorLedgerId": each_internal["cursorLedger"]}
+        for each in subscriptions
+        for each_internal in [internal["cursors"][each.name]]
+    }
+    return Response.json(
+        {
+            "storageSize": topic.storage_size,
+            "totalMessages": topic.entries,
+            "messageBacklog": sum(each.backlog for each in subscriptions),
+            "brokerName": request.app.broker.broker_id,
+            "topicName": topic.name.managed_ledger_name,
+            "dataLedgerDetails": [
+                {"entries": each["entries"], "size": each["size"], "ledgerId": each["ledgerId"]}
+                for each in internal["ledgers"]
+            ],
+            "cursorDetails": cursors,
+        }
+    )
+
+
+# --- what they have in common -----------------------------------------------------------------
+
+
+async def _topic(request: Request, reason: str | None = None) -> Topic:
+    """The topic of a path, opened. Raises HttpError 404, also for a partitioned one."""
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    if await partitions_of(request, name):
+        raise missing(name)
+    try:
+        return await opened(request, name)
+    except HttpError:
+        if reason is None:
+            raise
+        raise HttpError(404, reason) from None
+
+
+async def _partitions(request: Request, reason: str) -> tuple[Json, list[TopicName]]:
+    name = partitioned_topic_of(request)
+    await check_namespace(request, name.namespace)
+    partitioned = request.app.broker.topics.partitioned
+    found = await partitioned.read(name)
+    if not found.partitions:
+        if name.is_persistent:
+            reason = "Partitioned Topic {} not found"
+        raise HttpError(404, reason.format(name))
+    metadata: Json = {"partitions": found.partitions, "deleted": bool(found.fields.get("deleted"))}
+    if found.fields.get("properties") is not None:
+        metadata["properties"] = found.fields["properties"]
+    existing = await partitioned.existing(name, found.partitions)
+    return metadata, [name.partition(index) for index in existing]
+
+
+async def _of_each(
+    request: Request, names: list[TopicName], ask: Callable[[Request, Topic], Awaitable[Json]]
+) -> dict[str, Json]:
+    """The answers of partitions, a few at a time; one that goes meanwhile is left out."""
+
+    async def one(name: TopicName) -> Json | None:
+        try:
+            return await ask(request, await request.app.broker.topics.get(name, create=False))
+        except TopicNotFound:
+            return None
+
+    found: dict[str, Json] = {}
+    for at in range(0, len(names), AT_ONCE):
+        some = names[at : at + AT_ONCE]
+        answers = await asyncio.gather(*map(one, some))
+        for name, answer in zip(some, answers, strict=True):
+            if answer is not None:
+                found[str(name)] = answer
+    return found
+
+
+async def _stats_of(request: Request, topic: Topic) -> Json:
+    # Pulsar counts exactly only where that is asked for; here it costs nothing.
+    request.argument("getPreciseBacklog")
+    asked = Asked(
+        request.argument("subscriptionBacklogSize"),
+        request.argument("getEarliestTimeInBacklog"),
+        not request.argument("excludePublishers"),
+        not request.argument("excludeConsumers"),
+    )
+    broker = request.app.broker
+    return await topic_statistics(topic, asked, broker.broker_id, broker.metadata)
+
+
+async def _internal_stats_of(request: Request, topic: Topic) -> Json:
+    broker = request.app.broker
+    with_metadata = request.argument("metadata")
+    return await internal_stats(topic, with_metadata, broker.metadata, broker.topics.schemas)
+
+
+async def _encoded(answer: Json) -> Response:
+    """An answer in JSON; one that has many parts is written beside the loop."""
+    parts = sum(len(each) for each in answer.values() if isinstance(each, (dict, list)))
+    if parts < ENCODED_ASIDE_MIN:
+        return Response.json(answer)
+    loop = asyncio.get_running_loop()
+    return Response(await loop.run_in_executor(None, to_json, answer), JSON)
+
+
+ANY: Json = {"type": "object", "additionalProperties": True}
+WHAT = (
+    Query("getPreciseBacklog", "Taken: backlogs are counted one by one, without it, too.", False),
+    Query("subscriptionBacklogSize", "The bytes of each backlog, else -1.", True),
+    Query("getEarliestTimeInBacklog", "When the first of each backlog was published.", False),
+    Query("excludePublishers", "Without producers.", False),
+    Query("excludeConsumers", "Without consumers.", False),
+)
+METADATA = Query("metadata", "With what metadata says of each ledger.", False)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        TOPIC + "/stats",
+        get_stats,
+        GET_STATS,
+        "The statistics of a topic.",
+        Answer("Pulsar's TopicStats.", ANY),
+        topic_of,
+        WHAT,
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/partitioned-stats",
+        get_partitioned_stats,
+        GET_STATS,
+        "The statistics of a partitioned topic.",
+        Answer("Pulsar's PartitionedTopicStats.", ANY),
+        partitioned_topic_of,
+        (Query("perPartition", "Also those of each partition.", True), *WHAT),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/internalStats",
+        get_internal_stats,
+        GET_STATS,
+        "The ledgers and cursors of a topic.",
+        Answer("Pulsar's PersistentTopicInternalStats.", ANY),
+        topic_of,
+        (METADATA,),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/partitioned-internalStats",
+        get_partitioned_internal_stats,
+        GET_STATS,
+        "The ledgers and cursors of each partition.",
+        Answer("Pulsar's PartitionedTopicInternalStats.", ANY),
+        partitioned_topic_of,
+        (METADATA,),
+    ),
+    Endpoint(
+        "GET",
+        TOPIC + "/backlog",
+        get_backlog,
+        GET_STATS,
+        "What a topic stores, and what subscriptions have left of it.",
+        Answer("Pulsar's PersistentOfflineTopicStats.", ANY),
+        topic_of,
+    ),
+)

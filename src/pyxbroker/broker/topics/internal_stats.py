@@ -1,0 +1,228 @@
+"""What is below a topic, as REST tells it: Pulsar's PersistentTopicInternalStats."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.times import iso_ms
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.subscription import Subscription
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.entry import Position
+from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
+from pyxbroker.metadata.store import MetadataError, MetadataStore
+from pyxbroker.mledger.cursor import Cursor
+from pyxbroker.mledger.managed_ledger import ManagedLedger
+from pyxbroker.mledger.state import State
+from pyxbroker.schemas.registry import SchemaRegistry
+
+SLICE_S = 0.002  # of work, then it yields
+RANGES_MAX = 1_000  # of a cursor that are told
+NO_LEDGER = {
+    "ledgerId": -1,
+    "entries": -1,
+    "size": -1,
+    "offloaded": False,
+    "underReplicated": False,
+}
+STATES = {
+    State.OPENING: "None",
+    State.OPEN: "LedgerOpened",
+    State.CREATING_LEDGER: "CreatingLedger",
+    State.WRITE_FAILED: "WriteFailed",
+    State.TOO_FEW_BOOKIES: "WriteFailed",
+    State.FAILED: "Closed",
+    State.FENCED: "Fenced",
+    State.TERMINATED: "Terminated",
+    State.CLOSED: "Closed",
+}
+
+Json = dict[str, Any]
+
+
+async def internal_stats(
+    topic: Topic, with_metadata: bool, store: MetadataStore, schemas: SchemaRegistry
+) -> Json:
+    """with_metadata: what metadata says of each ledger. Raises MetadataError."""
+    if not isinstance(topic, PersistentTopic):
+        return _of_nothing(topic)
+    managed_ledger = topic.managed_ledger
+    current = managed_ledger.current
+    slices = Slices(SLICE_S)
+    in_metadata = LedgerMetadataStore(store) if with_metadata else None
+    ledgers = []
+    for ledger_id in list(managed_ledger.ledger_ids):
+        ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
+        await slices.pause()
+    cursors: dict[str, Json] = {}
+    for subscription in topic.all_subscriptions():
+        cursors[subscription.name] = _cursor(managed_ledger, subscription)
+        await slices.pause()
+    return {
+        "entriesAddedCounter": managed_ledger.entries_added,
+        "numberOfEntries": managed_ledger.entries,
+        "totalSize": managed_ledger.size,
+        "currentLedgerEntries": 0 if current is None else current.last_add_confirmed + 1,
+        "currentLedgerSize": 0 if current is None else current.length,
+        "lastLedgerCreatedTimestamp": iso_ms(int(managed_ledger.current_since_s * 1000)),
+        "waitingCursorsCount": managed_ledger.watcher_count,
+        "pendingAddEntriesCount": 0 if current is None else current.pending.pending,
+        "lastConfirmedEntry": _text(managed_ledger.last_confirmed),
+        "state": STATES[managed_ledger.state],
+        "ledgers": ledgers,
+        "cursors": cursors,
+        "properties": managed_ledger.properties,
+        "schemaLedgers": await _schema_ledgers(topic, store, schemas),
+        "compactedLedger": await _compacted(topic, store),
+    }
+
+
+async def _compacted(topic: PersistentTopic, store: MetadataStore) -> Json:
+    """The ledger of what compaction has left."""
+    if topic.compacted is None:
+        return NO_LEDGER
+    ledger_id = topic.compacted.ledger_id
+    size = (await LedgerMetadataStore(store).read(ledger_id)).metadata.length
+    entries = topic.compacted.last_index + 1
+    return NO_LEDGER | {"ledgerId": ledger_id, "entries": entries, "size": size}
+
+
+def _of_nothing(topic: Topic) -> Json:
+    """Of a topic that stores nothing."""
+    cursor = {
+        "waitingReadOp": False,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": 0,
+        "cursorLedger": 0,
+        "cursorLedgerLastEntry": 0,
+        "active": False,
+        "numberOfEntriesSinceFirstNotAckedMessage": 0,
+        "totalNonContiguousDeletedMessagesRange": 0,
+        "subscriptionHavePendingRead": False,
+        "subscriptionHavePendingReplayRead": False,
+    }
+    return {
+        "entriesAddedCounter": topic.received()[0],
+        "numberOfEntries": 0,
+        "totalSize": 0,
+        "currentLedgerEntries": 0,
+        "currentLedgerSize": 0,
+        "waitingCursorsCount": 0,
+        "pendingAddEntriesCount": 0,
+        "cursors": {each.name: cursor for each in topic.all_subscriptions()},
+    }
+
+
+# --- ledgers ----------------------------------------------------------------------------------
+
+
+async def _ledger(
+    managed_ledger: ManagedLedger, ledger_id: int, in_metadata: LedgerMetadataStore | None
+) -> Json:
+    """One ledger of the list; the one that is being written counts as empty, as in Pulsar."""
+    info = managed_ledger.ledgers[ledger_id]
+    current = managed_ledger.current
+    is_open = current is not None and current.ledger_id == ledger_id
+    answer: Json = {
+        "ledgerId": ledger_id,
+        "entries": 0 if is_open else info.entries,
+        "size": 0 if is_open else info.size,
+        "offloaded": False,
+    }
+    if in_metadata is not None:
+        try:
+            found = await in_metadata.read(ledger_id)
+        except MetadataError as error:
+            answer["metadata"] = f"It cannot be read: {type(error).__name__}"
+        else:
+            answer["metadata"] = _described(found.metadata)
+    return answer | {"underReplicated": False}
+
+
+def _described(metadata: LedgerMetadata) -> str:
+    """As BookKeeper writes it, without the password."""
+    parts = [
+        f"ensembleSize={metadata.ensemble_size}",
+        f"writeQuorumSize={metadata.write_quorum_size}",
+        f"ackQuorumSize={metadata.ack_quorum_size}",
+        f"state={metadata.state.name}",
+    ]
+    if metadata.is_closed:
+        parts += [f"length={metadata.length}", f"lastEntryId={metadata.last_entry_id}"]
+    if metadata.digest_type is not None:
+        parts.append(f"digestType={metadata.digest_type.name}")
+    ensembles = ", ".join(
+        f"{first}=[{', '.join(bookies)}]" for first, bookies in metadata.ensembles.items()
+    )
+    parts += ["password=OMITTED", f"ensembles={{{ensembles}}}"]
+    return f"LedgerMetadata{{{', '.join(parts)}}}"
+
+
+async def _schema_ledgers(
+    topic: Topic, store: MetadataStore, schemas: SchemaRegistry
+) -> list[Json]:
+    """The ledgers that have the schemas of a topic."""
+    ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
+    found = await asyncio.gather(*(LedgerMetadataStore(store).read(each) for each in ledgers))
+    return [
+        {
+            "ledgerId": ledger_id,
+            "entries": each.metadata.last_entry_id + 1,
+            "size": each.metadata.length,
+            "offloaded": False,
+            "underReplicated": False,
+        }
+        for ledger_id, each in zip(ledgers, found, strict=True)
+    ]
+
+
+# --- cursors ----------------------------------------------------------------------------------
+
+
+def _cursor(managed_ledger: ManagedLedger, subscription: Subscription) -> Json:
+    cursor = subscription.cursor
+    assert isinstance(cursor, Cursor)
+    acks, dispatcher = cursor.acks, subscription.dispatcher
+    read_position = dispatcher.read_position
+    is_used = bool(subscription.consumers)
+    waits = is_used and managed_ledger.normalize(read_position) is None
+    before = Position(read_position.ledger_id, read_position.entry_id - 1)
+    has_ledger = not cursor.durable or cursor.ledger_id >= 0
+    return {
+        "markDeletePosition": _text(acks.mark_delete),
+        "readPosition": _text(read_position),
+        "waitingReadOp": waits,
+        "pendingReadOps": 0,
+        "messagesConsumedCounter": managed_ledger.entries_added - cursor.backlog,
+        "cursorLedger": cursor.ledger_id,
+        "cursorLedgerLastEntry": cursor.last_entry_id,
+        "individuallyDeletedMessages": _ranges(cursor),
+        "lastLedgerSwitchTimestamp": iso_ms(int(cursor.ledger_since_s * 1000)),
+        "state": "Closed" if cursor.closed else "Open" if has_ledger else "NoLedger",
+        "active": is_used,
+        "numberOfEntriesSinceFirstNotAckedMessage": managed_ledger.entries_between(
+            acks.mark_delete, before
+        )
+        + 1,
+        "totalNonContiguousDeletedMessagesRange": acks.count_ranges() if acks.holes else 0,
+        "subscriptionHavePendingRead": waits,
+        "subscriptionHavePendingReplayRead": False,
+        "properties": cursor.position_properties,
+    }
+
+
+def _ranges(cursor: Cursor) -> str:
+    """The entries that are acknowledged one by one, the first ranges of many."""
+    found: list[str] = []
+    for ledger_id in cursor.acks.ledger_ids() if cursor.acks.holes else ():
+        for lower, upper in cursor.acks.ranges(ledger_id):
+            found.append(f"({ledger_id}:{lower}..{ledger_id}:{upper}]")
+            if len(found) == RANGES_MAX:
+                return f"[{','.join(found)}]"
+    return f"[{','.join(found)}]"
+
+
+def _text(position: Position) -> str:
+    return f"{position.ledger_id}:{position.entry_id}"

@@ -1,0 +1,362 @@
+"""The statistics of a topic as REST tells them: the fields of Pulsar's TopicStatsImpl and what is
+in it, in the order in which Pulsar writes them.
+
+Rates are per second, over the last minute or so. What this broker does not have at all
+(transactions, offloading, entry filters, replication) is told as nothing of it. Sizes of backlogs
+count entries of one ledger as equally long.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.times import iso_ms
+from pyxbroker.broker.dispatch.choosers import SingleActive
+from pyxbroker.broker.dispatch.key_shared import KeySlots
+from pyxbroker.broker.topics.consumer import Consumer
+from pyxbroker.broker.topics.expiry import slowest_of
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.producer import Producer
+from pyxbroker.broker.topics.stats import per_second, topic_rates
+from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
+from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataStore
+
+SLICE_S = 0.002  # of work, then it yields
+ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
+NO_COMPACTION = {
+    "lastCompactionRemovedEventCount": 0,
+    "lastCompactionSucceedTimestamp": 0,
+    "lastCompactionFailedTimestamp": 0,
+    "lastCompactionDurationTimeInMills": 0,
+}
+LIMITS = ("SubscriptionLimit", "TopicLimit", "BrokerLimit")
+THROTTLED = {
+    f"dispatchThrottled{what}EventsBy{limit}": 0 for limit in LIMITS for what in ("Msg", "Bytes")
+}
+
+Json = dict[str, Any]
+
+
+class Asked(NamedTuple):
+    """What else is wanted, or not."""
+
+    backlog_sizes: bool = True
+    earliest_times: bool = False
+    publishers: bool = True
+    consumers: bool = True
+
+
+async def topic_statistics(
+    topic: Topic, asked: Asked, owner: str, store: MetadataStore
+) -> dict[str, Any]:
+    """owner: the id of this broker. Raises LedgerError, MetadataError."""
+    slices = Slices(SLICE_S)
+    now = time.monotonic()
+    publishers = []
+    for producer in sorted(topic.producers.values(), key=lambda each: each.name):
+        if asked.publishers:
+            publishers.append(_publisher(producer, now))
+            await slices.pause()
+    subscriptions: dict[str, Json] = {}
+    for subscription in topic.all_subscriptions():
+        found = await _subscription(topic, subscription, asked, slices, now)
+        subscriptions[subscription.name] = found
+        await slices.pause()
+    answer = _of_topic(topic, list(subscriptions.values()), now)
+    answer |= await _backlog(topic, subscriptions, asked)
+    answer["publishers"] = publishers
+    answer["waitingPublishers"] = 0 if topic.access is None else topic.access.waiting
+    answer["subscriptions"] = subscriptions
+    answer["replication"] = {}
+    if topic.name.is_persistent:
+        answer["deduplicationStatus"] = "Disabled" if topic.deduplication is None else "Enabled"
+    if topic.epoch is not None:
+        answer["topicEpoch"] = topic.epoch
+    answer |= _sums_of(list(subscriptions.values()))
+    answer["compaction"] = _compaction(topic)
+    answer["ownerBroker"] = owner
+    answer |= await _times(topic, store)
+    if not topic.name.is_persistent:
+        answer["msgDropRate"] = sum(each["msgDropRate"] for each in subscriptions.values())
+    return answer
+
+
+def _compaction(topic: Topic) -> Json:
+    """How compactions went since the topic was opened."""
+    done = topic.compaction if isinstance(topic, PersistentTopic) else None
+    if done is None:
+        return dict(NO_COMPACTION)
+    return {
+        "lastCompactionRemovedEventCount": done.removed,
+        "lastCompactionSucceedTimestamp": done.succeeded_ms,
+        "lastCompactionFailedTimestamp": done.failed_ms,
+        "lastCompactionDurationTimeInMills": done.duration_ms,
+    }
+
+
+def _of_topic(topic: Topic, subscriptions: list[Json], now: float) -> Json:
+    messages, size = topic.received()
+    rate, throughput, _, _ = topic_rates(topic, now)
+    return {
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "msgRateOut": sum(each["msgRateOut"] for each in subscriptions) or 0.0,
+        "msgThroughputOut": sum(each["msgThroughputOut"] for each in subscriptions) or 0.0,
+        "bytesInCounter": size,
+        "msgInCounter": messages,
+        "systemTopicBytesInCounter": size if topic.name.is_system else 0,
+        "bytesOutCounter": sum(each["bytesOutCounter"] for each in subscriptions),
+        "msgOutCounter": sum(each["msgOutCounter"] for each in subscriptions),
+        "bytesOutInternalCounter": 0,
+        "averageMsgSize": throughput / rate if rate else 0.0,
+        "msgChunkPublished": False,
+        "storageSize": topic.storage_size,
+    }
+
+
+async def _backlog(topic: Topic, subscriptions: dict[str, Json], asked: Asked) -> Json:
+    """What is told of the slowest subscription."""
+    found: Json = {
+        "backlogSize": 0,
+        "backlogQuotaLimitSize": 0,
+        "backlogQuotaLimitTime": 0,
+        "oldestBacklogMessageAgeSeconds": 0,
+    }
+    earliest = 0
+    if isinstance(topic, PersistentTopic):
+        found["backlogQuotaLimitSize"] = max(topic.policies.backlog_size.limit, -1)
+        found["backlogQuotaLimitTime"] = topic.policies.backlog_age.limit or -1
+        found["oldestBacklogMessageAgeSeconds"] = -1
+        durable = list(topic.subscriptions.values())
+        slowest = slowest_of(durable)
+        if slowest is not None:
+            found["backlogSize"] = topic.bytes_after(slowest)
+            oldest_ms = await topic.time_after(slowest)
+            if oldest_ms is not None:
+                age = int(topic.wall_clock()) - oldest_ms // 1000
+                found["oldestBacklogMessageAgeSeconds"] = max(age, 0)
+                found["oldestBacklogMessageSubscriptionName"] = next(
+                    each.name for each in durable if each.acks.mark_delete == slowest
+                )
+        if asked.earliest_times:
+            times = [each["earliestMsgPublishTimeInBacklog"] for each in subscriptions.values()]
+            earliest = min((each for each in times if each > 0), default=-1)
+    found["publishRateLimitedTimes"] = topic.publish_rate_limited
+    found["earliestMsgPublishTimeInBacklogs"] = earliest
+    return found | {
+        "offloadedStorageSize": 0,
+        "lastOffloadLedgerId": 0,
+        "lastOffloadSuccessTimeStamp": 0,
+        "lastOffloadFailureTimeStamp": 0,
+        "ongoingTxnCount": 0,
+        "abortedTxnCount": 0,
+        "committedTxnCount": 0,
+    }
+
+
+def _sums_of(subscriptions: list[Json]) -> Json:
+    names = (
+        "nonContiguousDeletedMessagesRanges",
+        "nonContiguousDeletedMessagesRangesSerializedSize",
+        "delayedMessageIndexSizeInBytes",
+    )
+    return {name: sum(each[name] for each in subscriptions) for name in names}
+
+
+async def _times(topic: Topic, store: MetadataStore) -> Json:
+    created_ms = published_ms = 0
+    if isinstance(topic, PersistentTopic):
+        node = await store.get(paths.managed_ledger(topic.name.managed_ledger_name))
+        created_ms = 0 if node is None else node.created_ms
+        published_ms = int(topic.managed_ledger.last_added_s * 1000)
+    return {"topicCreationTimeStamp": created_ms, "lastPublishTimeStamp": published_ms}
+
+
+# --- publishers -------------------------------------------------------------------------------
+
+
+def _publisher(producer: Producer, now: float) -> Json:
+    rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
+    session = producer.connection.session
+    answer: Json = {
+        "accessMode": ACCESS_MODES[producer.access_mode],
+        "msgRateIn": rate,
+        "msgThroughputIn": throughput,
+        "averageMsgSize": throughput / rate if rate else 0.0,
+        "chunkedMessageRate": 0.0,
+        "producerId": producer.producer_id,
+        "supportsPartialProducer": session.supports_partial_producers,
+        "producerName": producer.name,
+        "address": f"/{producer.connection.peer}",
+        "connectedSince": datetime.fromtimestamp(producer.connected_s, timezone.utc)
+        .isoformat()
+        .replace("+00:00", "Z"),
+    }
+    if session.client_version:
+        answer["clientVersion"] = session.client_version
+    answer["metadata"] = producer.metadata
+    if not producer.topic.name.is_persistent:
+        answer["msgDropRate"] = 0.0
+    return answer
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+async def _subscription(
+    topic: Topic, subscription: Subscription, asked: Asked, slices: Slices, now: float
+) -> Json:
+    messages, size = subscription.sent()
+    rate, throughput = per_second(subscription, now, messages, size)
+    consumers = []
+    redelivered = acked = 0.0
+    chooser = subscription.dispatcher.chooser
+    ranges_of = chooser.ranges_by_slot() if isinstance(chooser, KeySlots) else None
+    for each in subscription.consumers:
+        rates = each.rates()
+        redelivered += rates.redelivered
+        acked += rates.acked
+        if asked.consumers:
+            consumers.append(_consumer(each, ranges_of))
+        await slices.pause()
+    backlog_size, earliest_ms = await _behind(topic, subscription, asked)
+    dispatcher, acks = subscription.dispatcher, subscription.acks
+    replay = dispatcher.replay
+    delayed = dispatcher.delayed_entries
+    answer: Json = {
+        "msgRateOut": rate,
+        "msgThroughputOut": throughput,
+        "bytesOutCounter": size,
+        "msgOutCounter": messages,
+        "msgRateRedeliver": redelivered,
+        "messageAckRate": acked,
+        "chunkedMessageRate": 0.0,
+        "msgBacklog": subscription.backlog,
+        "backlogSize": backlog_size,
+        "earliestMsgPublishTimeInBacklog": earliest_ms,
+        "msgBacklogNoDelayed": subscription.backlog - delayed,
+        "blockedSubscriptionOnUnackedMsgs": dispatcher.limits.unacked.blocked,
+        "msgDelayed": delayed,
+        "msgInReplay": 0 if replay is None else len(replay.positions),
+        "unackedMessages": sum(
+            each.unacked_messages for each in subscription.consumers if each.tracks_pending
+        ),
+        "type": str(subscription.kind) if subscription.was_used else "None",
+    }
+    active = _active(subscription)
+    if active is not None:
+        answer["activeConsumerName"] = active.name
+    answer |= {
+        "msgRateExpired": 0.0,
+        "msgExpired": subscription.expired,
+        "totalMsgExpired": subscription.expired,
+        "lastExpireTimestamp": _ms(subscription.last_expired_s),
+        "lastConsumedFlowTimestamp": _ms(subscription.last_flow_s),
+        "lastConsumedTimestamp": subscription.last_sent_ms,
+        "lastAckedTimestamp": _ms(subscription.last_acked_s),
+        "lastMarkDeleteAdvancedTimestamp": _ms(subscription.last_advanced_s),
+        "consumers": consumers,
+        "isDurable": subscription.is_durable,
+        "isReplicated": subscription.replicated,
+        "allowOutOfOrderDelivery": False,
+    }
+    if isinstance(chooser, KeySlots):
+        answer["allowOutOfOrderDelivery"] = chooser.policy.out_of_order
+        answer["keySharedMode"] = chooser.policy.mode.name
+    ranges = acks.count_ranges() if acks.holes else 0
+    answer |= {
+        "consumersAfterMarkDeletePosition": {},
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        "nonContiguousDeletedMessagesRanges": ranges,
+        "nonContiguousDeletedMessagesRangesSerializedSize": 8 * acks.longs_size() if ranges else 0,
+        "delayedMessageIndexSizeInBytes": delayed * DELAYED_ENTRY_BYTES,
+        "subscriptionProperties": subscription.properties,
+        "filterProcessedMsgCount": 0,
+        "filterAcceptedMsgCount": 0,
+        "filterRejectedMsgCount": 0,
+        "filterRescheduledMsgCount": 0,
+        **THROTTLED,
+    }
+    if not topic.name.is_persistent:
+        answer["msgDropRate"] = subscription.drop_rate(now)
+    return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
+
+
+DELAYED_ENTRY_BYTES = 20  # at most, of memory
+
+
+async def _behind(topic: Topic, subscription: Subscription, asked: Asked) -> tuple[int, int]:
+    """Bytes of the backlog (-1: not asked for), and when the first of it was published (0: not
+    asked for, -1: there is none).
+    """
+    if not isinstance(topic, PersistentTopic):
+        return 0, 0
+    mark = subscription.acks.mark_delete
+    size = topic.bytes_after(mark) if asked.backlog_sizes else -1
+    if not asked.earliest_times:
+        return size, 0
+    if not subscription.backlog:
+        return size, -1
+    earliest = await topic.time_after(mark)
+    return size, -1 if earliest is None else earliest
+
+
+def _active(subscription: Subscription) -> Consumer | None:
+    """Who gets everything, where that is one consumer."""
+    chooser = subscription.dispatcher.chooser
+    if isinstance(chooser, SingleActive):
+        return chooser.active
+    if subscription.kind is SubscriptionType.EXCLUSIVE and subscription.topic.name.is_persistent:
+        return next(iter(subscription.consumers), None)
+    return None
+
+
+def _consumer(consumer: Consumer, ranges_of: dict[int, list[list[int]]] | None) -> Json:
+    rates = consumer.rates()
+    session = consumer.connection.session
+    answer: Json = {
+        "msgRateOut": rates.msg_out,
+        "msgThroughputOut": rates.bytes_out,
+        "bytesOutCounter": consumer.bytes_out,
+        "msgOutCounter": consumer.msg_out,
+        "msgRateRedeliver": rates.redelivered,
+        "messageAckRate": rates.acked,
+        "chunkedMessageRate": 0.0,
+        "consumerName": consumer.name,
+        "availablePermits": consumer.permits,
+        "unackedMessages": consumer.unacked_messages if consumer.tracks_pending else 0,
+        "avgMessagesPerEntry": round(consumer.messages_per_entry),
+        "blockedConsumerOnUnackedMsgs": consumer.is_at_limit,
+        "drainingHashesCount": 0,
+        "drainingHashesClearedTotal": 0,
+        "drainingHashesUnackedMessages": 0,
+        "address": f"/{consumer.connection.peer}",
+        "connectedSince": consumer.connected_since,
+    }
+    if session.client_version:
+        answer["clientVersion"] = session.client_version
+    answer |= {
+        "lastAckedTimestamp": _ms(consumer.last_acked_s),
+        "lastConsumedTimestamp": consumer.last_sent_ms,
+        "firstMessagesSentTimestamp": consumer.first_sent_ms,
+        "lastConsumedFlowTimestamp": _ms(consumer.last_flow_s),
+        "firstConsumedFlowTimestamp": _ms(consumer.first_flow_s),
+    }
+    if ranges_of is not None:
+        answer["keyHashRangeArrays"] = ranges_of.get(consumer.slot, [])
+    return answer | {
+        "metadata": consumer.metadata,
+        "lastAckedTime": iso_ms(_ms(consumer.last_acked_s)),
+        "lastConsumedTime": iso_ms(consumer.last_sent_ms),
+    }
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)

@@ -1,0 +1,141 @@
+"""Statistics of topics: rates, times, what expired, and partitions together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from one_broker import Broker, run
+from pyxbroker.broker.topics import expiry, statistics, stats
+from pyxbroker.broker.topics.partitioned_statistics import together
+from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+
+
+async def told(broker: Broker, **asked: bool) -> dict[str, Any]:
+    topic = await broker.topic()
+    return await topic_statistics(topic, Asked(**asked), "host:8080", broker.node.store)
+
+
+def test_rates_are_those_since_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1_000.0]
+    # The loop has its own clock.
+    monkeypatch.setattr(statistics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        topic = await broker.topic()
+        stats.note_rates(topic, clock[0])
+        await broker.publish(*(b"%d" % i for i in range(60)))
+        await client.messages(60)
+        clock[0] += 60
+        found = await told(broker)
+        subscription = found["subscriptions"]["s"]
+        assert found["msgRateOut"] == subscription["msgRateOut"] == pytest.approx(1.0)
+        assert found["msgThroughputOut"] == pytest.approx(found["bytesOutCounter"] / 60)
+        clock[0] += 60
+        stats.note_rates(topic, clock[0])
+        assert (await told(broker))["msgRateOut"] == 0.0
+
+    run(tmp_path, scenario)
+
+
+def test_what_expired_is_counted_with_its_time(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await broker.publish(b"one", b"two")
+        topic = await broker.topic()
+        topic.wall_clock = lambda: 4e9
+        assert await expiry.expire(topic, 60) == 2
+        found = (await told(broker))["subscriptions"]["s"]
+        assert (found["totalMsgExpired"], found["msgExpired"], found["msgBacklog"]) == (2, 2, 0)
+        assert found["lastExpireTimestamp"] == 4e12
+
+    run(tmp_path, scenario)
+
+
+def test_the_mark_that_moves_is_noted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        first, second = await broker.publish(b"one", b"two")
+        await client.messages(2)
+        found = (await told(broker))["subscriptions"]["s"]
+        assert found["lastConsumedTimestamp"] >= found["consumers"][0]["firstMessagesSentTimestamp"]
+        assert found["lastAckedTimestamp"] == found["lastMarkDeleteAdvancedTimestamp"] == 0
+        await client.ack(second)
+        found = (await told(broker))["subscriptions"]["s"]
+        assert found["lastAckedTimestamp"] > 0
+        await client.ack(first)
+        found = (await told(broker))["subscriptions"]["s"]
+        assert found["lastMarkDeleteAdvancedTimestamp"] == found["lastAckedTimestamp"]
+
+    run(tmp_path, scenario)
+
+
+def one(messages: int, **more: Any) -> dict[str, Any]:
+    return {
+        **{"msgRateIn": 1.0, "msgThroughputIn": 10.0, "msgInCounter": messages},
+        **{"backlogSize": 5, "ownerBroker": "a:1", "msgChunkPublished": False},
+        **{"publishers": [], "subscriptions": {}},
+        **more,
+    }
+
+
+def test_partitions_together_are_sums_and_the_last_times() -> None:
+    consumer = {"consumerName": "c", "msgOutCounter": 1, "lastAckedTimestamp": 5, "address": "/a"}
+    both = together(
+        [
+            one(
+                3,
+                topicCreationTimeStamp=7,
+                lastPublishTimeStamp=8,
+                subscriptions={"s": {"msgBacklog": 1, "consumers": [consumer]}},
+            ),
+            one(
+                4,
+                topicCreationTimeStamp=6,
+                lastPublishTimeStamp=9,
+                msgChunkPublished=True,
+                subscriptions={
+                    "s": {"msgBacklog": 2, "consumers": [{**consumer, "lastAckedTimestamp": 4}]},
+                    "t": {"msgBacklog": 9, "consumers": []},
+                },
+            ),
+        ]
+    )
+    assert (both["msgInCounter"], both["msgRateIn"], both["averageMsgSize"]) == (7, 2.0, 10.0)
+    assert (both["topicCreationTimeStamp"], both["lastPublishTimeStamp"]) == (6, 9)
+    assert both["msgChunkPublished"] is True
+    assert "ownerBroker" not in both
+    assert both["subscriptions"] == {
+        "s": {
+            "msgBacklog": 3,
+            "consumers": [{"consumerName": "c", "msgOutCounter": 2, "lastAckedTimestamp": 5}],
+        },
+        "t": {"msgBacklog": 9, "consumers": []},
+    }
+
+
+def test_a_size_that_is_not_told_is_not_summed() -> None:
+    assert together([one(1, backlogSize=-1), one(1, backlogSize=-1)])["backlogSize"] == -1
+
+
+def test_publishers_of_partitions_are_one_by_name_where_clients_make_some() -> None:
+    def publisher(name: str, partial: bool) -> dict[str, Any]:
+        return {
+            **{"producerName": name, "supportsPartialProducer": partial, "msgRateIn": 1.0},
+            "producerId": 3,
+        }
+
+    parts = [one(1, publishers=[publisher(name, True) for name in names]) for names in ("ab", "b")]
+    by_name = {each["producerName"]: each["msgRateIn"] for each in together(parts)["publishers"]}
+    assert by_name == {"a": 1.0, "b": 2.0}
+    parts = [one(1, publishers=[publisher(name, False) for name in names]) for names in ("ab", "b")]
+    assert [each["msgRateIn"] for each in together(parts)["publishers"]] == [2.0, 1.0]
