@@ -125,6 +125,16 @@ def test_a_manifest_of_the_journal_that_cannot_be_read_refuses_the_start(bookie:
     bookie.assert_holds(1, range(ENTRIES))
 
 
+def test_what_was_replayed_goes_to_an_entry_log_without_a_further_word(bookie: Bookie) -> None:
+    """So that the next start need not read it again."""
+    directory = killed(bookie)
+    logs = directory / "ledgers"
+    assert list(logs.glob("*.log")) == []
+    bookie.open_at(directory)
+    bookie.wait(lambda: len(list(logs.glob("*.log"))) == 1)
+    bookie.assert_holds(1, range(ENTRIES))
+
+
 def test_an_unreadable_block_in_the_middle_names_its_offset(bookie: Bookie) -> None:
     directory = killed(bookie)
     faults = _native.DiskFaults()
