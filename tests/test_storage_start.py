@@ -61,6 +61,10 @@ def in_use(directory: Path) -> str:
     raise AssertionError("no journal file has groups")
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 @pytest.mark.parametrize("call", ["list", "open", "file_bytes", "pread", "fdatasync"])
 def test_a_short_disk_error_at_the_start_only_delays_it(bookie: Bookie, call: str) -> None:
     directory = killed(bookie)
@@ -92,9 +96,10 @@ def test_a_disk_that_cannot_be_read_refuses_the_start_and_changes_nothing(
     faults = _native.DiskFaults()
     match = "journal" if call == "list" else in_use(directory)
     faults.rule(call, match, errno=code)
-    began = time.monotonic()
+    began, open_before = time.monotonic(), descriptors()
     with pytest.raises(OSError) as refused:
         bookie.open_at(directory, faults=faults)
+    assert descriptors() == open_before
     assert PATIENCE_S * 0.9 < time.monotonic() - began < PATIENCE_S * 3
     assert refused.value.errno == code
     sentence = refused.value.args[1]
@@ -105,6 +110,28 @@ def test_a_disk_that_cannot_be_read_refuses_the_start_and_changes_nothing(
     ] in sentence
     assert content(directory) == before
     bookie.open_at(directory)
+    bookie.assert_holds(1, range(ENTRIES))
+
+
+def test_a_manifest_of_the_journal_that_cannot_be_read_refuses_the_start(bookie: Bookie) -> None:
+    directory = killed(bookie)
+    before, open_before = content(directory), descriptors()
+    faults = _native.DiskFaults()
+    faults.rule("pread", "journal.manifest", errno=errno.EIO)
+    with pytest.raises(OSError, match=r"journal\.manifest cannot be read: Input/output error"):
+        bookie.open_at(directory, faults=faults)
+    assert (content(directory), descriptors()) == (before, open_before)
+    bookie.open_at(directory)
+    bookie.assert_holds(1, range(ENTRIES))
+
+
+def test_what_was_replayed_goes_to_an_entry_log_without_a_further_word(bookie: Bookie) -> None:
+    """So that the next start need not read it again."""
+    directory = killed(bookie)
+    logs = directory / "ledgers"
+    assert list(logs.glob("*.log")) == []
+    bookie.open_at(directory)
+    bookie.wait(lambda: len(list(logs.glob("*.log"))) == 1)
     bookie.assert_holds(1, range(ENTRIES))
 
 

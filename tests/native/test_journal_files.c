@@ -17,6 +17,8 @@ enum { FILE_BYTES = 8 << 20, SMALL_STEP = 128 << 10, LARGE_STEP = 1 << 20 };
 static disk_calls counting;   /* the simulated disk's calls, but for pwritev */
 static const disk_calls *simulated;
 static _Atomic int small_steps, large_steps;
+static _Atomic(journal_files *) watched; /* while somebody waits for a file, or NULL */
+static _Atomic int refused_steps;        /* that were written while adds were refused */
 
 static ssize_t count_write(void *ctx, int fd, const struct iovec *parts, int count,
                            int64_t offset) {
@@ -25,6 +27,9 @@ static ssize_t count_write(void *ctx, int fd, const struct iovec *parts, int cou
         bytes += parts[i].iov_len;
     atomic_fetch_add(&small_steps, bytes == SMALL_STEP);
     atomic_fetch_add(&large_steps, bytes == LARGE_STEP);
+    journal_files *files = atomic_load(&watched);
+    if (files != NULL)
+        atomic_fetch_add(&refused_steps, atomic_load(&files->starved));
     return simulated->pwritev(ctx, fd, parts, count, offset);
 }
 
@@ -125,9 +130,14 @@ static void test_who_waits_for_the_file_gets_it_soon(void) {
     start(&t);
     journal_file *first = take(&t);
     CHECK(first != NULL);
+    atomic_store(&refused_steps, 0);
+    atomic_store(&watched, &t.files);
     journal_file *second = take(&t);
+    atomic_store(&watched, NULL);
     CHECK(second != NULL && second->bytes == FILE_BYTES);
     CHECK(small_steps < FILE_BYTES / SMALL_STEP / 2);
+    /* The disk is well: nothing is refused meanwhile. */
+    CHECK(refused_steps == 0);
     journal_files_retire(&t.files, first);
     stop(&t, second);
 }

@@ -360,6 +360,18 @@ static void test_an_index_is_made_anew_when_it_is_wrong_twice(void) {
     }
 }
 
+/* The records of a ledger end before the file does: what is behind them is no damage. */
+static void test_an_index_that_is_made_anew_tells_of_no_other_damage(void) {
+    scene c;
+    scene_open(&c);
+    bad.flip_at = index_place(&c);
+    bad.flips = 2;
+    CHECK(read_run(c.s, OTHER, 0, ENTRIES) == ENTRIES);
+    CHECK(bad.flips == 0);
+    CHECK(take_events(c.s, "are no record") == 0);
+    scene_close(&c);
+}
+
 /* Reads a storage that was opened after the disk was unwell; nothing was made anew. */
 static void check_opened(scene *c) {
     disk_faults_clear(&faults);
@@ -436,6 +448,8 @@ static const check_test tests[] = {
      test_an_index_that_cannot_be_read_is_not_made_anew},
     {"read_error_index_wrong_twice_is_made_anew",
      test_an_index_is_made_anew_when_it_is_wrong_twice},
+    {"read_error_index_made_anew_is_all_the_damage",
+     test_an_index_that_is_made_anew_tells_of_no_other_damage},
     {"read_error_at_open_is_waited_for", test_an_error_at_open_is_waited_for},
     {"read_error_at_open_refuses_the_start", test_an_error_at_open_that_stays_refuses_the_start},
     {"read_error_footer_wrong_once_is_not_made_anew",
