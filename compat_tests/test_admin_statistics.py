@@ -202,8 +202,7 @@ def test_every_object_has_the_fields_of_pulsars(stats: Json) -> None:
     }
     for name, subscription in stats["subscriptions"].items():
         assert set(subscription) == fields.get(name, fields["exclusive"]), name
-        # Clients of Key_Shared tools look at the ranges under either name.
-        ranges = {"keyHashRangeArrays"} if name == "keys" else set()
+        ranges = {"keyHashRangeArrays", "drainingHashes"} if name == "keys" else set()
         for consumer in subscription["consumers"]:
             assert set(consumer) == OF_CONSUMER | ranges
 

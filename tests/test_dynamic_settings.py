@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import time
@@ -14,7 +15,14 @@ import pytest
 from harness.raw import RawConnection
 
 from command_line import Broker, standalone
-from pyxbroker.settings.config import SCHEMA
+from one_broker import Broker as OneBroker
+from one_broker import run
+from pyxbroker.broker.dynamic_settings import DYNAMIC, DynamicSettings
+from pyxbroker.metadata.paths import CONFIGURATION
+from pyxbroker.metadata.store import MUST_NOT_EXIST
+from pyxbroker.policies.table import of_broker
+from pyxbroker.settings.config import SCHEMA, Config
+from pyxbroker.settings.schema import Setting
 
 # Runs the command line, and changes one setting when the broker is ready.
 CHANGE = """
@@ -83,8 +91,106 @@ CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
 }
 
 
+# Asked for at each use; compat_tests/test_admin_settings.py changes some of them by REST.
+AT_EACH_USE = {
+    *("forceDeleteNamespaceAllowed", "forceDeleteTenantAllowed"),
+    *("maxTenants", "maxNamespacesPerTenant"),
+}
+
+
+def of_policies() -> set[str]:
+    """The settings that say what holds where no other level says anything."""
+    seen = set()
+
+    class Noting(Config):
+        def __getattribute__(self, name: str) -> object:
+            seen.add(name)
+            return super().__getattribute__(name)
+
+    of_broker(Noting())
+    return seen & set(SCHEMA)
+
+
 def test_every_dynamic_setting_has_a_case() -> None:
-    assert {key for key, row in SCHEMA.items() if row.dynamic} == set(CASES)
+    dynamic = {key for key, row in SCHEMA.items() if row.dynamic}
+    assert dynamic - of_policies() == set(CASES) | AT_EACH_USE
+
+
+async def follow(broker: OneBroker) -> None:
+    """Each setting of a policy reaches a topic that is open, and goes again."""
+    topic = await broker.topic()
+    config = broker.topics._config
+    settings = DynamicSettings(config, broker.node.store, broker.topics.on_settings)
+    await settings.open()
+    before = topic.policies
+    for name in sorted(of_policies() & set(DYNAMIC)):
+        row = DYNAMIC[name]
+        others = [each for each in (*row.choices, "true", "false", "7", "9") if usable(row, each)]
+        if row.kind == "str" and not row.choices:
+            others = ["Shared"]
+        text = next(each for each in others if row.parse(each) != getattr(config, name))
+        await settings.set(name, text)
+        assert getattr(config, name) == row.parse(text)
+        if name not in TOGETHER:
+            await until(lambda: topic.policies != before, name)
+        assert (await settings.values()) == {name: text}
+        await settings.remove(name)
+        await until(lambda: topic.policies == before, name)
+    await settings.close()
+
+
+# Those that say nothing alone: a period without a rate, a number of partitions of plain topics.
+TOGETHER = {
+    *("subscribeRatePeriodPerConsumerInSecond", "defaultNumPartitions"),
+    "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
+}
+
+
+def usable(row: Setting, text: str) -> bool:
+    try:
+        row.parse(text)
+    except (KeyError, ValueError):
+        return False
+    return True
+
+
+async def until(is_so: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.01)
+
+
+def test_open_topics_go_by_what_is_set(tmp_path: Path) -> None:
+    run(tmp_path, follow)
+
+
+def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        store, config = broker.node.store, broker.topics._config
+        changes: list[str] = []
+        settings = DynamicSettings(config, store, lambda: changes.append("changed"))
+        for value in (
+            b"no JSON",
+            b"[]",
+            b'{"maxTenants":"many","maxTopicsPerNamespace":5,"x":"y"}',
+        ):
+            found = await store.get(CONFIGURATION)
+            await store.put(
+                CONFIGURATION, value, MUST_NOT_EXIST if found is None else found.version
+            )
+            await settings.open()
+            assert (config.maxTenants, config.maxTopicsPerNamespace, changes) == (0, 0, [])
+            await settings.close()
+        # Somebody else changes it: it is in force without being asked for.
+        await settings.open()
+        found = await store.get(CONFIGURATION)
+        assert found is not None
+        await store.put(CONFIGURATION, b'{"maxTenants":"5"}', found.version)
+        await until(lambda: config.maxTenants == 5 and changes == ["changed"], "maxTenants")
+        await settings.close()
+
+    run(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("key", CASES)

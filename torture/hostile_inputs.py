@@ -449,6 +449,19 @@ ENDPOINTS |= {
     "GET /admin/v2/brokers/internal-configuration": request(
         "GET", "/admin/v2/brokers/internal-configuration"
     ),
+    "GET /admin/v2/brokers/configuration": request("GET", "/admin/v2/brokers/configuration"),
+    "GET /admin/v2/brokers/configuration/values": request(
+        "GET", "/admin/v2/brokers/configuration/values"
+    ),
+    "GET /admin/v2/brokers/configuration/runtime": request(
+        "GET", "/admin/v2/brokers/configuration/runtime"
+    ),
+    "POST /admin/v2/brokers/configuration/{name}/{value}": request(
+        "POST", "/admin/v2/brokers/configuration/maxTenants/{n}000000"
+    ),
+    "DELETE /admin/v2/brokers/configuration/{name}": request(
+        "DELETE", "/admin/v2/brokers/configuration/maxTenants"
+    ),
     "GET /admin/v2/brokers/backlog-quota-check": request(
         "GET", "/admin/v2/brokers/backlog-quota-check"
     ),

@@ -25,7 +25,7 @@ OF_TOPICS = (
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
-    "/admin/v2/brokers": ("brokers",),
+    "/admin/v2/brokers": ("brokers", "settings"),
     "/admin/v2/clusters": ("clusters",),
     "/admin/v2/namespaces": (
         *("namespaces", "namespace_topics", "permissions", "bundles"),

@@ -164,15 +164,10 @@ GET /admin/v2/broker-stats/topics
 """,
     ),
     Part(
-        "the broker's settings",
+        "the end of a broker, and moves of its metadata",
         NOT_IMPLEMENTED,
-        "Asking for the settings of a running broker, and changing them, is not built yet.",
+        "Stopping a broker by REST, its status file, and moving its metadata are not built yet.",
         """
-GET /admin/v2/brokers/configuration
-GET /admin/v2/brokers/configuration/runtime
-GET /admin/v2/brokers/configuration/values
-DELETE /admin/v2/brokers/configuration/{name}
-POST /admin/v2/brokers/configuration/{name}/{value}
 POST /admin/v2/brokers/shutdown
 GET /status.html
 POST /admin/v2/metadata/migration/start

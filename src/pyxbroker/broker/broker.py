@@ -37,6 +37,7 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
+    from pyxbroker.broker.dynamic_settings import DynamicSettings
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
     from pyxbroker.broker.tenants import Tenants
@@ -182,6 +183,17 @@ class Broker:
         from pyxbroker.broker.resource_groups import ResourceGroups
 
         return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
+
+    @cached_property
+    def dynamic_settings(self) -> DynamicSettings:
+        """The settings that can be changed while the broker runs."""
+        from pyxbroker.broker.dynamic_settings import DynamicSettings
+
+        return DynamicSettings(self.config, self.metadata, self._on_settings)
+
+    def _on_settings(self) -> None:
+        if "topics" in self.__dict__:
+            self.topics.on_settings()
 
     @cached_property
     def handlers(self) -> Handlers:
@@ -376,6 +388,8 @@ class Broker:
     async def stop_background(self) -> None:
         """Nothing is begun any more; clients of open connections are still served."""
         self.is_ready = False
+        if "dynamic_settings" in self.__dict__:
+            await self.dynamic_settings.close()
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)

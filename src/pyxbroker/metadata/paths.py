@@ -17,6 +17,7 @@ HIGH_OF_LONG_IDS_MAX = 2**31 - 1  # an id has 63 bits
 LEDGER_ID_MAX = 2**63 - 1
 
 # BookKeeper.
+CONFIGURATION = "/admin/configuration"
 LEDGERS = "/ledgers"
 INSTANCE_ID = "/ledgers/INSTANCEID"
 READONLY_BOOKIES = "/ledgers/available/readonly"

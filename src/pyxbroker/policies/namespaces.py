@@ -91,6 +91,18 @@ class NamespacePolicies:
         self._namespaces: dict[str, _Namespace] = {}
         self._unsubscribe = store.watch(self._on_notification, prefix=PREFIX)
 
+    def set_broker(self, broker: Policies) -> None:
+        """What the broker says where no other level does has changed."""
+        if broker == self.broker:
+            return
+        self.broker = broker
+        for namespace in self._namespaces.values():
+            if namespace.value is not None:
+                self._take(namespace, namespace.value)
+                # Topics of the broker itself have something of it that their namespace has not.
+                namespace.is_news = bool(namespace.followers)
+                self._go_on(namespace)
+
     async def get(self, topic: TopicName) -> Policies:
         """What holds for a topic, by what metadata and the topic say now."""
         return self._of_topic(await self._read(topic.namespace), topic)

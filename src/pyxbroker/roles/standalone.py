@@ -120,6 +120,7 @@ class Standalone:
         self.storage_state.trouble = lambda: self._bookie.trouble
         self.storage_state.failure = self.journal_failure
         self.storage_state.check()
+        await self.broker.dynamic_settings.open()
         self.broker.start()
         self._port.serve(self.broker)
         if self._web_socket is not None:

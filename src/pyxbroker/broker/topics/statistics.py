@@ -337,6 +337,10 @@ def _consumer(consumer: Consumer, ranges_of: dict[int, list[list[int]]] | None) 
         "drainingHashesCount": 0,
         "drainingHashesClearedTotal": 0,
         "drainingHashesUnackedMessages": 0,
+    }
+    if ranges_of is not None:
+        answer["drainingHashes"] = []
+    answer |= {
         "address": f"/{consumer.connection.peer}",
         "connectedSince": consumer.connected_since,
     }

@@ -124,6 +124,10 @@ class Topics:
 
         return SchemaRegistry(self._store, self._ledgers, self.check_space)
 
+    def on_settings(self) -> None:
+        """The settings have changed: what they say of all topics is in force now."""
+        self._policies.set_broker(of_broker(self._config))
+
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()
 

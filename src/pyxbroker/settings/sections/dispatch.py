@@ -7,19 +7,30 @@ from pyxbroker.settings.schema import Section, setting
 
 class Dispatch(Section, title="Dispatch"):
     dispatcherMaxReadBatchSize: int = setting(
-        100, "Entries that a dispatcher reads in one round.", minimum=1
+        100,
+        "Entries that a dispatcher reads in one round.",
+        minimum=1,
+        dynamic=True,
     )
     dispatcherMaxReadSizeBytes: int = setting(
-        5 * 1024 * 1024, "Bytes that a dispatcher reads in one round.", unit="bytes", minimum=1
+        5 * 1024 * 1024,
+        "Bytes that a dispatcher reads in one round.",
+        unit="bytes",
+        minimum=1,
+        dynamic=True,
     )
     dispatcherMinReadBatchSize: int = setting(
         1,
         "Entries that a dispatcher reads in one round after a read failed; twice as many with each"
         " further one that goes well.",
         minimum=1,
+        dynamic=True,
     )
     dispatcherMaxRoundRobinBatchSize: int = setting(
-        20, "Entries that one consumer of a shared subscription gets in one turn.", minimum=1
+        20,
+        "Entries that one consumer of a shared subscription gets in one turn.",
+        minimum=1,
+        dynamic=True,
     )
     dispatcherReadFailureBackoffInitialTimeInMs: int = setting(
         50,
@@ -27,10 +38,12 @@ class Dispatch(Section, title="Dispatch"):
         " own default is 15000.",
         unit="ms",
         minimum=1,
+        dynamic=True,
     )
     dispatcherReadFailureBackoffMaxTimeInMs: int = setting(
         1_000,
         "Longest wait of a dispatcher after failed reads. Pulsar's own default is 60000.",
         unit="ms",
         minimum=1,
+        dynamic=True,
     )

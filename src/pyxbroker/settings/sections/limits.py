@@ -55,11 +55,13 @@ class Limits(Section, title="Limits"):
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
     maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")
-    maxTenants: int = setting(0, "Tenants of this instance; 0 is no limit.")
+    maxTenants: int = setting(0, "Tenants of this instance; 0 is no limit.", dynamic=True)
     maxNamespacesPerTenant: int = setting(
-        0, "Namespaces of one tenant; one more is taken, as by Pulsar. 0 is no limit."
+        0,
+        "Namespaces of one tenant; one more is taken, as by Pulsar. 0 is no limit.",
+        dynamic=True,
     )
-    maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.")
+    maxTopicsPerNamespace: int = setting(0, "Topics of one namespace; 0 is no limit.", dynamic=True)
     maxProducersPerTopic: int = setting(0, "Producers of one topic; 0 is no limit.")
     maxConsumersPerTopic: int = setting(0, "Consumers of one topic; 0 is no limit.")
     maxConsumersPerSubscription: int = setting(0, "Consumers of one subscription; 0 is no limit.")

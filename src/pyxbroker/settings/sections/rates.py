@@ -29,14 +29,24 @@ class Rates(Section, title="Rates"):
         "the consumers of a subscription may be sent"
     )
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
-        True, "Whether these rates also hold for subscriptions that have caught up."
+        True,
+        "Whether these rates also hold for subscriptions that have caught up.",
+        dynamic=True,
     )
     dispatchThrottlingOnBatchMessageEnabled: bool = setting(
-        False, "Whether these rates count a batch as one message."
+        False,
+        "Whether these rates count a batch as one message.",
+        dynamic=True,
     )
     subscribeThrottlingRatePerConsumer: int = setting(
-        0, "How often one consumer may subscribe in each period; 0 is no limit."
+        0,
+        "How often one consumer may subscribe in each period; 0 is no limit.",
+        dynamic=True,
     )
     subscribeRatePeriodPerConsumerInSecond: int = setting(
-        30, "The period of that.", unit="s", minimum=1
+        30,
+        "The period of that.",
+        unit="s",
+        minimum=1,
+        dynamic=True,
     )

@@ -13,15 +13,21 @@ SCHEMA_STRATEGIES = (
 
 class Topics(Section, title="Topics and subscriptions"):
     allowAutoTopicCreation: bool = setting(
-        True, "Whether a client that names a topic which does not exist creates it."
+        True,
+        "Whether a client that names a topic which does not exist creates it.",
+        dynamic=True,
     )
     allowAutoTopicCreationType: str = setting(
         "non-partitioned",
         "Kind of a topic that is created automatically.",
         choices=("non-partitioned", "partitioned"),
+        dynamic=True,
     )
     defaultNumPartitions: int = setting(
-        1, "Partitions of a partitioned topic that is created automatically.", minimum=1
+        1,
+        "Partitions of a partitioned topic that is created automatically.",
+        minimum=1,
+        dynamic=True,
     )
     enableBrokerSideSubscriptionPatternEvaluation: bool = setting(
         True,
@@ -37,15 +43,19 @@ class Topics(Section, title="Topics and subscriptions"):
     allowAutoSubscriptionCreation: bool = setting(
         True,
         "Whether a consumer that names a subscription which does not exist creates it.",
+        dynamic=True,
     )
     brokerDeleteInactiveTopicsEnabled: bool = setting(
-        True, "Whether a topic that nobody has used for a while is deleted, with its messages."
+        True,
+        "Whether a topic that nobody has used for a while is deleted, with its messages.",
+        dynamic=True,
     )
     brokerDeleteInactiveTopicsMode: str = setting(
         "delete_when_no_subscriptions",
         "Which topics nobody uses: those without producers and without subscriptions, or those"
         " without producers and consumers whose subscriptions have acknowledged everything.",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
+        dynamic=True,
     )
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
         60, "Time between two looks for inactive topics.", unit="s", minimum=1
@@ -55,6 +65,7 @@ class Topics(Section, title="Topics and subscriptions"):
         "How long nobody has to use a topic before it is deleted; empty is the time between two"
         " looks. A topic is kept for its retention time in any case.",
         unit="s",
+        dynamic=True,
     )
     brokerDeleteInactivePartitionedTopicMetadataEnabled: bool = setting(
         False,
@@ -73,7 +84,9 @@ class Topics(Section, title="Topics and subscriptions"):
         choices=SCHEMA_STRATEGIES,
     )
     isAllowAutoUpdateSchemaEnabled: bool = setting(
-        True, "Whether clients may register schemas that a topic does not have yet."
+        True,
+        "Whether clients may register schemas that a topic does not have yet.",
+        dynamic=True,
     )
     isSchemaValidationEnforced: bool = setting(
         False,
@@ -136,10 +149,14 @@ class Topics(Section, title="Topics and subscriptions"):
         4, "Bundles of a namespace that is created without saying how many.", minimum=1
     )
     forceDeleteTenantAllowed: bool = setting(
-        False, "Whether a tenant may be deleted together with its namespaces."
+        False,
+        "Whether a tenant may be deleted together with its namespaces.",
+        dynamic=True,
     )
     forceDeleteNamespaceAllowed: bool = setting(
-        False, "Whether a namespace may be deleted together with its topics."
+        False,
+        "Whether a namespace may be deleted together with its topics.",
+        dynamic=True,
     )
     defaultRetentionTimeInMinutes: int = setting(
         0,
@@ -233,11 +250,13 @@ class Topics(Section, title="Topics and subscriptions"):
     subscriptionTypesEnabled: str = setting(
         "Exclusive,Shared,Failover,Key_Shared",
         "The types of subscriptions that consumers may ask for.",
+        dynamic=True,
     )
     dispatcherPauseOnAckStatePersistentEnabled: bool = setting(
         False,
         "Whether a shared subscription gets nothing new while its state of acknowledgements is too"
         " large to be stored.",
+        dynamic=True,
     )
     encryptionRequireOnProducer: bool = setting(
         False, "Whether producers have to encrypt what they publish."
@@ -265,7 +284,10 @@ class Topics(Section, title="Topics and subscriptions"):
         2000,
         "Entries of a Key_Shared subscription that may wait for their consumer, for each consumer,"
         " before no new ones are read; 0 is no limit.",
+        dynamic=True,
     )
     keySharedLookAheadMsgInReplayThresholdPerSubscription: int = setting(
-        20_000, "The same for the whole subscription; 0 is no limit."
+        20_000,
+        "The same for the whole subscription; 0 is no limit.",
+        dynamic=True,
     )

@@ -1,0 +1,117 @@
+"""/admin/v2/brokers/configuration: Pulsar's dynamic configuration, as its Brokers has it."""
+
+from __future__ import annotations
+
+from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import STRING_MAP, STRINGS
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    DELETE_SETTING,
+    READ_RUNTIME_SETTINGS,
+    READ_SETTINGS,
+    UPDATE_SETTING,
+)
+from pyxbroker.base.limits import too_long
+from pyxbroker.broker.dynamic_settings import DYNAMIC
+from pyxbroker.settings.config import SCHEMA
+
+PATH = "/admin/v2/brokers/configuration"
+ONE = PATH + "/{name}"
+VALUE_BYTES_MAX = 4 << 10
+INVALID = " Invalid dynamic-config value"  # as Pulsar begins it
+
+
+async def get_names(request: Request) -> Response:
+    """The settings that can be changed."""
+    return Response.json(sorted(DYNAMIC))
+
+
+async def get_values(request: Request) -> Response:
+    """What was set."""
+    return Response.json(await request.app.broker.dynamic_settings.values())
+
+
+async def get_runtime(request: Request) -> Response:
+    """All settings as they are now; passwords are left out."""
+    config = request.app.broker.config
+    return Response.json(
+        {name: _text(getattr(config, name)) for name in SCHEMA if "assword" not in name}
+    )
+
+
+async def set_value(request: Request) -> Response:
+    """Changes a setting, at once and for good."""
+    name, value = request.parameters["name"], request.parameters["value"]
+    if name not in DYNAMIC:
+        raise HttpError(412, "Can't update non-dynamic configuration")
+    trouble = too_long("value", value, VALUE_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    try:
+        await request.app.broker.dynamic_settings.set(name, value)
+    except ValueError as error:
+        raise HttpError(412, f"{INVALID}: {name} must be {error}") from None
+    return Response.empty(200)
+
+
+async def remove_value(request: Request) -> Response:
+    """Lets a setting be as it was when the broker started."""
+    name = request.parameters["name"]
+    if name not in DYNAMIC:
+        raise HttpError(412, "Can't delete non-dynamic configuration")
+    await request.app.broker.dynamic_settings.remove(name)
+    return Response.empty(200)
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+NOTHING = Answer("Done: nothing.")
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_names,
+        READ_SETTINGS,
+        "The settings that can be changed while the broker runs.",
+        Answer("Their names.", STRINGS),
+    ),
+    Endpoint(
+        "GET",
+        PATH + "/values",
+        get_values,
+        READ_SETTINGS,
+        "The settings that were changed.",
+        Answer("Their values.", STRING_MAP),
+    ),
+    Endpoint(
+        "GET",
+        PATH + "/runtime",
+        get_runtime,
+        READ_RUNTIME_SETTINGS,
+        "All settings as they are now, without passwords.",
+        Answer("Their values.", STRING_MAP),
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/{value}",
+        set_value,
+        UPDATE_SETTING,
+        "Changes a setting for all brokers, at once and for good.",
+        NOTHING,
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        remove_value,
+        DELETE_SETTING,
+        "Lets a setting be as it was when each broker started.",
+        NOTHING,
+    ),
+)

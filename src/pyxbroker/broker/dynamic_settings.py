@@ -1,0 +1,144 @@
+"""Settings that are changed while the broker runs: Pulsar's dynamic configuration.
+
+The node /admin/configuration has the texts that were set, by name, as Pulsar keeps them; all
+brokers of a cluster go by them, from the moment that the metadata store tells of a change, and
+after a restart. What is taken away there is as it was when the process started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.log import get_logger
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import (
+    MUST_NOT_EXIST,
+    BadVersion,
+    MetadataError,
+    MetadataStore,
+    Notification,
+)
+from pyxbroker.settings.config import SCHEMA, Config
+from pyxbroker.settings.schema import Value
+
+log = get_logger("pyxbroker.broker")
+
+TRIES_MAX = 10  # of a change, while others change something as well
+DYNAMIC = {name: row for name, row in SCHEMA.items() if row.dynamic}
+
+
+class DynamicSettings:
+    """The settings that can be changed. `on_change` is called when some have another value."""
+
+    def __init__(self, config: Config, store: MetadataStore, on_change: Callable[[], None]) -> None:
+        self._config = config
+        self._store = store
+        self._on_change = on_change
+        self._at_start: dict[str, Value] = {name: getattr(config, name) for name in DYNAMIC}
+        self._reading: asyncio.Task[None] | None = None
+        self._is_stale = False
+        self._unsubscribe: Callable[[], None] | None = None
+
+    async def open(self) -> None:
+        """Puts into force what is set, now and whenever it changes."""
+        self._unsubscribe = self._store.watch(self._on_notification, prefix=paths.CONFIGURATION)
+        await self._read()
+
+    async def close(self) -> None:
+        """Nothing is put into force any more."""
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def values(self) -> dict[str, str]:
+        """What is set. Raises MetadataError."""
+        return (await self._stored())[0]
+
+    async def set(self, name: str, text: str) -> None:
+        """Sets one of DYNAMIC, in force when this returns. Raises ValueError, MetadataError."""
+        try:
+            DYNAMIC[name].parse(text)
+        except (KeyError, ValueError) as error:
+            raise ValueError(DYNAMIC[name].expected()) from error
+        await self._change(lambda values: values | {name: text})
+
+    async def remove(self, name: str) -> None:
+        """Lets one be as it was at the start of the process. Raises MetadataError."""
+        await self._change(
+            lambda values: {other: text for other, text in values.items() if other != name}
+        )
+
+    async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        for _ in range(TRIES_MAX):
+            before, version = await self._stored()
+            after = change(before)
+            try:
+                await self._store.put(paths.CONFIGURATION, to_json(after), version)
+            except BadVersion:
+                continue
+            self._apply(after)
+            return
+        raise MetadataError("The settings are being changed by others; try again.")
+
+    async def _stored(self) -> tuple[dict[str, str], int]:
+        found = await self._store.get(paths.CONFIGURATION)
+        if found is None:
+            return {}, MUST_NOT_EXIST
+        try:
+            fields = json.loads(found.value)
+        except (ValueError, RecursionError) as error:
+            log.error("the settings in metadata cannot be read", error=error)
+            fields = {}
+        if not isinstance(fields, dict):
+            fields = {}
+        texts = {name: text for name, text in fields.items() if isinstance(text, str)}
+        return texts, found.version
+
+    def _on_notification(self, notification: Notification) -> None:
+        if notification.path != paths.CONFIGURATION:
+            return
+        self._is_stale = True
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_again())
+
+    async def _read_again(self) -> None:
+        try:
+            while self._is_stale:
+                self._is_stale = False
+                await self._read()
+        finally:
+            self._reading = None
+
+    async def _read(self) -> None:
+        try:
+            values = await self.values()
+        except MetadataError as error:
+            log.warning("settings cannot be read, those before stay", error=error)
+            return
+        self._apply(values)
+
+    def _apply(self, values: dict[str, str]) -> None:
+        changed = []
+        for name, row in DYNAMIC.items():
+            value = self._at_start[name]
+            if name in values:
+                try:
+                    value = row.parse(values[name])
+                except (KeyError, ValueError):
+                    log.error(
+                        "a setting in metadata cannot be used",
+                        setting=name,
+                        expected=row.expected(),
+                    )
+                    continue
+            if value != getattr(self._config, name):
+                setattr(self._config, name, value)
+                changed.append(name)
+        if changed:
+            log.info("settings have changed", settings=", ".join(changed))
+            self._on_change()
