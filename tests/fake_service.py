@@ -57,6 +57,7 @@ class Topic:
     subscriptions: list[Subscription] = field(default_factory=list)
     msg_in: int = 0
     bytes_in: int = 0
+    compaction: Any = None
     msg_out: int = 0
     bytes_out: int = 0
     storage_size: int = 0

@@ -433,7 +433,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "COMPACTION",
-        "from how many bytes on a topic is compacted",
+        "after how many bytes a topic is compacted",
         Body(Field("integer", maximum=LONG_MAX)),
         Face("compactionThreshold", ("compaction_threshold",), method="PUT"),
         Face("compactionThreshold", ("compactionThreshold",)),

@@ -59,6 +59,10 @@ class SubscriptionStats(Protocol):
         """Empty where nobody asks for them."""
 
 
+class CompactionStats(Protocol):
+    """The compactions of one topic: the fields of definitions.COMPACTION."""
+
+
 class TopicStats(Protocol):
     """One topic; the fields of definitions.TOPIC besides."""
 
@@ -76,6 +80,10 @@ class TopicStats(Protocol):
     @property
     def producer_stats(self) -> Sequence[ProducerStats]:
         """Empty where nobody asks for them."""
+
+    @property
+    def compaction(self) -> CompactionStats | None:
+        """None: there was none."""
 
 
 class ClientState(Protocol):
@@ -177,6 +185,7 @@ class Sample:
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
         self._topics = Table(definitions.TOPIC)
         self._subscriptions = Table(definitions.SUBSCRIPTION)
+        self._compactions = Table(definitions.COMPACTION)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
         of_namespaces = () if self._per_topic else definitions.TOPIC
@@ -203,6 +212,9 @@ class Sample:
             if self._per_topic:
                 prefix = self._topic_label(topic)
                 self._topics.append(braced(prefix), row)
+                if topic.compaction is not None:
+                    row_of = self._compactions.of
+                    self._compactions.append(braced(prefix), row_of(topic.compaction))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -279,6 +291,7 @@ class Sample:
         shown = {
             self._namespaces: True,
             self._topics: self._per_topic,
+            self._compactions: self._per_topic,
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
             self._consumers: self._per_topic and self._per_consumer,

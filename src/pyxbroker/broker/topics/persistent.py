@@ -76,8 +76,6 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
-    compacted: CompactedLedger | None = None  # once it was compacted
-    compaction: Compaction | None = None  # once somebody asked for one, or for how it went
     horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
     _deduplication_task: asyncio.Task[None] | None = None
     _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
