@@ -57,7 +57,6 @@ class Topic:
     subscriptions: list[Subscription] = field(default_factory=list)
     msg_in: int = 0
     bytes_in: int = 0
-    compaction: Any = None
     msg_out: int = 0
     bytes_out: int = 0
     storage_size: int = 0
@@ -67,6 +66,7 @@ class Topic:
     rate_in: float = 0.0
     throughput_in: float = 0.0
     rates: Rates | None = None
+    compaction: Any = None
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""
