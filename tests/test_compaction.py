@@ -136,6 +136,10 @@ def test_the_compacted_view_outlives_the_ledgers_of_the_log(tmp_path: Path) -> N
         assert await read(client, 2, **reader((first, 5))) == [(first, 5)]
         assert await read(client, 3, initialPosition=pb.CommandSubscribe.Latest) == []
         assert await read(client, 4, read_compacted=False) == []
+        since = {"durable": False, "start_message_rollback_duration_sec": 1 << 31}
+        assert await read(client, 7, **since) == [(first, 4), (first, 5)]
+        since["start_message_rollback_duration_sec"] = 3600
+        assert await read(client, 8, **since) == []
         # Who has acknowledged them does not get them again, who has not does.
         await client.ack((first, 4), (first, 5))
         await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
