@@ -78,6 +78,7 @@ class Topic:
     rate_in: float = 0.0
     throughput_in: float = 0.0
     rates: Rates | None = None
+    compaction: Any = None
 
     def look(self, now: float) -> None:
         """Brings the rates up to date."""

@@ -24,6 +24,7 @@ from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import compaction as module
 from pyxbroker.broker.topics.compaction import Status
+from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
 from pyxbroker.mledger.compacted_ledger import NAMES_PROPERTY
@@ -135,6 +136,10 @@ def test_the_compacted_view_outlives_the_ledgers_of_the_log(tmp_path: Path) -> N
         assert await read(client, 2, **reader((first, 5))) == [(first, 5)]
         assert await read(client, 3, initialPosition=pb.CommandSubscribe.Latest) == []
         assert await read(client, 4, read_compacted=False) == []
+        since = {"durable": False, "start_message_rollback_duration_sec": 1 << 31}
+        assert await read(client, 7, **since) == [(first, 4), (first, 5)]
+        since["start_message_rollback_duration_sec"] = 3600
+        assert await read(client, 8, **since) == []
         # Who has acknowledged them does not get them again, who has not does.
         await client.ack((first, 4), (first, 5))
         await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
@@ -586,6 +591,19 @@ def test_nothing_is_told_as_done_while_nobody_knows_whether_it_is_noted(tmp_path
         assert cursor.kept_after is None
         assert await values(topic) == {"a": b"2"}
         assert len(await compacted_ledgers(broker)) == 1
+
+    run(tmp_path, scenario)
+
+
+def test_metrics_tell_how_it_went(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"), single("b", b"1"))
+        assert topic_stats(topic).compaction is None
+        await compact(topic)
+        found = topic_stats(topic).compaction
+        assert found is not None
+        assert (found.removed, found.succeeded, found.failed, found.entries) == (1, 1, 0, 2)
+        assert found.size > len(single("a", b"2"))
 
     run(tmp_path, scenario)
 

@@ -33,6 +33,7 @@ from pyxbroker.base.rates import RATE_WINDOW_S
 from pyxbroker.broker.topics.shards import Shards
 from pyxbroker.broker.topics.stats import (
     SUBSCRIPTIONS_PER_STEP,
+    CompactionStats,
     ConsumerStats,
     Detail,
     ProducerStats,
@@ -428,6 +429,7 @@ def test_what_is_defined_is_what_a_broker_counts() -> None:
         definitions.SUBSCRIPTION: SubscriptionStats,
         definitions.CONSUMER: ConsumerStats,
         definitions.PRODUCER: ProducerStats,
+        definitions.COMPACTION: CompactionStats,
     }
     assert len(definitions.ADDS) == len(NO_ADDS)
     for stats, kind in counted.items():

@@ -22,7 +22,8 @@ from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed, RawConnection
 
-from torture.simulator import Mode, Simulator, build_library
+from torture.cut import Mode
+from torture.simulator import Simulator, build_library
 
 TOPIC = "persistent://public/default/compacted"
 PATH = "/admin/v2/persistent/public/default/compacted"
@@ -150,18 +151,30 @@ def view_of(entries: list[bytes]) -> Change:
         payload = wire.parse_payload(rest)
         assert payload.checksum_ok
         if NUM_MESSAGES not in payload.metadata:
-            found[payload.metadata[PARTITION_KEY][0].decode()] = payload.body
+            found[text(payload.metadata, PARTITION_KEY)] = payload.body
             continue
         at = 0
-        for _ in range(payload.metadata[NUM_MESSAGES][0]):
+        for _ in range(number(payload.metadata, NUM_MESSAGES)):
             size = int.from_bytes(payload.body[at : at + 4], "big")
             head = wire.decode(payload.body[at + 4 : at + 4 + size])
             at += 4 + size
-            value = payload.body[at : at + head[3][0]]
-            at += head[3][0]
+            value = payload.body[at : at + number(head, 3)]
+            at += number(head, 3)
             if 4 not in head:
-                found[head[2][0].decode()] = value
+                found[text(head, 2)] = value
     return {key: value for key, value in found.items() if value}
+
+
+def number(fields: wire.Fields, field: int) -> int:
+    found = fields[field][0]
+    assert isinstance(found, int)
+    return found
+
+
+def text(fields: wire.Fields, field: int) -> str:
+    found = fields[field][0]
+    assert isinstance(found, bytes)
+    return found.decode()
 
 
 def read(port: int) -> Change:
@@ -187,7 +200,7 @@ def read(port: int) -> Change:
 def position(message_id: bytes) -> tuple[int, int]:
     """-1, -1: nothing."""
     fields = wire.decode(message_id)
-    ledger_id, entry_id = fields[1][0], fields[2][0]
+    ledger_id, entry_id = number(fields, 1), number(fields, 2)
     return (-1, -1) if ledger_id >> 63 else (ledger_id, entry_id)
 
 

@@ -447,7 +447,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "COMPACTION",
-        "how many bytes a topic has when it is compacted",
+        "after how many bytes a topic is compacted",
         Body(Field("integer", maximum=LONG_MAX)),
         Face("compactionThreshold", ("compaction_threshold",), method="PUT"),
         Face("compactionThreshold", ("compactionThreshold",)),

@@ -308,12 +308,12 @@ class LedgerClient:
         """
         return self._reader(ledger_id, await self._metadata_of(ledger_id))
 
-    async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int]:
-        """The same for a compacted ledger, with the id of its last entry."""
+    async def open_compacted(self, ledger_id: int) -> tuple[ReadHandle, int, int]:
+        """The same for a compacted ledger, with the id of its last entry and its bytes."""
         metadata = await self._metadata_of(ledger_id, COMPACTED.password)
         if not metadata.is_closed:
             raise NoSuchEntry(f"the compacted ledger {ledger_id} was never finished")
-        return self._reader(ledger_id, metadata), metadata.last_entry_id
+        return self._reader(ledger_id, metadata), metadata.last_entry_id, metadata.length
 
     async def compacted_topic(self, ledger_id: int) -> str | None:
         """The topic whose compacted ledger this is; None: it is none, or it is gone. Raises

@@ -233,6 +233,32 @@ SUBSCRIPTION = (
     ),
 )
 
+# Of topics that were compacted since they were opened.
+COMPACTION = (
+    Stat(
+        "removed",
+        "Messages that the last compaction of a topic left out.",
+        "pulsar_compaction_removed_event_count",
+    ),
+    Stat("succeeded", "Compactions that went well.", "pulsar_compaction_succeed_count"),
+    Stat("failed", "Compactions that failed.", "pulsar_compaction_failed_count"),
+    Stat(
+        "duration_ms",
+        "Milliseconds that the last compaction of a topic took.",
+        "pulsar_compaction_duration_time_in_mills",
+    ),
+    Stat(
+        "entries",
+        "Entries of the compacted ledger of a topic.",
+        "pulsar_compaction_compacted_entries_count",
+    ),
+    Stat(
+        "size",
+        "Bytes of the compacted ledger of a topic.",
+        "pulsar_compaction_compacted_entries_size",
+    ),
+)
+
 CONSUMER = (
     Stat(
         "rate_redelivered",

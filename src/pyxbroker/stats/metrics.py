@@ -59,6 +59,10 @@ class SubscriptionStats(Protocol):
         """Empty where nobody asks for them."""
 
 
+class CompactionStats(Protocol):
+    """The compactions of one topic: the fields of definitions.COMPACTION."""
+
+
 class TopicStats(Protocol):
     """One topic; the fields of definitions.TOPIC besides."""
 
@@ -80,6 +84,10 @@ class TopicStats(Protocol):
     @property
     def producer_stats(self) -> Sequence[ProducerStats]:
         """Empty where nobody asks for them."""
+
+    @property
+    def compaction(self) -> CompactionStats | None:
+        """None: there was none."""
 
 
 class ClientState(Protocol):
@@ -189,6 +197,7 @@ class Sample:
         self._splits_partition = config.splitTopicAndPartitionLabelInPrometheus
         self._cluster = f'cluster="{escaped(config.clusterName)}"'
         self._subscriptions = Table(definitions.SUBSCRIPTION)
+        self._compactions = Table(definitions.COMPACTION)
         self._consumers = Table(definitions.CONSUMER)
         self._producers = Table(definitions.PRODUCER)
         all_of_topic = (*definitions.TOPIC, *definitions.ADDS)
@@ -221,6 +230,9 @@ class Sample:
             if self._per_topic:
                 prefix = self._topic_label(topic)
                 self._topics.append(braced(prefix), row + topic.last_adds)
+                if topic.compaction is not None:
+                    row_of = self._compactions.of
+                    self._compactions.append(braced(prefix), row_of(topic.compaction))
                 if topic.subscriptions or topic.producer_stats:
                     yield from self._read_parts(topic, prefix)
             number += 1
@@ -297,6 +309,7 @@ class Sample:
         shown = {
             self._namespaces: True,
             self._topics: self._per_topic,
+            self._compactions: self._per_topic,
             self._producers: self._per_topic and self._per_producer,
             self._subscriptions: self._per_topic,
             self._consumers: self._per_topic and self._per_consumer,

@@ -40,8 +40,9 @@ LOST_IN_A_ROW_MAX = 64  # entries that a bisection passes over
 class CompactedLedger:
     """A compacted ledger that is there to be read."""
 
-    def __init__(self, ledger_id: int, handle: ReadHandle, last_index: int) -> None:
+    def __init__(self, ledger_id: int, handle: ReadHandle, last_index: int, size: int) -> None:
         self.ledger_id = ledger_id
+        self.size = size  # bytes
         self.last_index = last_index  # of its entries; -1: it has none
         self.last: Position | None = None  # the id of its last entry
         self.handle = handle
@@ -138,7 +139,9 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
         return None
     patience = Patience(f"the compacted ledger of {managed_ledger.name}")
     try:
-        handle, last = await patience.ask(partial(managed_ledger.client.open_compacted, ledger_id))
+        handle, last, size = await patience.ask(
+            partial(managed_ledger.client.open_compacted, ledger_id)
+        )
     except (EntryDamaged, NoSuchEntry) as error:
         log.error(
             "the compacted ledger is lost; the next compaction makes one of what is left",
@@ -147,7 +150,7 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
             error=error,
         )
         return None
-    found = CompactedLedger(ledger_id, handle, last)
+    found = CompactedLedger(ledger_id, handle, last, size)
     await found.open()
     return found
 

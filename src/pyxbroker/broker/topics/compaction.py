@@ -93,6 +93,8 @@ class Compaction:
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.removed = 0  # messages, by the last one that went well
+        self.succeeded = 0  # how many
+        self.failed = 0
         self.succeeded_ms = 0  # when one went well last; 0: none did
         self.failed_ms = 0
         self.duration_ms = 0  # of the last one
@@ -140,8 +142,10 @@ class Compaction:
         error = task.exception()
         if error is None:
             self.status, self.last_error, self.succeeded_ms = Status.SUCCESS, "", now_ms
+            self.succeeded += 1
             return
         self.failed_ms = now_ms
+        self.failed += 1
         self.status = Status.ERROR
         if isinstance(error, (*Errors, CompactionFailed)):
             # What the metadata store says may name files, which is for the log only.

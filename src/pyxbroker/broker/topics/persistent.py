@@ -77,8 +77,6 @@ class _Waiting:
 class PersistentTopic(Topic):
     """One persistent topic that this broker serves."""
 
-    compacted: CompactedLedger | None = None  # once it was compacted
-    compaction: Compaction | None = None  # once somebody asked for one, or for how it went
     horizon = Position(-1, -1)  # up to here the compacted ledger stands for the log
     _deduplication_switch: Switch | None = None  # made when the policy changes
     _holding: asyncio.Task[None] | None = None  # the subscription of compaction is being made
@@ -326,17 +324,21 @@ class PersistentTopic(Topic):
                 request.replicated,
             )
         if request.compacted and subscription.compacted is None:
-            self._read_compacted(subscription, request)
+            await self._read_compacted(subscription, request)
         return subscription
 
-    def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
+    async def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
         from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
 
-        source = subscription.compacted = CompactedSource(self)
-        if request.start is not None and request.start.ledger_id >= 0:
+        source = CompactedSource(self)
+        if request.since_ms is not None:
+            source.begin_at(await source.first_since(request.since_ms))
+        elif request.start is not None and request.start.ledger_id >= 0:
             source.begin_at(request.start)
         elif request.earliest or request.start is not None:
             source.begin_at(FIRST)
+        if subscription.compacted is None:
+            subscription.compacted = source
 
     def _check_durability(self, request: SubscribeRequest) -> None:
         """A name is either that of a subscription or that of a reader."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.compaction import Compaction
 
 # What is read of one topic before the reader may yield.
 SUBSCRIPTIONS_PER_STEP = 32
@@ -60,6 +63,17 @@ class SubscriptionStats(NamedTuple):
     consumer_stats: tuple[ConsumerStats, ...]  # where asked for
 
 
+class CompactionStats(NamedTuple):
+    """The compactions of one topic since it was opened."""
+
+    removed: int  # messages, by the last one
+    succeeded: int
+    failed: int
+    duration_ms: int  # of the last one
+    entries: int  # of the compacted ledger
+    size: int  # bytes of it
+
+
 class TopicStats(NamedTuple):
     """One topic since it was opened; rates are per second."""
 
@@ -88,6 +102,7 @@ class TopicStats(NamedTuple):
     last_adds: tuple[int, ...]  # latencies and sizes, see add_stats.pyi
     subscriptions: tuple[SubscriptionStats, ...]
     producer_stats: tuple[ProducerStats, ...]  # where asked for
+    compaction: CompactionStats | None  # where there was one
 
 
 class Detail(NamedTuple):
@@ -161,6 +176,19 @@ def _topic_stats(
         topic.last_adds(),
         subscriptions,
         _producers(topic, now) if detail.producers else (),
+        None if topic.compaction is None else _compaction(topic, topic.compaction),
+    )
+
+
+def _compaction(topic: Topic, compaction: Compaction) -> CompactionStats:
+    compacted = topic.compacted
+    return CompactionStats(
+        compaction.removed,
+        compaction.succeeded,
+        compaction.failed,
+        compaction.duration_ms,
+        0 if compacted is None else compacted.last_index + 1,
+        0 if compacted is None else compacted.size,
     )
 
 

@@ -45,6 +45,8 @@ from pyxbroker.turn import Turn
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.throttle import DispatchLimiter
     from pyxbroker.broker.topics.access import ProducerAccess
+    from pyxbroker.broker.topics.compacted import CompactedLedger
+    from pyxbroker.broker.topics.compaction import Compaction
     from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.deduplication import Deduplication
     from pyxbroker.broker.topics.entry_metadata import EntryMetadata
@@ -88,6 +90,8 @@ class Topic:
 
     access: ProducerAccess | None = None  # once a producer wanted the topic for itself
     being_deleted = False
+    compacted: CompactedLedger | None = None  # once it was compacted
+    compaction: Compaction | None = None  # once somebody asked for one
     deduplication: Deduplication | None = None  # while a policy asks for it
     entry_metadata: EntryMetadata | None = None  # where the broker puts some before entries
     epoch: int | None = None  # of the exclusive producer that came last; in metadata where it is
