@@ -92,13 +92,11 @@ async def _open(managed_ledger: ManagedLedger, found: GetResult, patience: Patie
         await _recover_last_ledger(managed_ledger, failure is None, patience)
     managed_ledger.index_ledgers()
     managed_ledger.size = sum(ledger.size for ledger in managed_ledger.ledgers.values())
-    if closed is None:
-        cursors = await _read_cursors(managed_ledger, patience)
-    else:
-        # Nothing else asks for its metadata before somebody reads it, and what is published then
-        # is of two passwords, neither of which opens all of it.
-        check = patience.ask(partial(managed_ledger.client.check_password, closed))
-        cursors, _ = await asyncio.gather(_read_cursors(managed_ledger, patience), check)
+    if closed is not None:
+        # Nothing else asks for its metadata before somebody reads it; what is published until then
+        # would be of another password, and neither of the two opened all of it.
+        await patience.ask(partial(managed_ledger.client.check_password, closed))
+    cursors = await _read_cursors(managed_ledger, patience)
     last = _last_position(managed_ledger)
     if terminated is not None:
         managed_ledger.state = State.TERMINATED
