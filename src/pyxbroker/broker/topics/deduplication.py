@@ -248,6 +248,8 @@ class Deduplication:
         if rate <= 0 or now - self._begun_s >= 1 / rate:
             self._begun_s = now
             self.begin_snapshot()
+        else:
+            self._entries_due = self._entries + self._limits.entries_interval
 
     @property
     def _position(self) -> Position:
