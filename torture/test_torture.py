@@ -64,7 +64,7 @@ def test_taking_back_every_change_gives_the_tree_of_the_start(
 
 
 def test_a_broker_that_does_not_sync_is_found_out(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = "--kill-rounds 0 --cut-rounds 5 --seed 1 --set journalSyncData=false"
+    arguments = "--cut-rounds 5 --seed 1 --ready-limit-s 60 --set journalSyncData=false"
     assert main(arguments.split()) == 1
     assert "acknowledged messages lost" in capsys.readouterr().out
 

@@ -47,13 +47,20 @@ cdef class SequenceIds:
     def take(self, EntryRun run not None):
         """Whether all SENDs of a run are new; then they are noted as appended, else none is."""
         cdef int64_t before = self.pushed
+        cdef int64_t pushed = before
+        cdef RunItem *item
         cdef uint32_t i
         for i in range(run.count):
-            if self._judge(run, i) != NOT_DUPLICATE:
-                self.pushed = before
-                return False
-            if run.items[i].kind != ITEM_UNCOUNTED:
-                self.pushed = _highest(&run.items[i])
+            item = &run.items[i]
+            if item.kind != 0 or <int64_t>item.sequence_id <= pushed:
+                self.pushed = pushed
+                if self._judge(run, i) != NOT_DUPLICATE:
+                    self.pushed = before
+                    return False
+                if item.kind == ITEM_UNCOUNTED:
+                    continue
+            pushed = _highest(item)
+        self.pushed = pushed
         return True
 
     def judge(self, EntryRun run not None, uint32_t i):
@@ -68,12 +75,14 @@ cdef class SequenceIds:
 
     def confirm(self, EntryRun run not None):
         """A run is stored."""
+        cdef int64_t persisted = self.persisted
         cdef uint32_t i
         for i in range(run.count):
             # What came before anybody asked may be any chunk.
             if run.items[i].kind == 0:
-                self.persisted = max(self.persisted, _highest(&run.items[i]))
-        self.pushed = max(self.pushed, self.persisted)
+                persisted = max(persisted, _highest(&run.items[i]))
+        self.persisted = persisted
+        self.pushed = max(self.pushed, persisted)
 
     def reset(self):
         """Nothing is under way any more, and not all of it was stored."""

@@ -250,6 +250,8 @@ class Deduplication:
         if rate <= 0 or now - self._begun_s >= 1 / rate:
             self._begun_s = now
             self.begin_snapshot()
+        else:
+            self._entries_due = self._entries + self._limits.entries_interval
 
     def on_left(self, name: str) -> None:
         """A producer is not connected any more: of those its name is forgotten last."""
