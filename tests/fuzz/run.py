@@ -142,6 +142,8 @@ def run_target(target: Path, engines: Engines, options: argparse.Namespace) -> i
 
 def saturate_target(target: Path, engines: Engines, options: argparse.Namespace) -> int:
     """Runs one target until it is done; 0 then, 1 when it found something, 2 when it was cut."""
+    if cut.is_set():
+        return 2
     artifacts, corpus = folder("artifacts", target), folder("corpus", target)
     for each in artifacts.iterdir():
         shutil.copyfile(each, corpus / f"found-{each.name}")
