@@ -56,6 +56,68 @@ def test_quotas_are_looked_at_when_asked_for(broker: Broker) -> None:
     assert broker.request("GET", f"{BROKERS}/backlog-quota-check") == (204, "")
 
 
+def test_racks_of_bookies_are_kept(broker: Broker) -> None:
+    [bookie] = web(broker, "GET", "/admin/v2/bookies/all").json()["bookies"]
+    assert bookie["bookieId"]
+    racks = "/admin/v2/bookies/racks-info"
+    one = f"{racks}/127.0.0.1:3181"
+    missing = web(broker, "POST", one, {"rack": "/r"})
+    assert (missing.status, missing.reason) == (412, "Bookie 'group' parameters is missing")
+    info = {"rack": "/r1", "hostname": "h"}
+    assert broker.request("POST", f"{one}?group=g", info) == (204, "")
+    assert web(broker, "GET", racks).json() == {"g": {"127.0.0.1:3181": info}}
+    assert web(broker, "GET", one).json() == info
+    # A bookie is in one group.
+    assert broker.request("POST", f"{one}?group=h", {"rack": "/r2"}) == (204, "")
+    assert web(broker, "GET", racks).json() == {"h": {"127.0.0.1:3181": {"rack": "/r2"}}}
+    assert broker.request("DELETE", one) == (204, "")
+    assert web(broker, "GET", racks).json() == {}
+    for method in ("GET", "DELETE"):
+        answer = web(broker, method, one)
+        assert (answer.status, answer.reason) == (
+            *(404,),
+            "Bookie rack placement configuration not found: 127.0.0.1:3181",
+        )
+
+
+def test_resource_quotas_are_kept(broker: Broker) -> None:
+    path = "/admin/v2/resource-quotas"
+    usual = web(broker, "GET", path).json()
+    assert usual == {
+        **{"msgRateIn": 40.0, "msgRateOut": 120.0, "bandwidthIn": 100_000.0},
+        **{"bandwidthOut": 300_000.0, "memory": 80.0, "dynamic": True},
+    }
+    one = f"{path}/public/default/0x00000000_0x40000000"
+    assert web(broker, "GET", one).json() == usual
+    quota = {**usual, "msgRateIn": 1.5, "dynamic": False}
+    assert broker.request("POST", one, quota) == (204, "")
+    assert web(broker, "GET", one).json() == quota
+    assert broker.request("DELETE", one) == (204, "")
+    assert web(broker, "GET", one).json() == usual
+    assert web(broker, "DELETE", one).status == 404
+    wrong = web(broker, "GET", f"{path}/public/default/1")
+    assert (wrong.status, wrong.reason) == (412, "Invalid bundle range: 1")
+    assert broker.request("POST", path, {**usual, "memory": 8}) == (204, "")
+    assert web(broker, "GET", path).json() == {**usual, "memory": 8.0}
+
+
+@pytest.mark.pyxbroker
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("bookies/racks-info/b?group=g", []),
+        ("bookies/racks-info/b?group=g", {"rack": 5}),
+        ("bookies/racks-info/b?group=g", {"rack": "r" * 257}),
+        ("resource-quotas", {"memory": "much"}),
+        ("resource-quotas", {"dynamic": 1}),
+        ("resource-quotas", []),
+    ],
+)
+def test_records_that_cannot_be_are_refused(broker: Broker, path: str, body: object) -> None:
+    answer = web(broker, "POST", f"/admin/v2/{path}", body)
+    assert (answer.status, bool(answer.reason)) == (400, True)
+
+
 @pytest.mark.parametrize(
     ("path", "status", "reason"),
     [

@@ -49,7 +49,7 @@ VALUES = {
     "bundle": "0x00000000_0xffffffff",
     **{"numMessages": "5", "seconds": "60", "version": "0"},
     **{
-        **{"brokerId": "host:8080", "name": "maxTenants"},
+        **{"brokerId": "host:8080", "name": "maxTenants", "bookie": "b:1"},
         "messagePosition": "1",
         "ledgerId": "1",
         "entryId": "1",

@@ -372,6 +372,7 @@ ENDPOINTS = {
 
 TOPIC_ROW = "{domain}/{tenant}/{namespace}/{topic}"
 ONE = f"{BASE}/{NAME}"
+QUOTA = "/admin/v2/resource-quotas/public/default/0x00000000_0x40000000"
 NESTED_ID = b'{"ledgerId":0,"entryId":0' + b',"a":[{}]' * 1800 + b"}"
 PLACE = b'{"ledgerId":0,"entryId":0,"batchIndex":1048575,"properties":' + PROPERTIES + b"}"
 
@@ -449,6 +450,28 @@ ENDPOINTS |= {
     "GET /admin/v2/brokers/internal-configuration": request(
         "GET", "/admin/v2/brokers/internal-configuration"
     ),
+    "GET /admin/v2/bookies/all": request("GET", "/admin/v2/bookies/all"),
+    "GET /admin/v2/bookies/racks-info": request("GET", "/admin/v2/bookies/racks-info"),
+    "GET /admin/v2/bookies/racks-info/{bookie}": request(
+        "GET", "/admin/v2/bookies/racks-info/b-{n}"
+    ),
+    "POST /admin/v2/bookies/racks-info/{bookie}": request(
+        "POST",
+        f"/admin/v2/bookies/racks-info/b-{{n}}?group={'g' * 256}",
+        b'{"rack":"%s"' % (b"r" * 256) + b',"a":[{}]' * 1700 + b"}",
+    ),
+    "DELETE /admin/v2/bookies/racks-info/{bookie}": request(
+        "DELETE", "/admin/v2/bookies/racks-info/b-{n}"
+    ),
+    "GET /admin/v2/resource-quotas": request("GET", "/admin/v2/resource-quotas"),
+    "POST /admin/v2/resource-quotas": request(
+        "POST", "/admin/v2/resource-quotas", b'{"memory":1' + b',"a":[{}]' * 1700 + b"}"
+    ),
+    "GET /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request("GET", QUOTA),
+    "POST /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request(
+        "POST", QUOTA, b'{"memory":1' + b',"a":[{}]' * 1700 + b"}"
+    ),
+    "DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}": request("DELETE", QUOTA),
     "GET /admin/v2/brokers/configuration": request("GET", "/admin/v2/brokers/configuration"),
     "GET /admin/v2/brokers/configuration/values": request(
         "GET", "/admin/v2/brokers/configuration/values"

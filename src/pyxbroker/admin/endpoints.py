@@ -25,6 +25,7 @@ OF_TOPICS = (
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
+    "/admin/v2/bookies": ("bookies",),
     "/admin/v2/brokers": ("brokers", "settings"),
     "/admin/v2/clusters": ("clusters",),
     "/admin/v2/namespaces": (
@@ -33,6 +34,7 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     ),
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,
+    "/admin/v2/resource-quotas": ("resource_quotas",),
     "/admin/v2/resourcegroups": ("resource_groups",),
     "/admin/v2/schemas": ("schemas",),
     "/admin/v2/tenants": ("tenants",),
@@ -40,11 +42,9 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),
     # All that is below these is refused (not_built.py).
-    "/admin/v2/bookies": (),
     "/admin/v2/broker-stats": (),
     "/admin/v2/functions": (),
     "/admin/v2/metadata": (),
-    "/admin/v2/resource-quotas": (),
     "/admin/v2/worker": (),
     "/admin/v2/worker-stats": (),
     "/admin/v3": (),

@@ -91,11 +91,6 @@ GET,POST,DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policyN
 GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}
 GET,POST,DELETE NAMESPACE/antiAffinity
 GET,POST,DELETE NAMESPACE/persistence/bookieAffinity
-GET /admin/v2/bookies/all
-GET /admin/v2/bookies/racks-info
-GET,POST,DELETE /admin/v2/bookies/racks-info/{bookie}
-GET,POST /admin/v2/resource-quotas
-GET,POST,DELETE /admin/v2/resource-quotas/{tenant}/{namespace}/{bundle}
 """,
     ),
     Part(

@@ -18,6 +18,8 @@ LEDGER_ID_MAX = 2**63 - 1
 
 # BookKeeper.
 CONFIGURATION = "/admin/configuration"
+BOOKIE_RACKS = "/bookies"
+RESOURCE_QUOTAS = "/loadbalance/resource-quota"
 LEDGERS = "/ledgers"
 INSTANCE_ID = "/ledgers/INSTANCEID"
 READONLY_BOOKIES = "/ledgers/available/readonly"

@@ -1,0 +1,146 @@
+"""/admin/v2/bookies: which ones there are, and in which racks, as in Pulsar's Bookies.
+
+Racks are kept for who places ledgers; here there is one bookie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import node_name_of, read_json
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
+from pyxbroker.base.limits import too_long
+from pyxbroker.broker import kept_records
+from pyxbroker.metadata import paths
+
+PATH = "/admin/v2/bookies"
+RACKS = PATH + "/racks-info"
+ONE = RACKS + "/{bookie}"
+TEXT_BYTES_MAX = 256
+BOOKIES_MAX = 1_000
+NOT_FOUND = "Bookie rack placement configuration not found: {}"
+FIELDS = ("rack", "hostname")
+
+Groups = dict[str, Any]  # of bookies, each with its BookieInfo
+
+
+async def get_all(request: Request) -> Response:
+    """The bookies that have registered."""
+    names = await request.app.broker.metadata.children(paths.COOKIES)
+    return Response.json({"bookies": [{"bookieId": name} for name in sorted(names)]})
+
+
+async def get_racks(request: Request) -> Response:
+    """All racks, by group."""
+    return Response.json(await _groups(request))
+
+
+async def get_rack(request: Request) -> Response:
+    """Pulsar's BookieInfo."""
+    bookie = request.parameters["bookie"]
+    for bookies in (await _groups(request)).values():
+        if bookie in bookies:
+            return Response.json(bookies[bookie])
+    raise HttpError(404, NOT_FOUND.format(bookie))
+
+
+async def set_rack(request: Request) -> Response:
+    """Says where a bookie is; it is in one group."""
+    bookie = node_name_of(request, "bookie", "bookie")
+    group = request.argument("group")
+    if not group:
+        raise HttpError(412, "Bookie 'group' parameters is missing")
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object with rack and hostname.")
+    info = {name: body[name] for name in FIELDS if body.get(name) is not None}
+    for text in (group, *info.values()):
+        if not isinstance(text, str):
+            raise HttpError(400, "rack and hostname must be texts.")
+        trouble = too_long("text", text, TEXT_BYTES_MAX)
+        if trouble is not None:
+            raise HttpError(400, trouble)
+
+    def put(groups: Groups) -> Groups:
+        others = _without(groups, bookie)
+        if sum(map(len, others.values())) >= BOOKIES_MAX:
+            raise HttpError(412, f"The racks of at most {BOOKIES_MAX} bookies are kept.")
+        return others | {group: {**others.get(group, {}), bookie: info}}
+
+    await kept_records.change(request.app.broker.metadata, paths.BOOKIE_RACKS, put)
+    return Response.empty()
+
+
+async def delete_rack(request: Request) -> Response:
+    """Forgets where a bookie is."""
+    bookie = request.parameters["bookie"]
+
+    def drop(groups: Groups) -> Groups:
+        if not any(bookie in bookies for bookies in groups.values()):
+            raise HttpError(404, NOT_FOUND.format(bookie))
+        return _without(groups, bookie)
+
+    await kept_records.change(request.app.broker.metadata, paths.BOOKIE_RACKS, drop)
+    return Response.empty()
+
+
+async def _groups(request: Request) -> Groups:
+    found = await kept_records.read(request.app.broker.metadata, paths.BOOKIE_RACKS)
+    return _without(found or {}, "")
+
+
+def _without(groups: Groups, bookie: str) -> Groups:
+    """The groups without a bookie, and without those that have none then."""
+    left = {
+        group: {name: info for name, info in bookies.items() if name != bookie}
+        for group, bookies in groups.items()
+        if isinstance(bookies, dict)
+    }
+    return {group: bookies for group, bookies in left.items() if bookies}
+
+
+ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
+INFO = {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH + "/all",
+        get_all,
+        READ_BOOKIES,
+        "The bookies that have registered.",
+        Answer("Pulsar's BookiesClusterInfo.", ANY),
+    ),
+    Endpoint(
+        "GET",
+        RACKS,
+        get_racks,
+        READ_BOOKIES,
+        "Where bookies are, as was said.",
+        Answer("Pulsar's BookieInfo of each, by group.", ANY),
+    ),
+    Endpoint(
+        "GET",
+        ONE,
+        get_rack,
+        READ_BOOKIES,
+        "Where a bookie is, as was said.",
+        Answer("Pulsar's BookieInfo.", INFO),
+    ),
+    Endpoint(
+        "POST",
+        ONE,
+        set_rack,
+        WRITE_BOOKIES,
+        "Says where a bookie is.",
+        query=(Query("group", "In which group it is; needed."),),
+        content=Content(
+            "Pulsar's BookieInfo.", {"application/json": INFO}, required=True, bytes_max=16 << 10
+        ),
+    ),
+    Endpoint("DELETE", ONE, delete_rack, WRITE_BOOKIES, "Forgets where a bookie is."),
+)

@@ -1,0 +1,155 @@
+"""/admin/v2/resource-quotas: what bundles need, as in Pulsar's ResourceQuotas.
+
+The quotas are kept for a load manager; here there is one broker.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.bundles import bundle_of
+from pyxbroker.admin.resources.names import namespace_name_of, namespace_of, read_json
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import (
+    READ_QUOTA,
+    READ_QUOTAS,
+    WRITE_QUOTA,
+    WRITE_QUOTAS,
+)
+from pyxbroker.broker import kept_records
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import NotFound
+
+PATH = "/admin/v2/resource-quotas"
+ONE = PATH + "/{tenant}/{namespace}/{bundle}"
+USUAL: dict[str, float | bool] = {
+    "msgRateIn": 40.0,
+    "msgRateOut": 120.0,
+    "bandwidthIn": 100_000.0,
+    "bandwidthOut": 300_000.0,
+    "memory": 80.0,
+    "dynamic": True,
+}
+"""Pulsar's, of bundles of which nothing else is said."""
+
+
+async def get_usual(request: Request) -> Response:
+    """The quota of bundles that have none of their own."""
+    return Response.json(await _usual(request))
+
+
+async def set_usual(request: Request) -> Response:
+    """Says it anew."""
+    await _set(request, paths.RESOURCE_QUOTAS + "/default")
+    return Response.empty()
+
+
+async def get(request: Request) -> Response:
+    """The quota of a bundle."""
+    found = await kept_records.read(request.app.broker.metadata, await _path(request))
+    return Response.json(found or await _usual(request))
+
+
+async def set_quota(request: Request) -> Response:
+    """Gives a bundle a quota of its own."""
+    await _set(request, await _path(request))
+    return Response.empty()
+
+
+async def delete(request: Request) -> Response:
+    """Lets a bundle have the usual one."""
+    path = await _path(request)
+    try:
+        await request.app.broker.metadata.delete(path)
+    except NotFound:
+        raise HttpError(404, f"path {path} not found.") from None
+    return Response.empty()
+
+
+async def _usual(request: Request) -> dict[str, Any]:
+    path = paths.RESOURCE_QUOTAS + "/default"
+    return await kept_records.read(request.app.broker.metadata, path) or dict(USUAL)
+
+
+async def _path(request: Request) -> str:
+    bundle = await bundle_of(request)
+    return f"{paths.RESOURCE_QUOTAS}/{namespace_of(request)}/{bundle}"
+
+
+async def _set(request: Request, path: str) -> None:
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object: a ResourceQuota.")
+    quota: dict[str, float | bool] = {}
+    for name, usual in USUAL.items():
+        value = body.get(name, False if isinstance(usual, bool) else 0.0)
+        if isinstance(usual, bool):
+            if not isinstance(value, bool):
+                raise HttpError(400, f"{name} must be true or false.")
+            quota[name] = value
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > MAX:
+            raise HttpError(400, f"{name} must be a number.")
+        quota[name] = float(value)
+    await kept_records.change(request.app.broker.metadata, path, lambda before: quota)
+
+
+MAX = 1e18
+QUOTA = {
+    "type": "object",
+    "properties": {
+        name: {"type": "boolean" if isinstance(value, bool) else "number"}
+        for name, value in USUAL.items()
+    },
+}
+BODY = Content(
+    "Pulsar's ResourceQuota.", {"application/json": QUOTA}, required=True, bytes_max=16 << 10
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_usual,
+        READ_QUOTAS,
+        "What a bundle needs of which nothing else is said.",
+        Answer("Pulsar's ResourceQuota.", QUOTA),
+    ),
+    Endpoint(
+        "POST",
+        PATH,
+        set_usual,
+        WRITE_QUOTAS,
+        "Says what a bundle needs of which nothing else is said.",
+        content=BODY,
+    ),
+    Endpoint(
+        "GET",
+        ONE,
+        get,
+        READ_QUOTA,
+        "What a bundle needs.",
+        Answer("Pulsar's ResourceQuota.", QUOTA),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        ONE,
+        set_quota,
+        WRITE_QUOTA,
+        "Says what a bundle needs.",
+        resource=namespace_name_of,
+        content=BODY,
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        delete,
+        WRITE_QUOTA,
+        "Forgets what was said of a bundle.",
+        resource=namespace_name_of,
+    ),
+)
