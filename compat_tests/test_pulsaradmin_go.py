@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
+import pulsar
 import pytest
 from harness.brokers import Broker
 from harness.go_admin import GoAdmin, Refused
@@ -204,6 +206,24 @@ def test_what_namespaces_have_besides(admin: GoAdmin) -> None:
     assert admin.call(of, "GetNamespacePermissions", NAMESPACE) == {}
 
 
+def test_bundles(admin: GoAdmin, topic: str, python_client: pulsar.Client) -> None:
+    bundle = admin.call("Topics", "GetBundleRange", topic)
+    python_client.subscribe(topic, "s").close()
+    for method, *more in (
+        ("UnloadNamespaceBundle", bundle),
+        ("ClearNamespaceBundleBacklog", bundle),
+        ("ClearNamespaceBundleBacklogForSubscription", bundle, "s"),
+        ("ClearNamespaceBacklog",),
+        ("ClearNamespaceBacklogForSubscription", "s"),
+        ("UnsubscribeNamespaceBundle", bundle, "s"),
+        ("Unload",),
+    ):
+        admin.call("Namespaces", method, NAMESPACE, *more)
+    admin.call("Namespaces", "SplitNamespaceBundle", NAMESPACE, bundle, True)
+    bundles = admin.call("Namespaces", "GetPolicies", NAMESPACE)["bundles"]["boundaries"]
+    assert not {bundle} & {f"{low}_{high}" for low, high in pairwise(bundles)}
+
+
 @pytest.mark.parametrize("policy", OF_TOPIC)
 def test_policies_of_topics(admin: GoAdmin, topic: str, policy: str) -> None:
     """By the methods of the group Topics, and by those that take a context."""
@@ -225,6 +245,72 @@ def test_whether_a_topic_wants_schemas_is_set_and_never_removed(admin: GoAdmin, 
     admin.call("Topics", "SetSchemaValidationEnforced", topic, True)
     until(admin, True, "Topics", "GetSchemaValidationEnforced", topic)
     assert refusal(admin, "Topics", "RemoveSchemaValidationEnforced", topic).code == 405
+
+
+def test_topics(admin: GoAdmin, topic: str, broker: Broker) -> None:
+    of = "Topics"
+    partitioned = f"{topic}-partitioned"
+    admin.call(of, "Create", partitioned, 2)
+    admin.call(of, "Update", partitioned, 4)
+    assert admin.call(of, "GetMetadata", partitioned)["partitions"] == 4
+    listed, plain = admin.call(of, "List", NAMESPACE)
+    assert partitioned in listed
+    assert topic in plain
+    named = f"{topic}-named"
+    admin.call(of, "CreateWithProperties", named, 0, {"a": "1"})
+    admin.call(of, "UpdateProperties", named, {"b": "2"})
+    assert admin.call(of, "GetProperties", named) == {"a": "1", "b": "2"}
+    admin.call(of, "RemoveProperty", named, "a")
+    assert admin.call(of, "GetProperties", named) == {"b": "2"}
+    assert str(broker.port) in admin.call(of, "Lookup", topic)["brokerUrl"]
+    admin.call(of, "Unload", topic)
+    for name in (partitioned, named):
+        admin.call(of, "Delete", name, True, name == named)
+    assert refusal(admin, of, "GetStats", named).code == 404
+
+
+def test_what_a_topic_has(admin: GoAdmin, topic: str, python_client: pulsar.Client) -> None:
+    of = "Topics"
+    consumer = python_client.subscribe(topic, "s")
+    producer = python_client.create_producer(topic, producer_name="p")
+    sent = [producer.send(b"%d" % number) for number in range(5)]
+    stats = admin.call(of, "GetStats", topic)
+    assert stats["msgInCounter"] == 5
+    assert [each["producerName"] for each in stats["publishers"]] == ["p"]
+    assert stats["subscriptions"]["s"]["msgBacklog"] == 5
+    last = admin.call(of, "GetLastMessageID", topic)
+    assert (last["ledgerId"], last["entryId"]) == (sent[-1].ledger_id(), sent[-1].entry_id())
+    assert admin.call("Subscriptions", "List", topic) == ["s"]
+    consumer.close()
+    ended = admin.call(of, "Terminate", topic)
+    assert ended["entryId"] == sent[-1].entry_id()
+
+
+def test_subscriptions(admin: GoAdmin, topic: str, python_client: pulsar.Client) -> None:
+    of = "Subscriptions"
+    earliest = {"ledgerId": -1, "entryId": -1, "partitionIndex": -1}
+    admin.call(of, "Create", topic, "s", earliest)
+    assert refusal(admin, of, "Create", topic, "s", earliest).code == 409
+    producer = python_client.create_producer(topic)
+    sent = [producer.send(b"%d" % number) for number in range(6)]
+
+    def backlog() -> int:
+        told: int = admin.call("Topics", "GetStats", topic)["subscriptions"]["s"]["msgBacklog"]
+        return told
+
+    assert backlog() == 6
+    admin.call(of, "SkipMessages", topic, "s", 2)
+    assert backlog() == 4
+    start = {"ledgerId": sent[1].ledger_id(), "entryId": sent[1].entry_id(), "partitionIndex": -1}
+    admin.call(of, "ResetCursorToMessageID", topic, "s", start)
+    assert backlog() == 5
+    admin.call(of, "ResetCursorToTimestamp", topic, "s", 1)
+    assert backlog() == 6
+    admin.call(of, "ClearBacklog", topic, "s")
+    assert backlog() == 0
+    admin.call(of, "Delete", topic, "s")
+    assert admin.call(of, "List", topic) == []
+    assert refusal(admin, of, "Delete", topic, "s").code == 404
 
 
 def test_schemas(admin: GoAdmin, topic: str) -> None:
