@@ -162,6 +162,26 @@ def test_clients_are_told_that_there_is_no_namespace(
     assert broker.request("GET", f"{NAMESPACES}/{name}/topics")[0] == 404
 
 
+def test_a_name_that_is_empty_is_none(broker: Broker, tenant: str) -> None:
+    """Pulsar's Go client makes namespaces so."""
+    path = f"{NAMESPACES}/{tenant}/x"
+    names = ("subscription_auth_mode", "schema_compatibility_strategy")
+    body = dict.fromkeys((*names, "schema_auto_update_compatibility_strategy"), "")
+    assert broker.request("PUT", path, body) == DONE
+    policies = ask_json(broker, "GET", path)[1]
+    assert [policies[name] for name in names] == ["None", "UNDEFINED"]
+
+
+def test_words_are_taken_for_booleans(broker: Broker, namespace: str) -> None:
+    """Pulsar's Go client sends them."""
+    path = f"{NAMESPACES}/{namespace}/encryptionRequired"
+    for word, value in (("true", True), ("FALSE", False), ("True", True), ("false", False)):
+        assert broker.request("POST", path, word) == DONE
+        assert ask_json(broker, "GET", path) == (200, value)
+    for wrong in ("x", "tRUE", {}):
+        assert broker.request("POST", path, wrong)[0] == 400
+
+
 def test_properties_of_a_namespace(broker: Broker, namespace: str) -> None:
     path = f"{NAMESPACES}/{namespace}"
     assert broker.request("PUT", f"{path}/properties", {"a": "b", "n": 1}) == DONE

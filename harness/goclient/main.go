@@ -65,6 +65,9 @@ var handlers = map[string]handler{
 	"reader_seek":     readerSeek,
 	"reader_last_id":  readerLastID,
 	"close_reader":    closeReader,
+	"new_admin":       newAdmin,
+	"admin_methods":   adminMethods,
+	"call_admin":      callAdmin,
 }
 
 // program holds everything that the asking side knows by a number.
@@ -84,6 +87,8 @@ func main() {
 		kept:    map[int64]kept{},
 		output:  bufio.NewWriter(os.Stdout),
 	}
+	// The package pulsaradmin prints some errors, which are no answers.
+	os.Stdout = os.Stderr
 	input := bufio.NewReaderSize(os.Stdin, 1<<16)
 	for {
 		line, err := input.ReadBytes('\n')

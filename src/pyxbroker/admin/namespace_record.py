@@ -75,6 +75,12 @@ FIELDS: dict[str, type] = {
     "dispatcherPauseOnAckStatePersistentEnabled": bool,
     "entryFilters": dict,
 }
+# Those of a list of names. (One that is not known Pulsar takes for none; here it is refused.)
+NAMED_VALUES = (
+    "subscription_auth_mode",
+    "schema_auto_update_compatibility_strategy",
+    "schema_compatibility_strategy",
+)
 KINDS = {dict: "an object", list: "a list", bool: "true or false", int: "a number", str: "text"}
 
 
@@ -99,6 +105,10 @@ def new(body: object, config: Config) -> Fields:
     if not isinstance(body, dict):
         raise HttpError(400, "The policies must be a JSON object.")
     given = {name: body[name] for name in FIELDS if body.get(name) is not None}
+    for name in NAMED_VALUES:
+        # Pulsar's Go client sends what it was not given as an empty name, which is none.
+        if given.get(name) == "":
+            del given[name]
     for name, value in given.items():
         _check_kind(name, value)
     # A namespace does not begin with its end.

@@ -14,6 +14,14 @@ Json = Any
 Schema = dict[str, Any]
 
 
+# Words that Pulsar's brokers take for booleans, and some clients send (pulsaradmin of Go).
+BOOLEANS = {
+    word: value
+    for name, value in (("true", True), ("false", False))
+    for word in (name, name.capitalize(), name.upper())
+}
+
+
 class Field(NamedTuple):
     """A value of JSON, or a field of an object. A field that is not there has the default."""
 
@@ -26,6 +34,8 @@ class Field(NamedTuple):
         """Raises HttpError 400."""
         if value is None:
             return self.default
+        if self.kind == "boolean" and isinstance(value, str):
+            value = BOOLEANS.get(value, value)
         kinds: dict[str, tuple[type, ...]] = {
             "integer": (int,),
             "number": (int, float),
