@@ -180,7 +180,7 @@ def test_other_methods_are_405_with_those_that_are_taken(endpoint: Endpoint) -> 
 
 @EACH
 def test_a_path_below_one_that_is_built_is_404(endpoint: Endpoint) -> None:
-    answer = asked(endpoint.method, path_of(endpoint) + "/x/nothing/here")
+    answer = asked(endpoint.method, path_of(endpoint) + "/x/nothing/is/there/at/all")
     assert (answer.status, "There is no resource" in reason(answer)) == (404, True)
 
 
