@@ -211,6 +211,7 @@ class Desk:
             topic=topic,
             name="s",
             acks=self.acks,
+            compacted=None,
             acknowledge_positions=self._acknowledge,
         )
         self.dispatcher = make(self.subscription)
