@@ -127,7 +127,7 @@ async def compact(topic: Any) -> None:
 
 async def view(topic: Any) -> list[tuple[Position, bytes]]:
     """The entries that a reader of the compacted view gets from the beginning."""
-    source = CompactedSource(topic)
+    source = CompactedSource(topic, topic.managed_ledger)
     source.begin_at(FIRST)
     found = []
     position = source.normalize(source.next_position(topic.first_position()))

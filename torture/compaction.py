@@ -49,13 +49,16 @@ class Judge:
         self.on_its_way: Change = {}
         self.uncertain: dict[str, set[bytes]] = {}  # nobody knows whether they were stored
         self.entries = 0
+        self.history: dict[str, list[str]] = {}  # of each key, for who looks for a fault
         self.compactions = 0
         self.faults: list[str] = []
 
     def sends(self, change: Change) -> None:
         self.on_its_way = change
+        self._note("sent", change)
 
     def stored(self) -> None:
+        self._note("stored", self.on_its_way)
         self.acknowledged |= self.on_its_way
         for key in self.on_its_way:
             self.uncertain.pop(key, None)
@@ -64,6 +67,7 @@ class Judge:
 
     def lost_sight(self) -> None:
         """What is on its way may have been stored before the topic was closed."""
+        self._note("lost sight of", self.on_its_way)
         for key, value in self.on_its_way.items():
             self.uncertain.setdefault(key, set()).add(value)
         self.on_its_way = {}
@@ -76,7 +80,9 @@ class Judge:
             if key in self.on_its_way:
                 allowed.add(self.on_its_way[key])
             if value not in allowed:
-                self.faults.append(f"{key} is {value!r}, and not one of {sorted(allowed)}")
+                wanted = sorted(map(brief, allowed))
+                history = "; ".join(self.history.get(key, [])[-12:])
+                self.faults.append(f"{key} is {brief(value)}, and not one of {wanted}: {history}")
         is_all = all(view.get(key, b"") == value for key, value in self.on_its_way.items())
         is_none = all(
             view.get(key, b"") in (self.acknowledged.get(key, b""), *self.uncertain.get(key, ()))
@@ -84,9 +90,18 @@ class Judge:
         )
         if not (is_all or is_none):
             self.faults.append("a batch is there in part")
+        self._note("found", view)
         self.acknowledged = dict(view)
         self.on_its_way = {}
         self.uncertain = {}
+
+    def _note(self, what: str, change: Change) -> None:
+        for key, value in change.items():
+            self.history.setdefault(key, []).append(f"{what} {brief(value)}")
+
+
+def brief(value: bytes) -> str:
+    return value[:20].decode() if value else "deleted"
 
 
 def batched(change: Change) -> bytes:
@@ -204,6 +219,16 @@ def position(message_id: bytes) -> tuple[int, int]:
     return (-1, -1) if ledger_id >> 63 else (ledger_id, entry_id)
 
 
+def hold(broker: Broker) -> None:
+    """From now on what is not compacted is kept: before, nobody needs anything of the topic."""
+    assert broker.request("PUT", PATH, {})[0] == 204
+    assert broker.request("PUT", PATH + "/compaction")[0] == 204
+    deadline = time.monotonic() + READ_S
+    while "SUCCESS" not in broker.request("GET", PATH + "/compaction")[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def run(directory: Path, rounds: int, seed: int, cut: bool) -> Judge:
     """Rounds on one data directory."""
     draw = random.Random(f"{seed}-{cut}")
@@ -214,8 +239,10 @@ def run(directory: Path, rounds: int, seed: int, cut: bool) -> Judge:
     (directory / "root").mkdir(exist_ok=True)
     broker.data = directory / "root" / "data"
     try:
-        for _ in range(rounds):
+        for number in range(rounds):
             broker.start()
+            if number == 0:
+                hold(broker)
             over = threading.Event()
             workers = [
                 threading.Thread(target=publish, args=(broker.port, judge, draw, over)),

@@ -158,9 +158,9 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
 class CompactedSource:
     """What the consumers of one subscription read that want the compacted view."""
 
-    def __init__(self, topic: PersistentTopic) -> None:
+    def __init__(self, topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
         self._topic = topic
-        self._log = topic.managed_ledger
+        self._log = managed_ledger
         # How far it is where the log has no entries (any more) that a cursor could stand at; None:
         # it begins with those that the log has.
         self.mark: Position | None = None

@@ -44,6 +44,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.persistent import PersistentTopic
+    from pyxbroker.mledger.managed_ledger import ManagedLedger
 
 log = get_logger("pyxbroker.topic")
 
@@ -89,7 +90,9 @@ class CompactionFailed(Exception):
 class Compaction:
     """The compactions of one topic, one at a time, as long as it is open."""
 
-    def __init__(self, topic: PersistentTopic, limits: CompactionLimits) -> None:
+    def __init__(
+        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+    ) -> None:
         self.status = Status.NOT_RUN
         self.last_error = ""
         self.removed = 0  # messages, by the last one that went well
@@ -99,6 +102,7 @@ class Compaction:
         self.failed_ms = 0
         self.duration_ms = 0  # of the last one
         self._topic = topic
+        self._log = managed_ledger
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
 
@@ -129,7 +133,7 @@ class Compaction:
         async with self._limits.turns:
             began = time.monotonic()
             try:
-                self.removed = await _Run(self._topic, self._limits).run()
+                self.removed = await _Run(self._topic, self._log, self._limits).run()
             finally:
                 self.duration_ms = int((time.monotonic() - began) * 1000)
 
@@ -160,9 +164,11 @@ class Compaction:
 class _Run:
     """One compaction."""
 
-    def __init__(self, topic: PersistentTopic, limits: CompactionLimits) -> None:
+    def __init__(
+        self, topic: PersistentTopic, managed_ledger: ManagedLedger, limits: CompactionLimits
+    ) -> None:
         self._topic = topic
-        self._log = topic.managed_ledger
+        self._log = managed_ledger
         self._latest = LatestMessages(secrets.token_bytes(16), limits.retains_keyless)
         self._bytes_max = max(topic.broker_limits.message_bytes_max, BATCH_BYTES_MIN)
         self._directory = limits.directory
@@ -180,7 +186,8 @@ class _Run:
         nobody knows whether the cursor was written.
         """
         topic = self._topic
-        cursor = (await topic.compaction_subscription()).cursor
+        await topic.compaction_subscription()
+        cursor = self._log.cursors[COMPACTION]
         self._former, self._horizon = topic.compacted, topic.horizon
         self._end = topic.last_confirmed
         # The cursor may be further: at the beginning of a ledger without entries.
@@ -501,11 +508,10 @@ async def hold(topic: PersistentTopic) -> None:
         log.failure("a topic will be compacted later", error, topic=topic.name)
 
 
-async def open_topic(topic: PersistentTopic) -> None:
+async def open_topic(topic: PersistentTopic, managed_ledger: ManagedLedger) -> None:
     """A topic that was compacted is opened: reads where its view is, and deletes what interrupted
     compactions have left. Raises LedgerError, MetadataError.
     """
-    managed_ledger = topic.managed_ledger
     cursor = managed_ledger.cursors.get(COMPACTION)
     if cursor is not None:
         topic.set_compacted(await open_compacted(managed_ledger), cursor.acks.mark_delete)

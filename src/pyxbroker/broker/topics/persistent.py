@@ -204,7 +204,7 @@ class PersistentTopic(Topic):
         ):
             from pyxbroker.broker.topics import compaction
 
-            await compaction.open_topic(self)
+            await compaction.open_topic(self, self.managed_ledger)
         if self.policies.compaction_threshold > 0 and COMPACTION not in self.subscriptions:
             self._hold_for_compaction()
         await self.check_deduplication()
@@ -248,7 +248,7 @@ class PersistentTopic(Topic):
         if self.compaction is None:
             from pyxbroker.broker.topics.compaction import Compaction
 
-            self.compaction = Compaction(self, self.broker_limits.compaction)
+            self.compaction = Compaction(self, self.managed_ledger, self.broker_limits.compaction)
         return self.compaction
 
     def _hold_for_compaction(self) -> None:
@@ -330,7 +330,7 @@ class PersistentTopic(Topic):
     async def _read_compacted(self, subscription: Subscription, request: SubscribeRequest) -> None:
         from pyxbroker.broker.topics.compacted import FIRST, CompactedSource
 
-        source = CompactedSource(self)
+        source = CompactedSource(self, self.managed_ledger)
         if request.since_ms is not None:
             source.begin_at(await source.first_since(request.since_ms))
         elif request.start is not None and request.start.ledger_id >= 0:
