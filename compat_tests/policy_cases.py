@@ -72,11 +72,11 @@ class Place(NamedTuple):
         return f"{self.base}/{segment}" + (fields and f"?{fields}")
 
     def set(self, value: Any) -> tuple[int, str]:
+        method = self.case.method if self.level == NAMESPACE else "POST"
         if value is NOTHING:
-            return self.broker.request("POST", self._path("POST"))
+            return self.broker.request(method, self._path("POST"))
         if self.case.query and self.level != NAMESPACE:
             return self.broker.request("POST", self._path("POST", **{self.case.query: value}))
-        method = self.case.method if self.level == NAMESPACE else "POST"
         return self.broker.request(method, self._path("POST"), value)
 
     def remove(self) -> tuple[int, str]:
