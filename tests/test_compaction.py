@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,55 @@ def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
         assert found.partition == 1
         status, _ = await rest("GET", f"{P}/p/compaction")
         assert status == 404
+
+    run(tmp_path, scenario)
+
+
+def test_rest_moves_a_subscription_in_the_compacted_view(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
+        first = topic.last_confirmed.ledger_id
+        await compact(topic)
+        topic = await reopened(broker)
+        await topic.trim()
+        await published(broker, single("k0", b"new"))
+        new = tuple(topic.last_confirmed)
+        client, rest = await broker.client(), Rest(broker)
+        everything = [(first, 6), (first, 7), (first, 8), new]
+        assert await read(client, 1) == everything
+        reset = f"{P}/t/subscription/r1/resetcursor"
+        seventh = {"ledgerId": first, "entryId": 7}
+        for path, body, expected in [
+            ("", seventh, everything[1:]),
+            ("", seventh | {"excluded": True}, everything[2:]),
+            ("", "earliest", everything),
+            ("", "latest", []),
+            ("/1", None, everything),
+            ("/2", None, []),
+        ]:
+            given = b"" if body is None else json.dumps(body).encode()
+            assert await rest("POST", reset + path, given) == DONE, (path, body)
+            assert await read(client, 1) == expected, (path, body)
+
+    run(tmp_path, scenario)
+
+
+def test_statistics_tell_how_compaction_went_and_of_its_ledger(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
+        for path in ("stats", "internalStats"):
+            assert (await rest("GET", f"{P}/t/{path}"))[0] == 200
+        await compact(topic)
+        _, stats = await rest("GET", f"{P}/t/stats")
+        assert stats["compaction"]["lastCompactionRemovedEventCount"] == 6
+        assert stats["compaction"]["lastCompactionSucceedTimestamp"] > 0
+        assert stats["compaction"]["lastCompactionFailedTimestamp"] == 0
+        _, stats = await rest("GET", f"{P}/t/internalStats")
+        ledger = stats["compactedLedger"]
+        assert [ledger["ledgerId"]] == await compacted_ledgers(broker)
+        assert ledger["entries"] == 3
+        assert ledger["size"] > 3 * len(single("k0", b"6"))
 
     run(tmp_path, scenario)
 

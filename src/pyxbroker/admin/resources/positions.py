@@ -40,7 +40,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base import limits
 from pyxbroker.base.errors import NotAllowed, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.commands.seek import moving
+from pyxbroker.broker.commands.seek import at_time, moving
 from pyxbroker.broker.topics.entry_view import Position, read_view
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
@@ -140,7 +140,8 @@ async def reset_to_time(request: Request) -> Response:
     async def work(topic: Topic) -> None:
         subscription = subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
-            await _move(topic, subscription, await topic.position_before_time(timestamp), ())
+            mark, compacted_from = await at_time(topic, subscription, timestamp)
+            await _move(topic, subscription, mark, (), compacted_from)
 
     await with_each(request, name, work)
     return Response.empty()
@@ -154,16 +155,24 @@ async def reset_to_id(request: Request) -> Response:
     if body is None:
         raise HttpError(400, "The body must be a message id, latest or earliest.")
     subscription = subscription_of(request, topic)
-    await _move(topic, subscription, *await _mark(topic, _place(body, Place())))
+    place = _place(body, Place())
+    mark, ack_set = await _mark(topic, place)
+    is_behind = place.is_excluded and place.batch_index < 0
+    compacted_from = Position(place.ledger_id, min(place.entry_id + is_behind, LATEST))
+    await _move(topic, subscription, mark, ack_set, compacted_from)
     return Response.empty()
 
 
 async def _move(
-    topic: PersistentTopic, subscription: Subscription, mark: Position, ack_set: tuple[int, ...]
+    topic: PersistentTopic,
+    subscription: Subscription,
+    mark: Position,
+    ack_set: tuple[int, ...],
+    compacted_from: Position | None,
 ) -> None:
     topic.check_open()
     with moving(subscription):
-        await subscription.seek(mark, ack_set)
+        await subscription.seek(mark, ack_set, compacted_from)
 
 
 async def _mark(topic: PersistentTopic, place: Place) -> tuple[Position, tuple[int, ...]]:

@@ -42,10 +42,9 @@ async def handle_seek(connection: Connection, message: Any) -> None:
         mark_delete = topic.mark_before(compacted_from)
         ack_set = tuple(message.message_id.ack_set)
     elif message.HasField("message_publish_time"):
-        time_ms = message.message_publish_time
-        mark_delete = await topic.position_before_time(time_ms)
-        if subscription.compacted is not None:
-            compacted_from = await subscription.compacted.first_since(time_ms)
+        mark_delete, compacted_from = await at_time(
+            topic, subscription, message.message_publish_time
+        )
     else:
         raise MetadataStoreError("Message id and message publish time were not present")
     if subscription.closing:
@@ -53,13 +52,23 @@ async def handle_seek(connection: Connection, message: Any) -> None:
     topic.check_open()
     try:
         with moving(subscription):
-            if subscription.compacted is not None:
-                subscription.compacted.begin_at(compacted_from)
-            await subscription.seek(mark_delete, ack_set)
+            await subscription.seek(mark_delete, ack_set, compacted_from)
     finally:
         if not subscription.is_durable:
             topic.loop.call_later(READER_KEPT_S, topic.drop_unused_reader, subscription)
     connection.send_frame(replies.success(message.request_id))
+
+
+async def at_time(
+    topic: PersistentTopic, subscription: Subscription, time_ms: int
+) -> tuple[Position, Position | None]:
+    """Where messages begin that were published at a time, or later: the mark before them in the
+    log, and the first of those in the compacted view. Raises LedgerError.
+    """
+    mark = await topic.position_before_time(time_ms)
+    if subscription.compacted is None:
+        return mark, None
+    return mark, await subscription.compacted.first_since(time_ms)
 
 
 @contextlib.contextmanager

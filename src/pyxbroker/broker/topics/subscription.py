@@ -405,12 +405,20 @@ class Subscription:
         """A future that resolves when everything acknowledged until now is durable."""
         return self.cursor.persist()
 
-    async def seek(self, mark_delete: Position, ack_set: Sequence[int] = ()) -> None:
+    async def seek(
+        self,
+        mark_delete: Position,
+        ack_set: Sequence[int] = (),
+        compacted_from: Position | None = None,
+    ) -> None:
         """Moves the cursor; consumers get everything after mark_delete. Durable when it returns.
 
-        ack_set: the messages that are wanted of the batch which comes first. An error (LedgerError,
+        ack_set: the messages that are wanted of the batch which comes first. compacted_from: where
+        those begin that want the compacted view, if before the log. An error (LedgerError,
         MetadataError) says that the move is not durable: it holds until the topic is opened anew.
         """
+        if self.compacted is not None:
+            self.compacted.begin_at(compacted_from)
         self.cursor.reset(mark_delete, ack_set)
         self.dispatcher.reset()
         try:
