@@ -15,8 +15,6 @@ DOORS = {
     "broker/topics/persistent.py": "the door to the log",
     "broker/topics/subscription.py": "the door to the cursor",
     "broker/topics/non_persistent.py": "a topic without a log",
-    "broker/topics/compaction.py": "reads the log to its end, and keeps beside it what is left",
-    "broker/topics/compacted.py": "reads on in the log behind what is compacted",
     "broker/topics/looking.py": "reads the log for who asks by REST; changes nothing",
     "broker/topics/entry_view.py": "reads single entries of the log; changes nothing",
     "broker/topics/internal_stats.py": "tells what the log and cursors are made of",
