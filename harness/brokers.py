@@ -128,6 +128,8 @@ class Broker:
 
     def spawn(self) -> None:
         """Start the process and return at once."""
+        # Else the one that runs would answer for the new one, and be left behind.
+        assert self.process is None or self.process.poll() is not None, "it is running"
         self.data.parent.mkdir(parents=True, exist_ok=True)
         with (self.directory / "output.log").open("ab") as output:
             self.started_at = time.monotonic()

@@ -239,10 +239,9 @@ def run(directory: Path, rounds: int, seed: int, cut: bool) -> Judge:
     (directory / "root").mkdir(exist_ok=True)
     broker.data = directory / "root" / "data"
     try:
-        for number in range(rounds):
-            broker.start()
-            if number == 0:
-                hold(broker)
+        broker.start()
+        hold(broker)
+        for _ in range(rounds):
             over = threading.Event()
             workers = [
                 threading.Thread(target=publish, args=(broker.port, judge, draw, over)),
