@@ -59,7 +59,7 @@ cdef struct Shape:
 cdef class LatestMessages:
     cdef uint64_t secret[2]
     cdef bint keeps_keyless         # messages without a key are kept, all of them
-    cdef readonly uint64_t messages # that were scanned, and so the number of the next one
+    cdef readonly uint64_t messages  # that were scanned, and so the number of the next one
     cdef uint64_t messages_max
     cdef uint8_t *bits              # by number: it is kept
     cdef uint64_t bits_size         # bytes

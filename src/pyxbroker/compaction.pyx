@@ -1,6 +1,6 @@
 """Compaction: which message of each key is the latest, and runs of those; see compaction.pxd."""
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from pyxbroker.commands cimport BatchedPeek, peek_batched, peek_metadata
 from pyxbroker.entry cimport EntryRun
@@ -64,7 +64,7 @@ cdef void _siphash(const uint64_t *secret, const uint8_t *data, uint32_t size,
     cdef uint64_t v[4]
     cdef uint64_t word
     cdef uint32_t at = 0
-    cdef int i
+    cdef int _i
     v[0] = secret[0] ^ <uint64_t>0x736f6d6570736575
     v[1] = secret[1] ^ <uint64_t>0x646f72616e646f6d ^ 0xee
     v[2] = secret[0] ^ <uint64_t>0x6c7967656e657261
@@ -84,11 +84,11 @@ cdef void _siphash(const uint64_t *secret, const uint8_t *data, uint32_t size,
     _round(v)
     v[0] ^= word
     v[2] ^= 0xee
-    for i in range(4):
+    for _i in range(4):
         _round(v)
     low[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
     v[1] ^= 0xdd
-    for i in range(4):
+    for _i in range(4):
         _round(v)
     high[0] = v[0] ^ v[1] ^ v[2] ^ v[3]
 
@@ -275,14 +275,14 @@ cdef class LatestMessages:
         """Its messages; one that is malformed is kept whole."""
         cdef BatchedPeek peek
         cdef uint32_t at = 0
-        cdef uint32_t payload, i
+        cdef uint32_t payload, i, _i
         cdef uint32_t live = 0
         cdef uint64_t number
         cdef bint has_places = _places(shape) > 0
         cdef bint is_whole = data == NULL
         cdef int code
         if not is_whole:
-            for i in range(shape.count):
+            for _i in range(shape.count):
                 if _next_batched(data, size, &at, &payload, &peek) != 0:
                     is_whole = True
                     break

@@ -69,7 +69,7 @@ cdef class ConsumerState:
     cdef readonly uint64_t msg_out          # counters since the consumer came
     cdef readonly uint64_t bytes_out
     cdef readonly uint64_t redelivered
-    cdef readonly double messages_per_entry # moving average of what was sent to it
+    cdef readonly double messages_per_entry  # moving average of what was sent to it
     cdef readonly int64_t first_sent_ms     # when it was sent something first, 0: never; wall clock
     cdef readonly int64_t last_sent_ms      # and last
     cdef readonly uint64_t acked
