@@ -310,6 +310,18 @@ def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_partitions_that_are_added_hold_what_is_not_compacted(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        assert await rest("PUT", f"{P}/p/partitions", b"1") == DONE
+        assert await rest("PUT", f"{P}/p/compaction") == DONE
+        assert await rest("POST", f"{P}/p/partitions", b"2") == DONE
+        _, found = await rest("GET", f"{P}/p-partition-1/subscriptions")
+        assert found == ["__compaction"]
+
+    run(tmp_path, scenario)
+
+
 def test_rest_moves_a_subscription_in_the_compacted_view(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
@@ -419,6 +431,51 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
         await compact(topic)
         kept = {} if what == "delete" else {"a": b"2"}
         assert await values(topic) == kept | {"b": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_nobody_but_compaction_moves_its_subscription(tmp_path: Path) -> None:
+    """Between its mark and where it was moved to nothing would be in any view."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"))
+        await compact(topic)
+        await published(broker, single("a", b"2"))
+        mark = topic.subscriptions["__compaction"].acks.mark_delete
+        client, rest = await broker.client(), Rest(broker)
+        answer = await client.subscribe(1, subscription="__compaction")
+        assert answer.error == pb.ServerError.ProducerBusy
+        one = f"{P}/t/subscription/__compaction"
+        latest = json.dumps({"ledgerId": 2**63 - 1, "entryId": 2**63 - 1}).encode()
+        for method, path, body in [
+            ("POST", f"{one}/skip/1", b""),
+            ("POST", f"{one}/skip_all", b""),
+            ("POST", f"{one}/expireMessages/1", b""),
+            ("POST", f"{one}/resetcursor/1", b""),
+            ("POST", f"{one}/resetcursor", latest),
+        ]:
+            assert (await rest(method, path, body))[0] == 405, path
+        topic.wall_clock = lambda: 4e9
+        assert await rest("POST", f"{P}/t/all_subscription/expireMessages/1") == DONE
+        assert topic.subscriptions["__compaction"].acks.mark_delete == mark
+        assert await values(await reopened(broker)) == {"a": b"2"}
+
+    run(tmp_path, scenario)
+
+
+def test_entries_that_find_no_space_at_the_end_fail_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        with monkeypatch.context() as patches:
+            patches.setattr(module._Writer, "append", module._Writer.on_run_taken_back)
+            topic.compacting.begin()
+            await topic.compaction.settle()
+        assert topic.compaction.status is Status.ERROR
+        assert await compacted_ledgers(broker) == []
+        assert await values(topic) == {"a": b"2"}
 
     run(tmp_path, scenario)
 

@@ -287,7 +287,7 @@ def test_ledgers_that_were_closed_for_long_are_not_read(tmp_path: Path, monkeypa
 def test_compaction_and_moves_are_left_alone(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await topic_with(broker, 300, 300)
-        compaction = await subscription_of(topic, "__compaction")
+        compaction = await topic.compaction_subscription()
         moving, other = await subscription_of(topic, "m"), await subscription_of(topic, "o")
         moving.closing = True
         await broker.topics.upkeep.expire_messages()
@@ -408,8 +408,8 @@ def test_a_subscription_that_nobody_uses_is_deleted(tmp_path: Path) -> None:
         await client.subscribe(1, subscription="used")
         await client.subscribe(2, subscription="left")
         await client.subscribe(3, subscription="replicated", replicate_subscription_state=True)
-        await client.subscribe(4, subscription="__compaction")
-        for consumer_id in (2, 3, 4):
+        await topic.compaction_subscription()
+        for consumer_id in (2, 3):
             await closed(client, consumer_id)
         await broker.topics.upkeep.expire_subscriptions()
         assert len(topic.subscriptions) == 4, "0 is never"

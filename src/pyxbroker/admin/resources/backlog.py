@@ -14,10 +14,10 @@ from pyxbroker.admin.resources.topic_work import (
     MISSING,
     check_changeable,
     missing,
+    moved_subscription_of,
     names_of,
     number_of,
     stored_topic,
-    subscription_of,
     with_each,
 )
 from pyxbroker.admin.response import Response
@@ -132,7 +132,7 @@ async def skip(request: Request) -> Response:
         raise HttpError(405, "Skip messages on a partitioned topic is not allowed")
 
     async def work(topic: Topic) -> None:
-        subscription = subscription_of(request, topic)
+        subscription = moved_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.mark_after(subscription, count))
             await subscription.persist()
@@ -147,7 +147,7 @@ async def skip_all(request: Request) -> Response:
     await check_changeable(request, name, "Skip messages")
 
     async def work(topic: Topic) -> None:
-        subscription = subscription_of(request, topic)
+        subscription = moved_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             await subscription.skip_to(topic.last_confirmed)
             await subscription.persist()
@@ -158,15 +158,17 @@ async def skip_all(request: Request) -> Response:
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    return await _expire(request, lambda topic: [subscription_of(request, topic)])
+    return await _expire(request, lambda topic: [moved_subscription_of(request, topic)])
 
 
 async def expire_all(request: Request) -> Response:
     """The same for all subscriptions."""
-    return await _expire(request, lambda topic: list(topic.subscriptions.values()))
+    return await _expire(request, expiry.held_back)
 
 
-async def _expire(request: Request, of: Callable[[Topic], list[Subscription]]) -> Response:
+async def _expire(
+    request: Request, of: Callable[[PersistentTopic], list[Subscription]]
+) -> Response:
     name, seconds = _persistent(request), _not_negative(request, "seconds")
 
     async def work(topic: Topic) -> None:
@@ -194,7 +196,7 @@ async def expire_to(request: Request) -> Response:
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
-        subscription = subscription_of(request, topic)
+        subscription = moved_subscription_of(request, topic)
         if not await expiry.expire_to(topic, subscription, position):
             raise HttpError(409, NOT_ISSUED.format(name, subscription.name))
         await subscription.persist()

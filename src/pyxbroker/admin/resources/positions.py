@@ -20,6 +20,7 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
+    moved_subscription_of,
     names_of,
     number_of,
     opened,
@@ -138,7 +139,7 @@ async def reset_to_time(request: Request) -> Response:
     timestamp: int = request.parameters["timestamp"]
 
     async def work(topic: Topic) -> None:
-        subscription = subscription_of(request, topic)
+        subscription = moved_subscription_of(request, topic)
         if isinstance(topic, PersistentTopic):
             mark, compacted_from = await at_time(topic, subscription, timestamp)
             await _move(topic, subscription, mark, (), compacted_from)
@@ -154,7 +155,7 @@ async def reset_to_id(request: Request) -> Response:
     body = await read_json(request)
     if body is None:
         raise HttpError(400, "The body must be a message id, latest or earliest.")
-    subscription = subscription_of(request, topic)
+    subscription = moved_subscription_of(request, topic)
     place = _place(body, Place())
     mark, ack_set = await _mark(topic, place)
     is_behind = place.is_excluded and place.batch_index < 0

@@ -11,6 +11,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, check_not_system, topic_of
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.expiry import is_system_cursor
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
@@ -67,6 +68,16 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
                 raise ServiceNotReady("Subscription is fenced")
             return each
     raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+
+
+def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
+    """The subscription of a path, which is about to be moved. Raises HttpError 405 for that of
+    compaction, which would lose what is not compacted yet, and as subscription_of().
+    """
+    subscription = subscription_of(request, topic)
+    if is_system_cursor(subscription.name):
+        raise HttpError(405, f"Subscription {subscription.name} is moved by compaction only")
+    return subscription
 
 
 async def partitions_of(request: Request, name: TopicName) -> int:

@@ -348,7 +348,7 @@ class _Run:
         writer.handle = handle
         try:
             await self._write(writer)
-            await handle.drain()
+            await writer.settle()
             await self._patience.ask(partial(self._log.client.close, handle))
         except BaseException:
             await _to_its_end(self._give_up(writer))
@@ -451,6 +451,13 @@ class _Writer:
         while self._failure is None and self._pending_bytes >= BYTES_PENDING_MAX:
             self._changed.clear()
             await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    async def settle(self) -> None:
+        """Waits until all is written. Raises LedgerError when something is not."""
+        await self.handle.drain()
+        # Of runs that were taken back nothing is under way, nor are they a failure of the ledger.
         if self._failure is not None:
             raise self._failure
 

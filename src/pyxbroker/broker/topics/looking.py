@@ -63,14 +63,17 @@ async def analyze_backlog(
     managed_ledger = topic.managed_ledger
     begin = managed_ledger.next_position(subscription.acks.mark_delete) if start is None else start
     slices = Slices(SLICE_S)
+    looked_at = 0
     async for batch in read_batches(managed_ledger, begin, "a backlog"):
         for index in range(len(batch)):
+            if looked_at == BACKLOG_ENTRIES_MAX:
+                found.is_aborted = True
+                return found
+            looked_at += 1
+            await slices.pause()
             position = Position(batch.ledger_id, batch.entry_id(index))
             if subscription.acks.is_acknowledged(*position):
                 continue
-            if found.entries == BACKLOG_ENTRIES_MAX:
-                found.is_aborted = True
-                return found
             found.first = found.first or position
             found.last = position
             found.entries += 1
@@ -79,7 +82,6 @@ async def analyze_backlog(
                 found.marker_messages += 1
             else:
                 found.messages += 1 if peeked is None else peeked.num_messages
-            await slices.pause()
     return found
 
 

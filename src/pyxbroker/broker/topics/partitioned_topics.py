@@ -32,6 +32,7 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
+from pyxbroker.broker.topics.expiry import is_system_cursor
 from pyxbroker.broker.topics.partition_nodes import (
     each_of,
     make_nodes,
@@ -357,10 +358,16 @@ class PartitionedTopics:
             if each in topic.subscriptions:
                 subscriptions.append(topic.subscriptions[each])
 
+        from pyxbroker.broker.topics.persistent import PersistentTopic
+
         async def copy(index: int) -> None:
             topic = await self._topics.make(name.partition(index))
             start: Position = topic.first_position()
             for each in subscriptions:
+                if is_system_cursor(each.name):
+                    assert isinstance(topic, PersistentTopic)
+                    await topic.compaction_subscription()
+                    continue
                 properties = dict(each.properties)
                 await topic.subscription_for(each.name, start, properties, True, each.replicated)
 

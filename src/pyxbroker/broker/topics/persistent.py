@@ -277,7 +277,7 @@ class PersistentTopic(Topic):
 
     async def compaction_subscription(self) -> Subscription:
         """The one that holds what is not compacted yet, made if need be."""
-        return await self.subscription_for(COMPACTION, self.first_position(), {}, True)
+        return await self._subscription_for(COMPACTION, self.first_position(), {}, True)
 
     def set_compacted(self, compacted: CompactedLedger | None, horizon: Position) -> None:
         """What is read of it from now on by those who want the compacted view."""
@@ -362,9 +362,20 @@ class PersistentTopic(Topic):
         create: bool,
         replicated: bool = False,
     ) -> Subscription:
-        self.check_open()
-        if name == DEDUPLICATION_CURSOR or name.startswith(expiry.REPLICATOR_PREFIX):
+        # Who could move that of compaction would lose what is not compacted yet.
+        if expiry.is_system_cursor(name):
             raise ProducerBusy("Subscription with reserved subscription name attempted")
+        return await self._subscription_for(name, mark_delete, properties, create, replicated)
+
+    async def _subscription_for(
+        self,
+        name: str,
+        mark_delete: Position,
+        properties: dict[str, str],
+        create: bool,
+        replicated: bool = False,
+    ) -> Subscription:
+        self.check_open()
         found = self.subscriptions.get(name)
         if found is not None:
             await found.cursor.created()
