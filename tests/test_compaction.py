@@ -435,6 +435,25 @@ def test_a_compaction_that_is_given_up_leaves_nothing(
     run(tmp_path, scenario)
 
 
+def test_what_the_broker_keeps_among_properties_is_its_own(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        topic = await published(broker, single("a", b"1"), single("a", b"2"))
+        await compact(topic)
+        kept = dict(topic.managed_ledger.properties)
+        assert NAMES_PROPERTY in kept
+        properties = f"{P}/t/properties"
+        for key in (NAMES_PROPERTY, "pulsar.topic.epoch"):
+            given = json.dumps({key: "0"}).encode()
+            assert (await rest("PUT", properties, given))[0] == 412
+            assert await rest("DELETE", f"{properties}?key={key}") == DONE
+        assert await rest("PUT", properties, b'{"a":"b"}') == DONE
+        assert await rest("GET", properties) == (200, {"a": "b"})
+        assert topic.managed_ledger.properties == kept | {"a": "b"}
+
+    run(tmp_path, scenario)
+
+
 def test_nobody_but_compaction_moves_its_subscription(tmp_path: Path) -> None:
     """Between its mark and where it was moved to nothing would be in any view."""
 

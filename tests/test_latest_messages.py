@@ -27,6 +27,7 @@ from pyxbroker.entry import EntryBatch, EntryRun, Position
 from pyxbroker.proto import PulsarApi as pb
 
 LARGE = 5 << 20
+BATCH = batched(Sent("a", b"1"), Sent("b", b"2"))
 CODECS = (pb.NONE, pb.LZ4, pb.ZLIB, pb.ZSTD, pb.SNAPPY)
 
 
@@ -168,7 +169,30 @@ def test_all_chunks_of_the_latest_message_are_left() -> None:
 
 
 def test_a_message_whose_last_chunk_has_not_come_replaces_nothing() -> None:
-    assert compacted([single("a", b"1"), chunk("a", "u", 0, 2)])[0] is not None
+    assert all(compacted([single("a", b"1"), chunk("a", "u", 0, 2)]))
+
+
+def test_a_message_whose_last_chunk_comes_after_a_compaction_is_whole_in_the_next_one() -> None:
+    entries = [
+        single("a", b"1"),
+        chunk("a", "u", 0, 3),
+        chunk("b", "v", 0, 2),
+        chunk("a", "u", 1, 3),
+    ]
+    once = compacted(entries)
+    assert all(once)
+    again = compacted([*filter(None, once), chunk("a", "u", 2, 3)])
+    assert [each is not None for each in again] == [False, True, True, True, True]
+    # What never gets its last chunk goes with the next message of its key.
+    last = compacted([*filter(None, again), single("b", b"2")])
+    assert [each is not None for each in last] == [True, False, True, True, True]
+
+
+def test_what_deletes_a_key_is_left_where_something_before_it_cannot_be_read() -> None:
+    unreadable = packed_batch(BATCH[:-1], 2, pb.NONE)
+    entries = [single("b", b""), unreadable, single("a", b""), single("c", b"1"), single("c", b"")]
+    found = compacted(entries)
+    assert [each is not None for each in found] == [False, True, True, False, True]
 
 
 def test_markers_go_and_encrypted_batches_are_one_message() -> None:
@@ -180,7 +204,6 @@ def test_markers_go_and_encrypted_batches_are_one_message() -> None:
     assert [each is not None for each in found] == [False, False, False, True]
 
 
-BATCH = batched(Sent("a", b"1"), Sent("b", b"2"))
 UNREADABLE = {
     "cut": packed_batch(BATCH[:-1], 2, pb.NONE),
     "fewer": packed_batch(BATCH, 3, pb.NONE),

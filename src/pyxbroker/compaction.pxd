@@ -67,6 +67,7 @@ cdef class LatestMessages:
     cdef readonly uint64_t blocks   # full ones that are in memory
     cdef uint64_t file_size
     cdef bint has_partial
+    cdef uint64_t whole_from        # number of the first message of which nobody can tell the key
     cdef bint has_live              # the entry that is being scanned has something of use
     cdef int64_t last_ledger_id     # of the last such entry
     cdef int64_t last_entry_id
@@ -82,6 +83,7 @@ cdef class LatestMessages:
     cdef int _scan_single(self, Shape *shape) noexcept nogil
     cdef int _scan_batch(self, Shape *shape, const uint8_t *data, uint32_t size) noexcept nogil
     cdef void _keep(self, uint64_t number) noexcept nogil
+    cdef void _keep_whole(self, uint64_t number) noexcept nogil
     cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil
     cdef int _scan(self, EntryBatch batch, int *at) noexcept nogil
     cdef int _resolve(self, const KeyRecord *records, uint32_t count) noexcept nogil

@@ -1,4 +1,5 @@
 """Compaction: which message of each key is the latest, and runs of those; see compaction.pxd."""
+from libc.stdint cimport UINT64_MAX
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -185,6 +186,7 @@ cdef class LatestMessages:
         self.keeps_keyless = keeps_keyless
         self.messages_max = messages_max
         self.last_ledger_id = self.last_entry_id = -1
+        self.whole_from = UINT64_MAX
 
     def __dealloc__(self):
         cdef int i
@@ -293,7 +295,7 @@ cdef class LatestMessages:
         for i in range(shape.count):
             number = self.messages + i
             if is_whole:
-                self._keep(number)
+                self._keep_whole(number)
                 continue
             _next_batched(data, size, &at, &payload, &peek)
             if peek.is_compacted_out:
@@ -326,7 +328,7 @@ cdef class LatestMessages:
             elif shape.kind == SINGLE:
                 code = self._scan_single(&shape)
             elif shape.kind == WHOLE:
-                self._keep(self.messages)
+                self._keep_whole(self.messages)
             if code != 0:
                 return code
             self._scanned(batch, at[0], &shape)
@@ -336,6 +338,11 @@ cdef class LatestMessages:
     cdef void _keep(self, uint64_t number) noexcept nogil:
         self.bits[number >> 3] |= 1 << (number & 7)
         self.has_live = True
+
+    cdef void _keep_whole(self, uint64_t number) noexcept nogil:
+        """Nobody can tell which keys it has: what deletes one later has to be left, too."""
+        self.whole_from = min(self.whole_from, number)
+        self._keep(number)
 
     cdef void _scanned(self, EntryBatch batch, int i, Shape *shape) noexcept nogil:
         self.messages += shape.count
@@ -462,18 +469,21 @@ cdef class LatestMessages:
         return 0
 
     cdef int _resolve_partial(self, const KeyRecord *records, uint32_t count) noexcept nogil:
+        """Chunks of the latest message are left, and of a later one whose last chunk may come."""
         cdef KeyRecord *slot
         cdef uint64_t number
         cdef uint32_t i
-        if self.table_size == 0:
-            return 0
         for i in range(count):
             if not records[i].message & IS_PARTIAL:
                 continue
-            slot = self._slot(&records[i])
-            if slot.message != 0 and slot.message & TAG_MASK == records[i].message & TAG_MASK:
-                number = records[i].message >> NUMBER_SHIFT
-                self.bits[number >> 3] |= 1 << (number & 7)
+            number = records[i].message >> NUMBER_SHIFT
+            if self.table_size != 0:
+                slot = self._slot(&records[i])
+                # The number of a slot is one more; of one that is free it is 0.
+                if (number < slot.message >> NUMBER_SHIFT
+                        and slot.message & TAG_MASK != records[i].message & TAG_MASK):
+                    continue
+            self.bits[number >> 3] |= 1 << (number & 7)
         return 0
 
     cdef int _blocks_of(self, Part *part, object file, bint partial) except -1:
@@ -521,8 +531,10 @@ cdef class LatestMessages:
         with nogil:
             for i in range(self.table_size):
                 slot = &self.table[i]
-                if slot.message != 0 and not slot.message & IS_TOMBSTONE:
-                    message = (slot.message >> NUMBER_SHIFT) - 1
+                if slot.message == 0:
+                    continue
+                message = (slot.message >> NUMBER_SHIFT) - 1
+                if not slot.message & IS_TOMBSTONE or message > self.whole_from:
                     self.bits[message >> 3] |= 1 << (message & 7)
             while part.first != NULL:
                 block = part.first

@@ -39,7 +39,7 @@ from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.limits import properties_trouble
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.managed_ledger_info import read_info
-from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.persistent import OWN_PROPERTIES, PersistentTopic
 
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
@@ -64,6 +64,8 @@ async def put_properties(request: Request) -> Response:
     given = strings_of(await read_json(request), "The topic's properties")
 
     def add(properties: Properties) -> Properties:
+        for key in OWN_PROPERTIES & given.keys():
+            raise HttpError(412, f"The property {key} is the broker's own.")
         both = properties | given
         trouble = properties_trouble("topic's properties", both.items())
         if trouble is not None:

@@ -57,6 +57,8 @@ log = get_logger("pyxbroker.topic")
 
 LIMITS_MAX = 1_000  # different ones
 KEEPS_ALL = Retention(-1.0, -1)
+# What the broker keeps among the properties of a topic.
+OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
 
 
 class _Waiting:
@@ -479,12 +481,21 @@ class PersistentTopic(Topic):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What users note about the topic, and what is noted for them."""
-        return self.managed_ledger.properties
+        """What users note about the topic."""
+        kept = self.managed_ledger.properties
+        return {key: value for key, value in kept.items() if key not in OWN_PROPERTIES}
 
     async def change_properties(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        """Notes something else; as ManagedLedger.change_properties."""
-        await self.managed_ledger.change_properties(change)
+        """Notes something else; as ManagedLedger.change_properties. What the broker itself keeps
+        there is neither shown to change nor taken from it.
+        """
+
+        def change_all(kept: dict[str, str]) -> dict[str, str]:
+            own = {key: value for key, value in kept.items() if key in OWN_PROPERTIES}
+            others = {key: value for key, value in kept.items() if key not in OWN_PROPERTIES}
+            return {**change(others), **own}
+
+        await self.managed_ledger.change_properties(change_all)
 
     @property
     def last_confirmed(self) -> Position:
