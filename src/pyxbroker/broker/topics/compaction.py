@@ -350,6 +350,8 @@ class _Run:
             await self._write(writer)
             await writer.settle()
             await self._patience.ask(partial(self._log.client.close, handle))
+            if cursor.closed:
+                raise CompactionFailed("Its subscription was deleted meanwhile.")
         except BaseException:
             await _to_its_end(self._give_up(writer))
             raise
@@ -422,6 +424,8 @@ class _Run:
             # Where nobody knows whether it was written, both ledgers stay, and both are right; the
             # cursor goes on with the new one, and so does who reads.
             topic.set_compacted(await open_compacted(self._log), self._end)
+        if topic.compacted is None or topic.compacted.ledger_id != ledger_id:
+            raise CompactionFailed(f"The compacted ledger {ledger_id} is not there.")
         await self._settle(cursor)
 
     async def _settle(self, cursor: Any) -> None:
