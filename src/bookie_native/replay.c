@@ -62,7 +62,8 @@ typedef struct replay {
     found_file *files;
     size_t count, capacity;
     uint64_t last;           /* sequence of the last group found, at first the checkpoint */
-    uint64_t salt;           /* of that group */
+    uint64_t salt;           /* of that group's session, or of the one that is being read */
+    int syncs;               /* whether that session syncs what it writes, before it goes on */
     uint64_t intact_through; /* groups up to this one were found intact by a later start */
     session sessions[SESSIONS_MAX];
     size_t session_count;
@@ -90,10 +91,12 @@ static void replay_wait(replay *r, const waiting *one) {
     r->waiting[r->waiting_count++] = *one;
 }
 
-/* What is behind a place waits until it is known whether that was torn (salt 0: it was not). */
+/* What is behind a place waits until it is known whether that was torn (salt 0: it was not). Of a
+ * session without syncs nobody gets to know it: what was acknowledged may be behind the place, and
+ * is not given up for it. In one with syncs the next write tells, so that little waits. */
 static void replay_doubt(replay *r, uint64_t sequence, uint64_t salt) {
     waiting place = {.sequence = sequence, .salt = salt};
-    if (salt != 0 && r->error == 0)
+    if (salt != 0 && r->syncs && r->error == 0)
         replay_wait(r, &place);
 }
 
@@ -258,7 +261,8 @@ static void replay_settle(replay *r, uint64_t salt) {
     }
     kept = r->waiting_count - at;
     if (kept > 0 && r->waiting[at].salt == salt) {
-        memmove(r->waiting, r->waiting + at, kept * sizeof *r->waiting);
+        if (at > 0)
+            memmove(r->waiting, r->waiting + at, kept * sizeof *r->waiting);
     } else {
         for (; at < r->waiting_count; at++)
             if (r->waiting[at].segment != NULL) {
@@ -272,8 +276,6 @@ static void replay_settle(replay *r, uint64_t salt) {
 
 /* A group whose header is valid, at the offset at. */
 static void replay_group(replay *r, replay_window *w, const group_header *h, uint64_t at) {
-    replay_evidence(r, h);
-    replay_settle(r, h->salt);
     uint8_t *group = replay_window_get(w, at, h->length);
     if (group != NULL)
         replay_records(r, w, group + GROUP_HEADER_BYTES, h->length - GROUP_HEADER_BYTES,
@@ -325,7 +327,12 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
                 break;
             continue;
         }
+        r->salt = h.salt;
+        r->syncs = (h.flags & GROUP_SYNCED) != 0;
         if (h.sequence > r->options->checkpoint) {
+            /* First what waits of an earlier session: what is found in the gap is not behind it. */
+            replay_evidence(r, &h);
+            replay_settle(r, h.salt);
             replay_gap(r, &w, &h, bad_from == 0 ? at : bad_from, at);
             replay_group(r, &w, &h, at);
         }
@@ -333,7 +340,6 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
         last_in_file = h.sequence;
         if (h.sequence > r->last)
             r->last = h.sequence;
-        r->salt = h.salt;
         at += round_up(h.length, BLOCK_BYTES);
     }
     if (bad_from != 0 && r->salt != 0 && (next_previous == 0 || next_previous > r->last)) {

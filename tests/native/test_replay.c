@@ -12,9 +12,10 @@
 enum { GROUPS = 6, PER_GROUP = 4, ENTRIES = GROUPS * PER_GROUP };
 
 /* A disk with a journal of a few groups, as kill -9 leaves it. */
-static sim_disk *written(void) {
+static sim_disk *written_by(int journal_sync_data) {
     sim_disk *disk = sim_disk_new();
     storage_options options = small_options(sim_disk_calls(disk));
+    options.journal_sync_data = journal_sync_data;
     storage *s = must_open(&options);
     for (int entry = 0; entry < ENTRIES; entry++) {
         int64_t sequence = add_entry(s, 1, entry);
@@ -27,17 +28,25 @@ static sim_disk *written(void) {
     return killed;
 }
 
-/* The journal file that has groups. */
-static uint8_t *journal_bytes(sim_disk *disk, size_t *bytes) {
-    char name[64];
-    for (int i = 0; sim_disk_name(disk, JOURNAL_DIRECTORY, ".journal", i, name, sizeof name); i++) {
+static sim_disk *written(void) {
+    return written_by(1);
+}
+
+/* The journal file that has groups of this sequence on; name has room for 64 bytes. */
+static uint8_t *journal_from(sim_disk *disk, uint64_t sequence, char *name, size_t *bytes) {
+    for (int i = 0; sim_disk_name(disk, JOURNAL_DIRECTORY, ".journal", i, name, 64); i++) {
         uint8_t *data = sim_disk_file(disk, JOURNAL_DIRECTORY, name, bytes);
         group_header h;
-        if (group_header_decode(data + BLOCK_BYTES, &h))
+        if (group_header_decode(data + BLOCK_BYTES, &h) && h.sequence >= sequence)
             return data;
     }
     CHECK(!"a journal file has groups");
     return NULL;
+}
+
+static uint8_t *journal_bytes(sim_disk *disk, size_t *bytes) {
+    char name[64];
+    return journal_from(disk, 0, name, bytes);
 }
 
 /* Where each group starts, and where the last one ends. */
@@ -199,6 +208,85 @@ static void test_lost_group_in_the_middle(void) {
     sim_disk_free(disk);
 }
 
+/* Without syncs nothing tells whether a place was torn, and what is behind it may have been
+ * acknowledged: all of it stays, whichever group or sector is unreadable. */
+static void test_without_syncs_nothing_behind_an_unreadable_place_is_lost(void) {
+    sim_disk *model = written_by(0);
+    size_t bytes, places[GROUPS + 1];
+    CHECK(group_places(model, places) == GROUPS);
+    for (int group = 0; group < GROUPS; group++) {
+        sim_disk *disk = sim_disk_killed(model);
+        memset(journal_bytes(disk, &bytes) + places[group], 0, places[group + 1] - places[group]);
+        outcome o = reopen(disk);
+        CHECK(o.there == ENTRIES - PER_GROUP && o.damaged == 0);
+        sim_disk_free(disk);
+        disk = sim_disk_killed(model);
+        memset(journal_bytes(disk, &bytes) + places[group] + 1024, 0xa5, 512);
+        o = reopen(disk);
+        CHECK(o.there >= ENTRIES - 3 && o.there < ENTRIES);
+        sim_disk_free(disk);
+    }
+    sim_disk_free(model);
+}
+
+enum { SECOND_LEDGER = 2, SECOND_GROUPS = 3 };
+
+/* The groups of a second session, one entry of the second ledger each, behind those of the disk,
+ * which nothing has flushed since. They stand in the file that is returned. */
+static uint8_t *add_session(sim_disk *disk, size_t places[SECOND_GROUPS]) {
+    sim_disk *other = sim_disk_killed(disk);
+    storage_options options = small_options(sim_disk_calls(other));
+    storage *s = must_open(&options);
+    for (int entry = 0; entry < SECOND_GROUPS; entry++)
+        CHECK(wait_durable(s, add_entry(s, SECOND_LEDGER, entry)) == 0);
+    sim_disk *killed = sim_disk_killed(other);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(other);
+    char name[64];
+    size_t bytes, own_bytes, at = BLOCK_BYTES;
+    uint8_t *data = journal_from(killed, GROUP_SEQUENCE_STEP + GROUPS, name, &bytes);
+    group_header h;
+    for (int group = 0; group < SECOND_GROUPS; group++) {
+        CHECK(group_header_decode(data + at, &h));
+        places[group] = at;
+        at += round_up(h.length, BLOCK_BYTES);
+    }
+    if (sim_disk_file(disk, JOURNAL_DIRECTORY, name, &own_bytes) == NULL)
+        sim_disk_put(disk, JOURNAL_DIRECTORY, name, data, bytes);
+    uint8_t *own = sim_disk_file(disk, JOURNAL_DIRECTORY, name, &own_bytes);
+    CHECK(own_bytes == bytes);
+    memcpy(own, data, bytes);
+    sim_disk_free(killed);
+    return own;
+}
+
+/* How many entries of the second session there are, and how many errors were told. */
+static int second_session(sim_disk *disk, int *errors) {
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    int there = 0;
+    for (int entry = 0; entry < SECOND_GROUPS; entry++)
+        there += read_entry(s, SECOND_LEDGER, entry) == 1;
+    *errors = take_errors(s);
+    CHECK(storage_close(s, 0) == 0);
+    return there;
+}
+
+/* One session ends in a torn write, and the header of the next one's first group is unreadable: its
+ * records are found, and they are not behind what was torn. */
+static void test_a_torn_end_cuts_nothing_of_the_next_session(void) {
+    sim_disk *disk = written();
+    size_t bytes, places[GROUPS + 1], second[SECOND_GROUPS];
+    CHECK(group_places(disk, places) == GROUPS);
+    memset(journal_bytes(disk, &bytes) + places[GROUPS - 1] + 1024, 0xa5, 512);
+    uint8_t *data = add_session(disk, second);
+    memset(data + second[0], 0xa5, GROUP_HEADER_BYTES);
+    int errors;
+    CHECK(second_session(disk, &errors) == SECOND_GROUPS);
+    CHECK(errors == 1); /* the header had been synced */
+    sim_disk_free(disk);
+}
+
 /* The first block of the file is damaged: told, and nothing is lost. */
 static void test_damaged_file_header(void) {
     sim_disk *model = written();
@@ -334,6 +422,10 @@ static const check_test tests[] = {
     {"replay_flipped_bits_cost_one_entry", test_flipped_bits_cost_one_entry},
     {"replay_many_damaged_entries", test_many_damaged_entries_are_told_in_a_few_lines},
     {"replay_lost_group_in_the_middle", test_lost_group_in_the_middle},
+    {"replay_without_syncs_nothing_behind_is_lost",
+     test_without_syncs_nothing_behind_an_unreadable_place_is_lost},
+    {"replay_torn_end_cuts_nothing_of_the_next_session",
+     test_a_torn_end_cuts_nothing_of_the_next_session},
     {"replay_damaged_file_header", test_damaged_file_header},
     {"replay_truncated_file", test_truncated_file},
     {"replay_foreign_and_garbage_files", test_foreign_and_garbage_files},
