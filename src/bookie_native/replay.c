@@ -203,8 +203,11 @@ static void replay_gap(replay *r, replay_window *w, const group_header *h, uint6
     int first_ever = r->last == r->options->checkpoint && r->options->unsure;
     if (h->previous <= r->last || first_ever)
         return;
-    /* Groups of one write may reach the disk in any order; those before it had been synced. */
-    int damage = h->write_sequence > r->last + 1 && (h->flags & GROUP_SYNCED) != 0;
+    /* Groups of one write may reach the disk in any order; those before it had been synced. Before
+     * the first write of a session there are none. */
+    int follows = h->write_sequence == r->last + 1 ||
+                  h->write_sequence == r->last + GROUP_SEQUENCE_STEP;
+    int damage = !follows && (h->flags & GROUP_SYNCED) != 0;
     suspect s = {.file_id = w->file_id,
                  .sequence = h->previous,
                  .salt = damage ? 0 : h->salt,
@@ -225,8 +228,12 @@ static void replay_evidence(replay *r, const group_header *h) {
             memmove(r->sessions, r->sessions + 1, r->session_count * sizeof *r->sessions);
         }
         r->sessions[r->session_count++] = (session){.salt = h->salt};
-        if ((h->flags & GROUP_AFTER_INTACT) != 0 && h->previous > r->intact_through)
-            r->intact_through = h->previous;
+        /* The group before the first one of a session is an earlier session's, and of one whose
+         * first groups are unreadable none is known but those that were read. */
+        int is_first = h->sequence - h->previous >= GROUP_SEQUENCE_STEP;
+        uint64_t earlier = is_first || h->previous < r->last ? h->previous : r->last;
+        if ((h->flags & GROUP_AFTER_INTACT) != 0 && earlier > r->intact_through)
+            r->intact_through = earlier;
     }
     session *current = &r->sessions[r->session_count - 1];
     if ((h->flags & GROUP_SYNCED) != 0 && h->write_sequence > 0)

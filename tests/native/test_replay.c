@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 #include "check.h"
+#include "crc32c.h"
 #include "events.h"
 #include "journal.h"
 #include "support.h"
@@ -287,6 +288,24 @@ static void test_a_torn_end_cuts_nothing_of_the_next_session(void) {
     sim_disk_free(disk);
 }
 
+/* The first two groups of a session are one write, and of the first one nothing came to the disk:
+ * the other one goes with it, although the session before had been found intact. */
+static void test_a_torn_first_write_of_a_session_is_cut(void) {
+    sim_disk *disk = written();
+    size_t second[SECOND_GROUPS];
+    uint8_t *data = add_session(disk, second);
+    group_header h;
+    CHECK(group_header_decode(data + second[0], &h) && (h.flags & GROUP_AFTER_INTACT) != 0);
+    store_le64(data + second[1] + 24, h.sequence);
+    store_le32(data + second[1] + 4, crc32c(0, data + second[1] + 8, GROUP_HEADER_BYTES - 8));
+    memset(data + second[0], 0, second[1] - second[0]);
+    memset(data + second[2], 0, BLOCK_BYTES);
+    int errors;
+    CHECK(second_session(disk, &errors) == 0);
+    CHECK(errors == 0);
+    sim_disk_free(disk);
+}
+
 /* The first block of the file is damaged: told, and nothing is lost. */
 static void test_damaged_file_header(void) {
     sim_disk *model = written();
@@ -426,6 +445,7 @@ static const check_test tests[] = {
      test_without_syncs_nothing_behind_an_unreadable_place_is_lost},
     {"replay_torn_end_cuts_nothing_of_the_next_session",
      test_a_torn_end_cuts_nothing_of_the_next_session},
+    {"replay_torn_first_write_of_a_session", test_a_torn_first_write_of_a_session_is_cut},
     {"replay_damaged_file_header", test_damaged_file_header},
     {"replay_truncated_file", test_truncated_file},
     {"replay_foreign_and_garbage_files", test_foreign_and_garbage_files},
