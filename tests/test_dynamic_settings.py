@@ -19,6 +19,7 @@ from one_broker import Broker as OneBroker
 from one_broker import run
 from pyxbroker.broker.dynamic_settings import DYNAMIC, DynamicSettings
 from pyxbroker.metadata.paths import CONFIGURATION
+from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST
 from pyxbroker.policies.table import of_broker
 from pyxbroker.settings.config import SCHEMA, Config
@@ -189,6 +190,25 @@ def test_what_cannot_be_used_in_metadata_changes_nothing(tmp_path: Path) -> None
         await store.put(CONFIGURATION, b'{"maxTenants":"5"}', found.version)
         await until(lambda: config.maxTenants == 5 and changes == ["changed"], "maxTenants")
         await settings.close()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("value", [b"no JSON", b"[]"])
+def test_what_cannot_be_read_in_metadata_is_not_written_over(tmp_path: Path, value: bytes) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        store = broker.node.store
+        settings = DynamicSettings(broker.topics._config, store, lambda: None)
+        await store.put(CONFIGURATION, value, MUST_NOT_EXIST)
+        for change in (settings.set("maxTenants", "5"), settings.remove("maxTenants")):
+            with pytest.raises(MalformedRecord, match="/admin/configuration is "):
+                await change
+        with pytest.raises(MalformedRecord):
+            await settings.values()
+        found = await store.get(CONFIGURATION)
+        assert found is not None
+        assert (found.value, found.version) == (value, 0)
+        assert broker.topics._config.maxTenants == 0
 
     run(tmp_path, scenario)
 

@@ -8,25 +8,18 @@ after a restart. What is taken away there is as it was when the process started.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 
-from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.log import get_logger
+from pyxbroker.broker import kept_records
+from pyxbroker.broker.kept_records import Fields
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import (
-    MUST_NOT_EXIST,
-    BadVersion,
-    MetadataError,
-    MetadataStore,
-    Notification,
-)
+from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
 from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.schema import Value
 
 log = get_logger("pyxbroker.broker")
 
-TRIES_MAX = 10  # of a change, while others change something as well
 DYNAMIC = {name: row for name, row in SCHEMA.items() if row.dynamic}
 
 
@@ -57,7 +50,7 @@ class DynamicSettings:
 
     async def values(self) -> dict[str, str]:
         """What is set. Raises MetadataError."""
-        return (await self._stored())[0]
+        return _texts(await kept_records.read(self._store, paths.CONFIGURATION) or {})
 
     async def set(self, name: str, text: str) -> None:
         """Sets one of DYNAMIC, in force when this returns. Raises ValueError, MetadataError."""
@@ -65,39 +58,18 @@ class DynamicSettings:
             DYNAMIC[name].parse(text)
         except (KeyError, ValueError) as error:
             raise ValueError(DYNAMIC[name].expected()) from error
-        await self._change(lambda values: values | {name: text})
+        await self._change(lambda fields: fields | {name: text})
 
     async def remove(self, name: str) -> None:
         """Lets one be as it was at the start of the process. Raises MetadataError."""
         await self._change(
-            lambda values: {other: text for other, text in values.items() if other != name}
+            lambda fields: {other: text for other, text in fields.items() if other != name}
         )
 
-    async def _change(self, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
-        for _ in range(TRIES_MAX):
-            before, version = await self._stored()
-            after = change(before)
-            try:
-                await self._store.put(paths.CONFIGURATION, to_json(after), version)
-            except BadVersion:
-                continue
-            self._apply(after)
-            return
-        raise MetadataError("The settings are being changed by others; try again.")
-
-    async def _stored(self) -> tuple[dict[str, str], int]:
-        found = await self._store.get(paths.CONFIGURATION)
-        if found is None:
-            return {}, MUST_NOT_EXIST
-        try:
-            fields = json.loads(found.value)
-        except (ValueError, RecursionError) as error:
-            log.error("the settings in metadata cannot be read", error=error)
-            fields = {}
-        if not isinstance(fields, dict):
-            fields = {}
-        texts = {name: text for name, text in fields.items() if isinstance(text, str)}
-        return texts, found.version
+    async def _change(self, change: Callable[[Fields], Fields]) -> None:
+        # What cannot be read is not written over: the settings in it may be needed.
+        fields = await kept_records.change(self._store, paths.CONFIGURATION, change)
+        self._apply(_texts(fields))
 
     def _on_notification(self, notification: Notification) -> None:
         if notification.path != paths.CONFIGURATION:
@@ -142,3 +114,7 @@ class DynamicSettings:
         if changed:
             log.info("settings have changed", settings=", ".join(changed))
             self._on_change()
+
+
+def _texts(fields: Fields) -> dict[str, str]:
+    return {name: text for name, text in fields.items() if isinstance(text, str)}

@@ -1,5 +1,5 @@
 """Records of an operator's that are kept for the whole cluster: JSON objects at nodes of metadata,
-where Pulsar has them. Nothing here goes by what they say: there is one broker with one bookie.
+where Pulsar has them. Nothing goes by what most of them say: there is one broker with one bookie.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ async def read(store: MetadataStore, path: str) -> Fields | None:
     return (await _read(store, path))[0]
 
 
-async def change(store: MetadataStore, path: str, changed: Callable[[Fields], Fields]) -> None:
-    """Writes what becomes of a record, of {} when there is none. Raises what changed does, and
-    MetadataError.
+async def change(store: MetadataStore, path: str, changed: Callable[[Fields], Fields]) -> Fields:
+    """Writes what becomes of a record, of {} when there is none, and returns it. Raises what
+    changed does, and MetadataError.
     """
     for _ in range(TRIES_MAX):
         before, version = await _read(store, path)
         after = changed(before or {})
         try:
             await store.put(path, to_json(after), version)
-            return
+            return after
         except BadVersion:
             continue
     raise MetadataError("The record is being changed by others; try again.")
