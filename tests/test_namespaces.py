@@ -357,6 +357,33 @@ def test_all_of_a_namespace_goes_with_it(tmp_path: Path) -> None:
     run(tmp_path, scenario, **FORCED)
 
 
+def test_the_resource_quotas_of_its_bundles_go_with_a_namespace(tmp_path: Path) -> None:
+    quotas = "/admin/v2/resource-quotas"
+    lower, upper = f"{quotas}/a/x/0x00000000_0x40000000", f"{quotas}/a/x/0xc0000000_0xffffffff"
+    other = f"{quotas}/a/other/0x00000000_0x40000000"
+    low = json.dumps({"msgRateIn": 7})
+
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest, "x", "other")
+        _, usual = await rest("GET", lower)
+        for each in (lower, upper, other):
+            assert await rest("POST", each, low) == DONE
+        # The half of a bundle has none of its own; the one of the whole stays, and goes, too.
+        assert await rest("PUT", f"{A}/0x00000000_0x40000000/split") == DONE
+        assert await rest("DELETE", A) == DONE
+        assert await below(rest) == []
+        assert (await rest("GET", other))[1]["msgRateIn"] == 7
+        assert await rest("PUT", A) == DONE
+        assert await rest("GET", lower) == (200, usual)
+        # Nor is anything left of a tenant.
+        for each in ("x", "other"):
+            assert await rest("DELETE", f"{N}/a/{each}") == DONE
+        assert await rest("DELETE", f"{T}/a") == DONE
+        assert not await rest.broker.node.store.exists(paths.resource_quotas("a"))
+
+    run(tmp_path, scenario)
+
+
 def test_topics_of_the_broker_itself_do_not_keep_a_namespace(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         await begin_with(rest)

@@ -234,9 +234,12 @@ class Namespaces:
         """
         schemas = paths.schemas(name)
         await self._delete_schemas(name, schemas)
+        quotas = paths.resource_quotas(name)
+        for bundle in await self._store.children(quotas):
+            await self._delete_node(f"{quotas}/{bundle}")
         above = [paths.managed_ledgers(name, domain) for domain in DOMAINS]
         above += [paths.partitioned_topics(name, domain) for domain in DOMAINS]
-        above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas]
+        above += [paths.topics_of(name), paths.partitioned_topics_of(name), schemas, quotas]
         try:
             for path in above:
                 await self._delete_node(path)

@@ -124,6 +124,7 @@ class Tenants:
                 paths.partitioned_topics_of(name),
                 paths.schemas(name),
                 paths.local_policies(name),
+                paths.resource_quotas(name),
             ):
                 await self._delete_unused(above)
             try:

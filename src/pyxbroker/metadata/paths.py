@@ -137,6 +137,11 @@ def local_policies(namespace: str) -> str:
     return f"{LOCAL_POLICIES}/{namespace}"
 
 
+def resource_quotas(tenant_or_namespace: str) -> str:
+    """Below which the quotas of its bundles are; a child of a namespace's for each bundle."""
+    return f"{RESOURCE_QUOTAS}/{tenant_or_namespace}"
+
+
 def partitioned_topic(namespace: str, local_name: str, domain: str = "persistent") -> str:
     return f"{PARTITIONED_TOPICS}/{namespace}/{domain}/{encode(local_name)}"
 

@@ -1,6 +1,6 @@
 """/admin/v2/resource-quotas: what bundles need, as in Pulsar's ResourceQuotas.
 
-The quotas are kept for a load manager; here there is one broker.
+The quotas are kept for a load manager; here there is one broker. They go with their namespace.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _usual(request: Request) -> dict[str, Any]:
 
 async def _path(request: Request) -> str:
     bundle = await bundle_of(request)
-    return f"{paths.RESOURCE_QUOTAS}/{namespace_of(request)}/{bundle}"
+    return f"{paths.resource_quotas(namespace_of(request))}/{bundle}"
 
 
 async def _set(request: Request, path: str) -> None:
