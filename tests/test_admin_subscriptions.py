@@ -1,10 +1,13 @@
-"""REST of subscriptions: they are deleted, in Pulsar's words."""
+"""REST of subscriptions: they are deleted, and made by who looks, in Pulsar's words."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from one_bookie import turns
+from pyxbroker.base.limits import SUBSCRIPTION_BYTES_MAX
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -30,6 +33,43 @@ def test_a_subscription_is_deleted(tmp_path: Path) -> None:
             404,
             f"Subscription a/b not found for topic {NAME}/t",
         )
+
+    run(tmp_path, scenario)
+
+
+def test_who_looks_for_a_subscription_makes_none_of_too_long_a_name(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        topic = await rest.broker.topic(f"{NAME}/t")
+        longest = "s" * SUBSCRIPTION_BYTES_MAX
+        status, reason = await rest.reason("GET", f"{P}/t/subscription/{longest}s/position/1")
+        assert (status, "subscription name" in reason, "1024" in reason) == (412, True, True)
+        assert list(topic.subscriptions) == []
+        missing = (404, "Message not found")
+        assert await rest.reason("GET", f"{P}/t/subscription/{longest}/position/1") == missing
+        assert list(topic.subscriptions) == [longest]
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "subscription/s/position/{}"),
+        ("POST", "subscription/s/skip/{}"),
+        ("POST", "subscription/s/expireMessages/{}"),
+        ("POST", "subscription/s/resetcursor/{}"),
+        ("GET", "ledger/{}/entry/0"),
+        ("GET", "ledger/0/entry/{}"),
+        ("GET", "messageid/{}"),
+    ],
+)
+def test_there_is_nothing_at_a_number_of_more_than_64_bits(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async def scenario(rest: Rest) -> None:
+        await rest.broker.topic(f"{NAME}/t")
+        wrong = f"{P}/t/{path}".format(2**63)
+        assert await rest.reason(method, wrong) == (404, f"There is no resource {wrong}.")
 
     run(tmp_path, scenario)
 

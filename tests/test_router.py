@@ -87,6 +87,19 @@ def test_the_best_route_is_found() -> None:
         assert values == {**names, "topic": "topic", name: value}
 
 
+def test_a_number_of_more_than_64_bits_is_none() -> None:
+    routes = router(["GET /a/{n:int}"], prefix="/a")
+    for number in (2**63 - 1, -(2**63)):
+        assert found(routes, "GET", f"/a/{number}")[1] == {"n": number}
+    for number in (2**63, 10**19 - 1, -(2**63) - 1, 10**30):
+        assert refused(routes, "GET", f"/a/{number}").status == 404
+        asked = request("GET", "/a", f"n={number}")
+        asked.endpoint = endpoint("GET /a")._replace(query=(Query("n", "A field.", 0),))
+        with pytest.raises(HttpError, match="n must be a whole number of at most 64 bits") as error:
+            asked.argument("n")
+        assert error.value.status == 400
+
+
 def test_escapes_are_decoded_after_the_path_is_divided() -> None:
     routes = router(["GET /a/{topic}/x", "GET /a/b"])
     _, values = found(routes, "GET", "/a/a%2Fb+%20%C3%A4%25/x")
@@ -153,7 +166,7 @@ def test_the_query_is_typed() -> None:
     assert [asked.argument(name) for name in ("name", "empty", "none")] == ["a/b c", "", None]
     for name, reason in (
         ("flag", "flag must be true or false, not 'no'."),
-        ("n", "n must be a whole number, not '1_0'."),
+        ("n", "n must be a whole number of at most 64 bits, not '1_0'."),
     ):
         with pytest.raises(HttpError) as caught:
             asked.argument(name)

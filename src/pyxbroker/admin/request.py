@@ -119,7 +119,7 @@ class Request:
         parse, what = (
             (parse_bool, "true or false")
             if isinstance(field.default, bool)
-            else (parse_int, "a whole number")
+            else (parse_int, "a whole number of at most 64 bits")
         )
         try:
             return parse(text)
@@ -254,10 +254,13 @@ def decode(part: str) -> str:
 
 
 def parse_int(text: str) -> int:
-    """A whole number as Java's Long reads one. Raises ValueError."""
+    """A whole number as Java's Long reads one. Raises ValueError, also for one of more bits."""
     if _INTEGER.fullmatch(text) is None:
         raise ValueError(f"{text!r} is not a whole number")
-    return int(text)
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError(f"{text} has more than 64 bits")
+    return number
 
 
 def parse_bool(text: str) -> bool:

@@ -11,6 +11,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
+    new_subscription_of,
     number_of,
     stored_topic,
     subscription_of,
@@ -44,7 +45,7 @@ async def peek(request: Request) -> Response:
     try:
         subscription = subscription_of(request, topic)
     except SubscriptionNotFound:
-        name = request.parameters["subName"]
+        name = new_subscription_of(request)
         if not topic.policies.auto_subscription_creation:
             raise HttpError(412, NO_SUBSCRIPTION.format(name, topic.name)) from None
         subscription = await topic.subscription_for(name, topic.first_position(), {}, create=True)

@@ -22,6 +22,7 @@ from pyxbroker.admin.resources.names import (
 from pyxbroker.admin.resources.topic_work import (
     moved_subscription_of,
     names_of,
+    new_subscription_of,
     number_of,
     opened,
     partitions_of,
@@ -38,7 +39,6 @@ from pyxbroker.auth.authorization import (
     SET_REPLICATED_STATUS,
     SUBSCRIBE,
 )
-from pyxbroker.base import limits
 from pyxbroker.base.errors import NotAllowed, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.seek import at_time, moving
@@ -77,10 +77,7 @@ async def create(request: Request) -> Response:
         raise HttpError(400, reason)
     place = _place(await read_json(request), Place())
     await check_namespace(request, name.namespace)
-    subscription = request.parameters["subName"]
-    trouble = limits.too_long("subscription name", subscription, limits.SUBSCRIPTION_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    subscription = new_subscription_of(request)
     is_new = False
     for each in await _made(request, name):
         topic = await opened(request, each)

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, check_not_system, topic_of
+from pyxbroker.base import limits
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.expiry import is_system_cursor
@@ -68,6 +69,17 @@ def subscription_of(request: Request, topic: Topic) -> Subscription:
                 raise ServiceNotReady("Subscription is fenced")
             return each
     raise SubscriptionNotFound(f"Subscription {name} not found for topic {topic.name}")
+
+
+def new_subscription_of(request: Request) -> str:
+    """The name in a path of a subscription that is about to be made. Raises HttpError 412 for one
+    that is too long.
+    """
+    name: str = request.parameters["subName"]
+    trouble = limits.too_long("subscription name", name, limits.SUBSCRIPTION_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    return name
 
 
 def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
