@@ -17,6 +17,7 @@ from one_broker import Broker, Client, data_of, section
 from pyxbroker.bookie.embedded import DAMAGED, NO_ENTRY
 from pyxbroker.broker.dispatch import read_trouble
 from pyxbroker.broker.topics.stats import topic_stats
+from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
 
@@ -46,6 +47,29 @@ async def read(client: Client, count: int) -> list[bytes]:
 async def stopped(broker: Broker) -> str | None:
     [stats] = topic_stats(await broker.topic()).subscriptions
     return stats.stopped_by_damage
+
+
+async def stop(
+    broker: Broker, disk: Disk, positions: list[tuple[int, int]], kind: str
+) -> tuple[Client, Subscription]:
+    """A client that has the first ten messages, and its subscription, which has stopped at the
+    eighty behind them.
+    """
+    disk.lost = set(positions[10:90])
+    client = await broker.client()
+    await client.subscribe(**KINDS[kind])
+    await client.messages(10)
+    topic = await broker.topic()
+    [found] = [each for each in topic.all_subscriptions() if each.consumers]
+    await until(lambda: found.dispatcher.stopped_by_damage is not None)
+    return client, found
+
+
+async def seek(client: Client, position: tuple[int, int]) -> Any:
+    """What is answered."""
+    command = pb.CommandSeek(consumer_id=1, request_id=0)
+    command.message_id.ledgerId, command.message_id.entryId = position
+    return await client.request(command, "success")
 
 
 @every_kind
@@ -223,9 +247,7 @@ def test_who_comes_back_gets_again_what_is_before_the_damage(tmp_path: Path, kin
             assert await read(client, 8) == data_of(100)[2:10]
             assert "message" not in await client.quiet()
             assert await stopped(broker) is not None
-            seek = pb.CommandSeek(consumer_id=1, request_id=0)
-            seek.message_id.ledgerId, seek.message_id.entryId = positions[0]
-            assert not hasattr(await client.request(seek, "success"), "error")
+            assert not hasattr(await seek(client, positions[0]), "error")
 
     run_on(tmp_path, data_of(100), scenario)
 
@@ -258,16 +280,8 @@ def test_nothing_more_is_passed_over_while_it_looks_again(
 @every_kind
 def test_a_seek_behind_the_damage_lets_it_go_on(tmp_path: Path, kind: str) -> None:
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
-        disk.lost = set(positions[10:90])
-        client = await broker.client()
-        await client.subscribe(**KINDS[kind])
-        await client.messages(10)
-        topic = await broker.topic()
-        [found] = [each for each in topic.all_subscriptions() if each.consumers]
-        await until(lambda: found.dispatcher.stopped_by_damage is not None)
-        seek = pb.CommandSeek(consumer_id=1, request_id=0)
-        seek.message_id.ledgerId, seek.message_id.entryId = positions[90]
-        await client.request(seek, "success")
+        client, _ = await stop(broker, disk, positions, kind)
+        await seek(client, positions[90])
         await client.receive("close_consumer")
         await client.subscribe(consumer_id=2, **KINDS[kind])
         assert await read(client, 10) == data_of(100)[90:]
@@ -280,17 +294,9 @@ def test_a_seek_before_the_damage_meets_it_anew(tmp_path: Path, kind: str) -> No
     """Less of it is left meanwhile: that is passed over, as if nobody had ever stopped there."""
 
     async def scenario(broker: Broker, disk: Disk, positions: list[tuple[int, int]]) -> None:
-        disk.lost = set(positions[10:90])
-        client = await broker.client()
-        await client.subscribe(**KINDS[kind])
-        await client.messages(10)
-        topic = await broker.topic()
-        [found] = [each for each in topic.all_subscriptions() if each.consumers]
-        await until(lambda: found.dispatcher.stopped_by_damage is not None)
+        client, found = await stop(broker, disk, positions, kind)
         disk.lost = set(positions[10:50])
-        seek = pb.CommandSeek(consumer_id=1, request_id=0)
-        seek.message_id.ledgerId, seek.message_id.entryId = positions[5]
-        await client.request(seek, "success")
+        await seek(client, positions[5])
         assert found.dispatcher.stopped_by_damage is None
         await client.receive("close_consumer")
         await client.subscribe(consumer_id=2, **KINDS[kind])
