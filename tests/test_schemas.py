@@ -13,7 +13,12 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from one_broker import TOPIC, Broker, Client, run
-from pyxbroker.base.errors import IncompatibleSchema, InvalidSchema, PersistenceError
+from pyxbroker.base.errors import (
+    IncompatibleSchema,
+    InvalidSchema,
+    PersistenceError,
+    ServiceNotReady,
+)
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.ledger.client import LedgerClient, NoSuchLedger
 from pyxbroker.metadata import paths
@@ -302,6 +307,21 @@ def test_a_schema_that_comes_while_its_topic_is_deleted_is_not_stored(
     run(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("domain", ["persistent", "non-persistent"])
+def test_a_topic_that_may_still_be_used_is_not_deleted(tmp_path: Path, domain: str) -> None:
+    """Its owner fences it first, in the turn in which it has seen that nobody uses it."""
+
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic(f"{domain}://public/default/t")
+        with pytest.raises(AssertionError, match="nobody begins to use it"):
+            await topic.delete()
+        assert not topic.is_gone
+        await broker.topics.delete(topic)
+        assert topic.is_gone
+
+    run(tmp_path, scenario)
+
+
 def test_nobody_begins_to_use_a_topic_whose_schema_is_being_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +344,9 @@ def test_nobody_begins_to_use_a_topic_whose_schema_is_being_deleted(
         deletion = asyncio.ensure_future(broker.topics.delete(topic))
         await asyncio.sleep(0)
         assert (await client.produce(2)).error == pb.ServiceNotReady
+        # Nor does anybody else delete it, who might make it usable again.
+        with pytest.raises(ServiceNotReady, match="is being deleted"):
+            await asyncio.wait_for(broker.topics.delete(topic), 10)
         goes_on.set()
         await deletion
         assert not await broker.topics.exists(topic.name)

@@ -197,15 +197,16 @@ class NonPersistentTopic(Topic):
     async def close(self) -> None:
         """Sends the clients away; there is nothing to make durable."""
         self.fenced = True
-        self.disconnect()
-        self._ledger.is_closed = True
+        await self.delete()
 
     async def terminate(self) -> Position:
         raise NotAllowed(f"Topic {self.name} is non-persistent; it has no end.")
 
     async def delete(self) -> None:
         """Sends the clients away; there is nothing else to delete."""
-        await self.close()
+        assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
+        self.disconnect()
+        self._ledger.is_closed = True
 
 
 def _of_its_own(policies: Policies) -> Policies:

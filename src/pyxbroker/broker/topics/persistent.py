@@ -723,16 +723,12 @@ class PersistentTopic(Topic):
             subscription.tell_end()
 
     async def delete(self) -> None:
-        self.fenced = True
-        self.being_deleted = True
+        assert self.fenced, "who deletes a topic has seen to it that nobody begins to use it"
         self.disconnect()
         self.managed_ledger.take_back()
-        try:
-            await self._stop_compacting()
-            await self._settle_deduplication()
-            await delete_managed_ledger(self.managed_ledger, str(self.name))
-        finally:
-            self.being_deleted = False
+        await self._stop_compacting()
+        await self._settle_deduplication()
+        await delete_managed_ledger(self.managed_ledger, str(self.name))
 
     def _is_used(self, mode: str) -> bool:
         return bool(self.managed_ledger.unreadable) or super()._is_used(mode)

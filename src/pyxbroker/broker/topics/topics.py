@@ -493,12 +493,14 @@ class Topics:
     async def delete(self, topic: Topic) -> None:
         """Deletes an open topic with everything in it; its clients are sent away.
 
-        Its schema goes first: who is interrupted deletes the topic again. Raises PersistenceError,
-        MetadataError.
+        Its schema goes first: who is interrupted deletes the topic again. Raises ServiceNotReady
+        while somebody else deletes it, PersistenceError, MetadataError.
         """
+        if topic.being_deleted:
+            raise ServiceNotReady(f"Topic {topic.name} is being deleted; look it up again.")
         was_fenced = topic.fenced
         # In the turn of whoever has seen that nobody uses it: nobody begins to meanwhile.
-        topic.fenced = True
+        topic.fenced = topic.being_deleted = True
         try:
             if not topic.name.is_partitioned:
                 try:
@@ -509,6 +511,8 @@ class Topics:
             await topic.delete()
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
+        finally:
+            topic.being_deleted = False
         self._forget(topic)
         if self._records is not None:
             if topic.name.is_change_events:
