@@ -28,6 +28,7 @@ from pyxbroker.broker.topics.compaction import Status
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.entry import Position
 from pyxbroker.ledger import patience
+from pyxbroker.ledger.handle import EntryDamaged
 from pyxbroker.mledger.compacted_ledger import NAMES_PROPERTY
 from pyxbroker.proto import PulsarApi as pb
 from test_admin_topics import DONE, Rest
@@ -562,26 +563,78 @@ def test_who_reads_goes_on_in_the_next_compacted_ledger(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_what_is_lost_is_passed_over_in_both_phases(
+async def with_one_lost(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A topic whose last entry, the newest of k2, cannot be read."""
+    topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
+    read_some = topic.managed_ledger.read_some
+
+    async def damaged(position: Position, count: int, size: int, last: Any = None) -> Any:
+        if position.entry_id == 8:
+            raise EntryDamaged("it is damaged")
+        last = min(7, last) if position.entry_id < 8 else last
+        return await read_some(position, count, size, last)
+
+    monkeypatch.setattr(topic.managed_ledger, "read_some", damaged)
+    return topic
+
+
+def test_what_is_lost_fails_it_as_the_former_value_is_not_the_newest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pyxbroker.ledger.handle import EntryDamaged
-
     async def scenario(broker: Broker) -> None:
-        topic = await published(broker, *(single(f"k{n % 3}", b"%d" % n) for n in range(9)))
-        read_some = topic.managed_ledger.read_some
+        with monkeypatch.context() as patches:
+            topic = await with_one_lost(broker, patches)
+            assert await Rest(broker)("PUT", f"{P}/t/compaction") == DONE
+            await topic.compaction.settle()
+        at = f"{topic.last_confirmed.ledger_id}:8"
+        _, answer = await Rest(broker)("GET", f"{P}/t/compaction")
+        assert answer == {
+            "status": "ERROR",
+            "lastError": f"Entry {at} cannot be read, and may have the newest of its keys; with"
+            " autoSkipNonRecoverableData it is left out.",
+        }
+        assert await compacted_ledgers(broker) == []
+        assert topic.entries == len(await view(topic)) == 9, "all of it is held"
+        await compact(topic)
+        assert await values(topic) == {"k0": b"6", "k1": b"7", "k2": b"8"}
 
-        async def damaged(position: Position, count: int, size: int, last: Any = None) -> Any:
-            if position.entry_id == 8:
+    run(tmp_path, scenario)
+
+
+def test_a_record_that_is_lost_fails_the_next_compaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await published(broker, single("a", b"1"), single("b", b"1"))
+        await compact(topic)
+        await published(broker, single("c", b"1"))
+        read_some = topic.compacted.read_some
+
+        def damaged(index: int, count: int, size: int) -> Any:
+            if index == 1:
                 raise EntryDamaged("it is damaged")
-            last = min(7, last) if position.entry_id < 8 else last
-            return await read_some(position, count, size, last)
+            return read_some(index, 1, size)
 
-        monkeypatch.setattr(topic.managed_ledger, "read_some", damaged)
+        with monkeypatch.context() as patches:
+            patches.setattr(topic.compacted, "read_some", damaged)
+            topic.compacting.begin()
+            await topic.compacting.settle()
+        assert topic.compacting.status is Status.ERROR
+        assert topic.compacting.last_error.startswith("Record 1 of the compacted ledger cannot be")
+        assert await values(topic) == {"a": b"1", "b": b"1", "c": b"1"}
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_lost_is_left_out_in_both_phases_where_the_setting_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await with_one_lost(broker, monkeypatch)
         await compact(topic)
         assert await values(topic) == {"k0": b"6", "k1": b"7", "k2": b"5"}
 
-    run(tmp_path, scenario)
+    run(tmp_path, scenario, autoSkipNonRecoverableData=True)
 
 
 def test_a_disk_that_has_no_room_for_keys_fails_it_and_nothing_else(

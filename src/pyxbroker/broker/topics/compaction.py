@@ -56,7 +56,7 @@ BYTES_PER_RUN = 512 << 10
 BYTES_PENDING_MAX = 4 << 20  # that are being written
 KEYS_BYTES_MAX = 64 << 20  # of records that are in memory; more are in a file
 AT_ONCE = 2  # compactions of a broker: each takes memory for its keys
-LOST_MAX = 1_000  # entries; with more it is given up
+LOST_MAX = 1_000  # entries that are left out, where they may be; with more it is given up
 BATCH_BYTES_MIN = 5 << 20  # a batch up to this size is looked into, whatever the largest message is
 
 Errors = (
@@ -296,6 +296,17 @@ class _Run:
         is_known = index in self._lost_records if position is None else position in self._lost
         if again and not is_known:
             raise CompactionFailed("An entry was lost while the topic was compacted.")
+        if not self._topic.policies.skips_lost_data:
+            # What was before it under its keys would stand in the view as the newest.
+            where = (
+                f"Entry {position.ledger_id}:{position.entry_id}"
+                if position is not None
+                else f"Record {index} of the compacted ledger"
+            )
+            raise CompactionFailed(
+                f"{where} cannot be read, and may have the newest of its keys; with"
+                " autoSkipNonRecoverableData it is left out."
+            )
         if position is None:
             self._lost_records.add(index)
         else:

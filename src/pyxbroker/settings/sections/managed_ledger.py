@@ -75,6 +75,7 @@ class ManagedLedger(Section, title="Managed ledger"):
         False,
         "Whether a subscription acknowledges what is lost, entries and whole ledgers, and goes on,"
         " however much it is. Otherwise it passes over at most 64 entries in a row, and stops at a"
-        " longer run until it is moved or the entries can be read again.",
+        " longer run until it is moved or the entries can be read again. A compaction leaves out"
+        " what is lost; otherwise it fails.",
         dynamic=True,
     )
