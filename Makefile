@@ -81,7 +81,7 @@ java: ## the program that drives Pulsar's Java client for compat (wants a JDK 17
 	@$(PYTHON) -m harness.java_build javaclient
 
 .PHONY: javarecords
-javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK 17, Maven; fetches 15 MB)
+javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK 17, Maven; fetches 25 MB)
 	@$(PYTHON) -m harness.java_build javarecords
 
 .PHONY: interop

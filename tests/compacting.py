@@ -26,7 +26,8 @@ PACK = {
 UNPACK = {
     pb.NONE: lambda data, size: data,
     pb.LZ4: lambda data, size: bytes(cramjam.lz4.decompress_block(data, output_len=size)),
-    pb.ZLIB: lambda data, size: zlib.decompress(data),
+    # Apache's own encoder does not finish its streams.
+    pb.ZLIB: lambda data, size: zlib.decompressobj().decompress(data),
     pb.ZSTD: lambda data, size: bytes(cramjam.zstd.decompress(data)),
     pb.SNAPPY: lambda data, size: bytes(cramjam.snappy.decompress_raw(data)),
 }

@@ -287,7 +287,8 @@ def command_of(message: Any, partial: bool = False) -> bytes:
 
 def section(data: bytes, **fields: Any) -> bytes:
     """A payload section around data."""
-    metadata = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, **fields)
+    fields = {"producer_name": "p", "sequence_id": 0, "publish_time": 1, **fields}
+    metadata = pb.MessageMetadata(**fields)
     return wire.payload_section(metadata.SerializeToString(), data)
 
 

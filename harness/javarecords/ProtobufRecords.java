@@ -96,7 +96,7 @@ final class ProtobufRecords {
 
     // --- messages ---------------------------------------------------------------------------
 
-    private static JsonNode told(Object value) throws Exception {
+    static JsonNode told(Object value) throws Exception {
         if (!MESSAGES.containsValue(value.getClass()) && !isMessage(value.getClass())) {
             return Records.told(value);
         }
@@ -130,7 +130,7 @@ final class ProtobufRecords {
     }
 
     private static Method counter(Class<?> type, String one) throws NoSuchMethodException {
-        String many = one.endsWith("y") ? one.substring(0, one.length() - 1) + "ies" : one + "s";
+        String many = one.matches(".*[^aeo]y") ? one.substring(0, one.length() - 1) + "ies" : one + "s";
         return type.getMethod("get" + many + "Count");
     }
 

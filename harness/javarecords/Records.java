@@ -41,7 +41,8 @@ import org.apache.pulsar.common.util.ObjectMapperFactory;
  * <p>{"read": KIND, "value": BASE64} is answered by {"fields": ...}: the Java fields of the object
  * that Apache Pulsar makes of the bytes. {"write": KIND} makes an object with a value in every
  * field, those of "but" where it names a field ({"a.b": VALUE}), and is answered by its fields and
- * the bytes that Apache Pulsar makes of it. What cannot be done is answered by {"error": TEXT}.
+ * the bytes that Apache Pulsar makes of it. "open" and "compact" are of CompactedLedgers. What
+ * cannot be done is answered by {"error": TEXT}.
  */
 public final class Records {
     private static final Map<String, Class<?>> JSON_KINDS =
@@ -65,7 +66,11 @@ public final class Records {
             ObjectNode answer = NODES.objectNode();
             try {
                 JsonNode asked = MAPPER.readTree(line);
-                if (ProtobufRecords.knows(asked)) {
+                if (asked.has("open")) {
+                    answer = CompactedLedgers.open(asked);
+                } else if (asked.has("compact")) {
+                    answer = CompactedLedgers.compact(asked);
+                } else if (ProtobufRecords.knows(asked)) {
                     answer = ProtobufRecords.answer(asked);
                 } else if (asked.has("read")) {
                     byte[] value = asked.get("value").binaryValue();
