@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topic")
 
 FIRST = Position(0, 0)  # before all entries there may be
-LOST_IN_A_ROW_MAX = 64  # entries that a bisection passes over
+LOST_MAX = 1_000  # entries that a bisection passes over
+SINGLY_MAX = 100_000  # acknowledgements one by one of what the log has not
 
 
 class CompactedLedger:
@@ -65,6 +66,8 @@ class CompactedLedger:
 
         Raises LedgerError.
         """
+        if position <= FIRST:
+            return 0
         return await self._bisect(lambda batch: wrapped_position(batch, 0), position)
 
     async def first_since(self, time_ms: int) -> Position | None:
@@ -88,15 +91,21 @@ class CompactedLedger:
 
     async def _bisect(self, value_of: Callable[[EntryBatch], Any], wanted: Any) -> int:
         patience = Patience(f"the compacted ledger {self.ledger_id}")
-        low, high = 0, self.last_index + 1
+        low, high, lost = 0, self.last_index + 1, 0
         while low < high:
             middle = (low + high) // 2
             at, found = middle, None
-            # An entry that is lost tells nothing: the one before it is asked.
-            while at >= low and found is None and middle - at < LOST_IN_A_ROW_MAX:
+            # An entry that is lost tells nothing: the one before it is asked. None is asked twice.
+            while at >= low and found is None:
                 batch = await self.read_one(at, patience)
                 found = None if batch is None else value_of(batch)
                 at -= 1
+                lost += found is None
+                if lost > LOST_MAX:
+                    raise LedgerError(
+                        f"more than {LOST_MAX} entries of compacted ledger {self.ledger_id}"
+                        " cannot be read"
+                    )
             if found is not None and found >= wanted:
                 high = at + 1
             else:
@@ -155,6 +164,14 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
     return found
 
 
+class _Begin(NamedTuple):
+    """Where reading of a compacted ledger has begun."""
+
+    ledger: CompactedLedger
+    mark: Position
+    entries: int  # that it has behind the mark
+
+
 class CompactedSource:
     """What the consumers of one subscription read that want the compacted view."""
 
@@ -168,6 +185,8 @@ class CompactedSource:
         self._next = FIRST  # the id that is read next, if somebody reads on
         self._next_index = 0  # where that is
         self._acks = AckSet(-1, -1)  # of what the log has not: nothing is acknowledged
+        self._begin: _Begin | None = None
+        self._singly: set[Position] = set()  # acknowledged one by one since then
 
     @property
     def _compacted(self) -> CompactedLedger | None:
@@ -183,15 +202,14 @@ class CompactedSource:
         """The first entry of the compacted ledger that was published at a time, or later; None:
         there is none. Raises LedgerError.
         """
-        compacted = self._compacted
-        return None if compacted is None else await compacted.first_since(time_ms)
+        return await self._topic.ask_compacted(lambda ledger: ledger.first_since(time_ms))
 
     def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position) -> None:
         """A consumer has acknowledged entries, of which the log may not have all (any more); mark:
         of the cursor.
 
-        Of those that the log has not, only what is acknowledged cumulatively counts, or the last
-        one: nobody keeps what is acknowledged one by one there.
+        Of those that the log has not, what is acknowledged one by one counts when it is all of
+        them: nobody keeps which of them are.
         """
         if self.mark is None:
             return
@@ -203,9 +221,33 @@ class CompactedSource:
         for index in range(len(run)):
             ledger_id, entry_id, left = run.position(index)
             position = Position(ledger_id, entry_id)
-            is_last = position == compacted.last
-            if not left and (is_last or (cumulative and position < compacted.last)):
-                self.mark = max(self.mark, position)
+            if left or not self.mark < position <= compacted.last:
+                continue
+            if cumulative:
+                self.mark = position
+            else:
+                self._acknowledge_singly(compacted, position)
+
+    def _acknowledge_singly(self, compacted: CompactedLedger, position: Position) -> None:
+        begin = self._begin
+        if begin is None or begin.ledger is not compacted or begin.mark != self.mark:
+            # Who comes again gets it again.
+            return
+        if len(self._singly) < SINGLY_MAX:
+            self._singly.add(position)
+        if len(self._singly) == begin.entries and compacted.last is not None:
+            self.mark = compacted.last
+            self._singly.clear()
+
+    def _note_begin(self, compacted: CompactedLedger, position: Position, index: int) -> None:
+        """The entry at a position is read, which has this index."""
+        mark = self.mark
+        if mark is None or position != (mark.ledger_id, mark.entry_id + 1):
+            return
+        begin = _Begin(compacted, mark, compacted.last_index + 1 - index)
+        if begin != self._begin:
+            self._begin = begin
+            self._singly.clear()
 
     def acks_of(self, ledger_id: int, acks: AckSet) -> AckSet:
         """What is acknowledged of a ledger, as the cursor has it, if it can have it."""
@@ -306,6 +348,10 @@ class CompactedSource:
                 if compacted is not self._compacted:
                     continue
                 raise
+            if compacted is not self._compacted:
+                # Of one that was deleted meanwhile an index may be wrong.
+                continue
+            self._note_begin(compacted, position, index)
             found = self._unwrap(compacted, batch, index)
             if found is None:
                 raise EntryDamaged(f"a record of compacted ledger {compacted.ledger_id} is damaged")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pyxbroker.base.errors import (
     NotAllowed,
@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.producer import Producer
 
 log = get_logger("pyxbroker.topic")
+
+T = TypeVar("T")
 
 LIMITS_MAX = 1_000  # different ones
 KEEPS_ALL = Retention(-1.0, -1)
@@ -289,14 +291,31 @@ class PersistentTopic(Topic):
             if subscription.compacted is not None:
                 subscription.dispatcher.wake()
 
+    async def ask_compacted(self, question: Callable[[CompactedLedger], Awaitable[T]]) -> T | None:
+        """What the compacted ledger answers; None: there is none. Raises LedgerError."""
+        while (compacted := self.compacted) is not None:
+            try:
+                answer = await question(compacted)
+            except LedgerError:
+                if compacted is self.compacted:
+                    raise
+            else:
+                # One that was deleted meanwhile looks as if it had nothing.
+                if compacted is self.compacted:
+                    return answer
+        return None
+
     async def last_compacted_message(self) -> tuple[Position, int]:
         """The same as last_message for who reads the compacted view. Raises LedgerError."""
-        compacted = self.compacted
-        if compacted is None or self.managed_ledger.normalize(
-            self.managed_ledger.next_position(self.horizon)
-        ):
-            return await self.last_message()
-        return await compacted.last_message()
+        source = self.managed_ledger
+        behind = source.normalize(source.next_position(self.horizon))
+        if self.compacted is None or behind is not None:
+            last = await self.last_message()
+            if last[0] > self.horizon:
+                return last
+        # Nothing is behind it, or nothing but markers.
+        found = await self.ask_compacted(lambda compacted: compacted.last_message())
+        return await self.last_message() if found is None else found
 
     async def unsubscribe(self, subscription: Subscription) -> None:
         if subscription.name != COMPACTION or not subscription.is_durable:
