@@ -311,6 +311,29 @@ def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        assert await rest("PUT", f"{P}/p/partitions", "3") == DONE
+        topics: list[Any] = [
+            await broker.topic(f"persistent://public/default/p-partition-{n}") for n in range(3)
+        ]
+        turns = topics[0].broker_limits.compaction.turns
+        for _ in range(module.AT_ONCE):
+            await turns.acquire()
+        topics[0].compacting.begin()
+        status, answer = await rest("PUT", f"{P}/p/compaction")
+        assert (status, answer["reason"]) == (409, "Compaction already in progress")
+        assert [each.compacting.is_running for each in topics] == [True] * 3
+        for _ in range(module.AT_ONCE):
+            turns.release()
+        for each in topics:
+            await each.compacting.settle()
+            assert each.compacting.status is Status.SUCCESS
+
+    run(tmp_path, scenario)
+
+
 def test_partitions_that_are_added_hold_what_is_not_compacted(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)

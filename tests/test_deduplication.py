@@ -611,6 +611,44 @@ def test_a_topic_closes_while_a_change_is_to_be_tried_again(
     run(tmp_path, scenario)
 
 
+def test_a_change_while_the_topic_is_being_deleted_is_in_force_when_it_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(deduplication_module, "RETRY_MIN_S", 0.01)
+        monkeypatch.setattr(deduplication_module, "RETRY_MAX_S", 0.01)
+        topic = await open_topic(broker)
+
+        async def fails(name: TopicName) -> None:
+            topic.on_policies(topic.policies._replace(deduplication=True))
+            await asyncio.sleep(0.05)
+            raise Unavailable("the metadata is away")
+
+        monkeypatch.setattr(broker.topics, "forget_schema", fails)
+        with pytest.raises(Unavailable):
+            await broker.topics.delete(topic)
+        assert topic.deduplication is None
+        await settled(topic)
+        assert topic.deduplication is not None
+
+    run(tmp_path, scenario)
+
+
+def test_nothing_is_tried_again_for_a_topic_whose_log_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        monkeypatch.setattr(deduplication_module, "RETRY_MIN_S", 0.01)
+        topic = await open_topic(broker)
+        topic.managed_ledger.fence("another broker has it")
+        assert topic.fenced and topic.is_gone
+        topic.on_policies(topic.policies._replace(deduplication=True))
+        await settled(topic)
+        assert topic.deduplication is None
+
+    run(tmp_path, scenario)
+
+
 def test_its_cursor_is_nobodys_subscription(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from compacting import compact, single
+from one_bookie import append
 from one_broker import Broker, run
 from pyxbroker.broker.topics import expiry, statistics, stats
+from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
+from pyxbroker.ledger.metadata import LedgerMetadataStore
+from test_admin_topics import Rest
 
 
 async def told(broker: Broker, **asked: bool) -> dict[str, Any]:
@@ -139,3 +145,49 @@ def test_publishers_of_partitions_are_one_by_name_where_clients_make_some() -> N
     assert by_name == {"a": 1.0, "b": 2.0}
     parts = [one(1, publishers=[publisher(name, False) for name in names]) for names in ("ab", "b")]
     assert [each["msgRateIn"] for each in together(parts)["publishers"]] == [2.0, 1.0]
+
+
+def test_what_is_deleted_while_internal_statistics_are_told_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        topic: Any = await broker.topic()
+        await append(topic.managed_ledger, single("a", b"0"))
+        await compact(topic)
+        for number in range(3):
+            await append(topic.managed_ledger, single("a", b"%d" % number))
+            await broker.topics.unload(topic.name)
+            topic = await broker.topic()
+        await append(topic.managed_ledger, single("a", b"new"))
+        schema = {"type": "STRING", "schema": "", "properties": {}}
+        path = "/admin/v2/schemas/public/default/t/schema"
+        assert (await rest("POST", path, json.dumps(schema).encode()))[0] == 200
+        first, *_, last = topic.managed_ledger.ledgers
+        read = LedgerMetadataStore._read
+
+        async def meanwhile(self: Any, ledger_id: int, answer: Any) -> Any:
+            found = await read(self, ledger_id, answer)
+            if ledger_id == first:
+                monkeypatch.setattr(LedgerMetadataStore, "_read", read)
+                await compact(topic)
+                await topic.trim()
+            return found
+
+        schemas = broker.topics.schemas
+        index = schemas.index
+
+        async def before_it_is_deleted(schema_id: str) -> Any:
+            found = await index(schema_id)
+            await schemas.delete_storage(schema_id)
+            return found
+
+        monkeypatch.setattr(LedgerMetadataStore, "_read", meanwhile)
+        monkeypatch.setattr(schemas, "index", before_it_is_deleted)
+        found = await internal_stats(topic, True, broker.node.store, schemas)
+        assert [each["ledgerId"] for each in found["ledgers"]] == [first, last]
+        assert found["compactedLedger"]["ledgerId"] == topic.compacted.ledger_id
+        assert found["compactedLedger"]["size"] == topic.compacted.size > 0
+        assert found["schemaLedgers"] == []
+
+    run(tmp_path, scenario)

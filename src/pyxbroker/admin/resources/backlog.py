@@ -17,6 +17,7 @@ from pyxbroker.admin.resources.topic_work import (
     moved_subscription_of,
     names_of,
     number_of,
+    opened,
     stored_topic,
     with_each,
 )
@@ -29,6 +30,7 @@ from pyxbroker.auth.authorization import (
     TRUNCATE,
     UNLOAD,
 )
+from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -90,18 +92,24 @@ async def _delete_stored(
 
 
 async def compact(request: Request) -> Response:
-    """Begins to compact a topic, or every partition of one."""
+    """Begins to compact a topic, or every partition of one; what one of them refuses is answered
+    when all others have begun.
+    """
     name = topic_of(request)
     _check_compactable(name)
-
-    async def work(topic: Topic) -> None:
-        assert isinstance(topic, PersistentTopic)
-        if topic.compacting.is_running:
-            raise HttpError(409, "Compaction already in progress")
-        topic.compacting.begin()
-
     await check_changeable(request, name, "Compaction")
-    await with_each(request, name, work)
+    refusal: HttpError | PulsarError | None = None
+    for each in await names_of(request, name):
+        try:
+            topic = await opened(request, each)
+            assert isinstance(topic, PersistentTopic)
+            if topic.compacting.is_running:
+                raise HttpError(409, "Compaction already in progress")
+            topic.compacting.begin()
+        except (HttpError, PulsarError) as error:
+            refusal = refusal or error
+    if refusal is not None:
+        raise refusal
     return Response.empty()
 
 

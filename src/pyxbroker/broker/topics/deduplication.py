@@ -462,7 +462,8 @@ class Switch:
             except Exception as error:
                 # Nor would it go better the next time.
                 log.failure("deduplication stays as it was", error, topic=topic.name)
-        return is_done
+        # Of a topic that is about to go nothing is changed, but it may stay after all.
+        return is_done and wanted == topic.policies.deduplication
 
     def _on_checked(self, task: asyncio.Task[bool]) -> None:
         self._task = None
@@ -474,6 +475,8 @@ class Switch:
 
     def _on_time(self) -> None:
         self._timer = None
+        if self._topic.is_gone:
+            return
         if self._topic.fenced:
             # It is about to go, and may stay after all.
             self._timer = self._topic.loop.call_later(RETRY_MAX_S, self._on_time)

@@ -12,7 +12,7 @@ from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.entry import Position
 from pyxbroker.ledger.metadata import LedgerMetadata, LedgerMetadataStore
-from pyxbroker.metadata.store import MetadataError, MetadataStore
+from pyxbroker.metadata.store import MetadataError, MetadataStore, NotFound
 from pyxbroker.mledger.cursor import Cursor
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
@@ -54,8 +54,10 @@ async def internal_stats(
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
     ledgers = []
     for ledger_id in list(managed_ledger.ledger_ids):
-        ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
-        await slices.pause()
+        # Others may be trimmed while one of them is told.
+        if ledger_id in managed_ledger.ledgers:
+            ledgers.append(await _ledger(managed_ledger, ledger_id, in_metadata))
+            await slices.pause()
     cursors: dict[str, Json] = {}
     for subscription in topic.all_subscriptions():
         cursors[subscription.name] = _cursor(managed_ledger, subscription)
@@ -75,18 +77,17 @@ async def internal_stats(
         "cursors": cursors,
         "properties": managed_ledger.properties,
         "schemaLedgers": await _schema_ledgers(topic, store, schemas),
-        "compactedLedger": await _compacted(topic, store),
+        "compactedLedger": _compacted(topic),
     }
 
 
-async def _compacted(topic: PersistentTopic, store: MetadataStore) -> Json:
+def _compacted(topic: PersistentTopic) -> Json:
     """The ledger of what compaction has left."""
-    if topic.compacted is None:
+    found = topic.compacted
+    if found is None:
         return NO_LEDGER
-    ledger_id = topic.compacted.ledger_id
-    size = (await LedgerMetadataStore(store).read(ledger_id)).metadata.length
-    entries = topic.compacted.last_index + 1
-    return NO_LEDGER | {"ledgerId": ledger_id, "entries": entries, "size": size}
+    entries = found.last_index + 1
+    return NO_LEDGER | {"ledgerId": found.ledger_id, "entries": entries, "size": found.size}
 
 
 def _of_nothing(topic: Topic) -> Json:
@@ -165,17 +166,26 @@ async def _schema_ledgers(
 ) -> list[Json]:
     """The ledgers that have the schemas of a topic."""
     ledgers = sorted({each.ledger_id for each in await schemas.index(topic.name.schema_name)})
-    found = await asyncio.gather(*(LedgerMetadataStore(store).read(each) for each in ledgers))
     return [
-        {
-            "ledgerId": ledger_id,
-            "entries": each.metadata.last_entry_id + 1,
-            "size": each.metadata.length,
-            "offloaded": False,
-            "underReplicated": False,
-        }
-        for ledger_id, each in zip(ledgers, found, strict=True)
+        each
+        for each in await asyncio.gather(*(_schema_ledger(store, each) for each in ledgers))
+        if each is not None
     ]
+
+
+async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
+    """None: the schema was deleted meanwhile."""
+    try:
+        found = (await LedgerMetadataStore(store).read(ledger_id)).metadata
+    except NotFound:
+        return None
+    return {
+        "ledgerId": ledger_id,
+        "entries": found.last_entry_id + 1,
+        "size": found.length,
+        "offloaded": False,
+        "underReplicated": False,
+    }
 
 
 # --- cursors ----------------------------------------------------------------------------------
