@@ -3,16 +3,22 @@
 Each round a client publishes messages and batches with keys, and deletes some; another one has the
 topic compacted, closed and trimmed again and again, so that the compacted ledger is all there is of
 most keys. Then the broker is killed, or the power is cut. The next round begins with reading the
-compacted view: of every key it says what was acknowledged last, or what was on its way.
+compacted view: of every key it says what was acknowledged last, or what was on its way. The log is
+read beside it: of the keys that it still has it says the same.
 
     python -m torture.compaction --kill-rounds 20 --cut-rounds 20
+
+Where there is a fault, the data, the broker's output and what happened to each key stay in a
+directory that is named.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import random
+import shutil
 import tempfile
 import threading
 import time
@@ -51,6 +57,7 @@ class Judge:
         self.entries = 0
         self.history: dict[str, list[str]] = {}  # of each key, for who looks for a fault
         self.compactions = 0
+        self.compared = 0  # keys of the view with those of the log
         self.faults: list[str] = []
 
     def sends(self, change: Change) -> None:
@@ -72,8 +79,16 @@ class Judge:
             self.uncertain.setdefault(key, set()).add(value)
         self.on_its_way = {}
 
-    def found(self, view: Change) -> None:
-        """What the compacted view says of each key."""
+    def found(self, view: Change, log: Change) -> None:
+        """What the compacted view says of each key, and the log of those that it has."""
+        self._note("in the log", log)
+        self.compared += len(log)
+        for key, value in sorted(log.items()):
+            in_view = view.get(key, b"")
+            if in_view != value:
+                self.faults.append(
+                    f"{key} is {brief(in_view)} in the view, and {brief(value)} in the log"
+                )
         for key in sorted({*self.acknowledged, *view}):
             value = view.get(key, b"")
             allowed = {self.acknowledged.get(key, b""), *self.uncertain.get(key, ())}
@@ -94,6 +109,11 @@ class Judge:
         self.acknowledged = dict(view)
         self.on_its_way = {}
         self.uncertain = {}
+
+    def keep(self, directory: Path) -> None:
+        """Writes down what was found, and what happened to each key."""
+        found = {"faults": self.faults, "keys": self.history}
+        (directory / "history.json").write_text(json.dumps(found, indent=1))
 
     def _note(self, what: str, change: Change) -> None:
         for key, value in change.items():
@@ -159,7 +179,7 @@ def disturb(broker: Broker, judge: Judge, draw: random.Random, over: threading.E
                 broker.request("PUT", PATH + "/unload")
 
 
-def view_of(entries: list[bytes]) -> Change:
+def said_by(entries: list[bytes]) -> Change:
     """What entries say of keys, in their order."""
     found: Change = {}
     for rest in entries:
@@ -177,7 +197,7 @@ def view_of(entries: list[bytes]) -> Change:
             at += number(head, 3)
             if 4 not in head:
                 found[text(head, 2)] = value
-    return {key: value for key, value in found.items() if value}
+    return found
 
 
 def number(fields: wire.Fields, field: int) -> int:
@@ -192,11 +212,16 @@ def text(fields: wire.Fields, field: int) -> str:
     return found.decode()
 
 
-def read(port: int) -> Change:
-    """The compacted view, from the beginning to its last message."""
+def read_view(port: int) -> Change:
+    """The keys that the compacted view has."""
+    return {key: value for key, value in read(port, compacted=True).items() if value}
+
+
+def read(port: int, *, compacted: bool) -> Change:
+    """What the compacted view says, or the log, from the beginning to its last message."""
     with RawConnection(port, timeout_s=READ_S) as connection:
         start = wire.message_id(2**64 - 1, 2**64 - 1)
-        fields = {DURABLE: 0, START: start, READ_COMPACTED: 1}
+        fields = {DURABLE: 0, START: start, READ_COMPACTED: int(compacted)}
         answer = connection.subscribe(TOPIC, "check", fields=fields)
         assert answer.type == wire.SUCCESS, answer
         connection.command(wire.GET_LAST_MESSAGE_ID, {1: 1, 2: connection.request_id()})
@@ -209,7 +234,7 @@ def read(port: int) -> Change:
             answer = connection.wait_for(wire.MESSAGE)
             at = position(answer.data(2))
             entries.append(answer.rest)
-        return view_of(entries)
+        return said_by(entries)
 
 
 def position(message_id: bytes) -> tuple[int, int]:
@@ -257,8 +282,9 @@ def run(directory: Path, rounds: int, seed: int, cut: bool) -> Judge:
             if simulator is not None and simulator.used():
                 simulator.cut(draw, draw.choice(list(Mode)))
             broker.start()
-            judge.found(read(broker.port))
+            judge.found(read_view(broker.port), read(broker.port, compacted=False))
             if judge.faults:
+                judge.keep(directory)
                 break
     finally:
         broker.close()
@@ -275,14 +301,22 @@ def main() -> int:
     for name, rounds in (("kill -9", options.kill_rounds), ("power cut", options.cut_rounds)):
         if not rounds:
             continue
-        with tempfile.TemporaryDirectory() as directory:
-            judge = run(Path(directory), rounds, options.seed, cut=name != "kill -9")
+        directory = Path(tempfile.mkdtemp(prefix="compaction-"))
+        try:
+            judge = run(directory, rounds, options.seed, cut=name != "kill -9")
+        except BaseException:
+            print(f"{name}: what there is stays in {directory}")
+            raise
         print(
             f"{name}: {rounds} rounds, {judge.compactions} compactions, {judge.entries} entries,"
-            f" {len(judge.faults)} faults"
+            f" {judge.compared} keys compared with the log, {len(judge.faults)} faults"
         )
         for fault in judge.faults:
             print(fault)
+        if judge.faults:
+            print(f"it stays in {directory}")
+        else:
+            shutil.rmtree(directory)
         faults += len(judge.faults)
     return bool(faults)
 
