@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.admin.message_headers import headers_of
+from pyxbroker.admin.message_headers import REPEATED_MAX, headers_of
 from pyxbroker.base.compression import decompress
 from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.topics.entry_view import PLAIN_BYTES_MAX, EntryView
@@ -58,6 +58,14 @@ def test_headers_are_printable_whatever_a_client_has_sent() -> None:
     assert headers["X-Pulsar-partition-key"] == "k??X-Evil: 1??"
     assert headers["X-Pulsar-PROPERTY"] == '{"a\\n\\u00e4":"\\ud83d\\ude00\\r"}'
     assert headers["X-Pulsar-event-time"] == str(2**63)
+
+
+def test_clusters_and_keys_beyond_some_have_one_header_together() -> None:
+    view = entry(replicate_to=[""] * 30_000, encryption_keys=[pb.EncryptionKeys(key="", value=b"")])
+    headers = headers_of(view)
+    assert len(headers) < 300
+    assert dict(headers)["X-Pulsar-replicated-to-not-shown"] == str(30_000 - REPEATED_MAX)
+    assert "X-Pulsar-Base64-encryption-keys-not-shown" not in dict(headers)
 
 
 @pytest.mark.parametrize(

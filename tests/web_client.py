@@ -17,6 +17,7 @@ from pyxbroker.admin.response import Response
 from pyxbroker.admin.server import WebServer
 from pyxbroker.base.listening import listen
 from pyxbroker.base.pacing import Pace
+from pyxbroker.broker.client_memory import ClientMemory
 
 TIMEOUT_S = 10
 HOST = b"Host: broker\r\n"
@@ -68,10 +69,13 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    answer: Answer = echo, connections_max: int = 0, pace: Pace | None = None
+    answer: Answer = echo,
+    connections_max: int = 0,
+    pace: Pace | None = None,
+    memory: ClientMemory | None = None,
 ) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
-    web = Served(WebServer(answer, connections_max, pace), sock.getsockname()[1])
+    web = Served(WebServer(answer, connections_max, pace, memory), sock.getsockname()[1])
     await web.server.start(sock)
     try:
         yield web

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,20 @@ if TYPE_CHECKING:
     from pyxbroker.stats.metrics import Collector, MetricsSource
 
 
+ENTRIES_READ_MAX = 4  # at a time, of up to 5 MB; unpacked they may have 32 MiB each
+
+
 class Application:
     """What the resources find in `request.app`."""
 
     def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
         self.broker = broker
         self.metrics_source = metrics_source
+
+    @cached_property
+    def entries_read(self) -> asyncio.Semaphore:
+        """Held while an entry is read and unpacked; who writes an answer counts it."""
+        return asyncio.Semaphore(ENTRIES_READ_MAX)
 
     @cached_property
     def collector(self) -> Collector:

@@ -10,6 +10,7 @@ from pyxbroker.base.times import iso_ms
 from pyxbroker.broker.topics.entry_view import EntryView
 
 PREFIX = "X-Pulsar-"
+REPEATED_MAX = 256  # clusters, or keys, that have a header each
 CODECS = ("NONE", "LZ4", "ZLIB", "ZSTD", "SNAPPY")
 # Fields of MessageMetadata that are told as they are, by the names of their headers.
 PLAIN = {
@@ -42,6 +43,8 @@ BASE64 = {
     "Base64-encryption-param": "encryption_param",
 }
 
+UNPRINTABLE = {code: "?" for code in range(256) if not chr(code).isprintable()}
+
 
 def headers_of(entry: EntryView) -> list[tuple[str, str]]:
     """All that the metadata of an entry says, each value printable."""
@@ -67,7 +70,7 @@ def headers_of(entry: EntryView) -> list[tuple[str, str]]:
     ]
     if metadata.HasField("compression"):
         rows.append(("compression", CODECS[metadata.compression]))
-    rows += [("replicated-to", each) for each in metadata.replicate_to]
+    rows += [("replicated-to", each) for each in metadata.replicate_to[:REPEATED_MAX]]
     rows += [
         (name, b64encode(getattr(metadata, field)).decode())
         for name, field in BASE64.items()
@@ -75,7 +78,15 @@ def headers_of(entry: EntryView) -> list[tuple[str, str]]:
     ]
     rows += [
         ("Base64-encryption-keys", b64encode(each.SerializeToString()).decode())
-        for each in metadata.encryption_keys
+        for each in metadata.encryption_keys[:REPEATED_MAX]
+    ]
+    rows += [
+        (f"{name}-not-shown", count - REPEATED_MAX)
+        for name, count in (
+            ("replicated-to", len(metadata.replicate_to)),
+            ("Base64-encryption-keys", len(metadata.encryption_keys)),
+        )
+        if count > REPEATED_MAX
     ]
     rows.append(("txn-uncommitted", False))
     return [(PREFIX + name, _shown(value)) for name, value in rows]
@@ -106,4 +117,4 @@ def _shown(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     text = str(value).encode("latin-1", "replace").decode("latin-1")
-    return "".join(each if each.isprintable() else "?" for each in text)
+    return text if text.isprintable() else text.translate(UNPRINTABLE)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyxbroker.base.listening import BACKLOG
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, Pace, paced
+from pyxbroker.broker.client_memory import ClientMemory
 
 if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
@@ -24,7 +25,8 @@ STOP_TIMEOUT_S = 2.0
 class WebServer:
     """Answers the requests to one listening socket.
 
-    `answer` makes each answer; `connections_max` may be 0, for no limit. Nothing runs while nobody
+    `answer` makes each answer, and what is written of it is charged to `memory`; `connections_max`
+    may be 0, for no limit. Nothing runs while nobody
     asks: each connection has a deadline, the server has none.
     """
 
@@ -33,11 +35,13 @@ class WebServer:
         answer: Callable[[Request], Awaitable[Response]],
         connections_max: int,
         pace: Pace | None = None,
+        memory: ClientMemory | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.answer = answer
         self._connections_max = connections_max
         self._pace = pace or Pace()
+        self.memory = memory or ClientMemory()
         self._connections: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.Server | None = None

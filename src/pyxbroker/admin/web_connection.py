@@ -29,6 +29,7 @@ from pyxbroker.admin.request_parser import (
     State,
 )
 from pyxbroker.admin.response import BODILESS, Response
+from pyxbroker.base.errors import AnswersNotRead
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting: deque[Request | HttpError] = deque()
         self._stall_timer: asyncio.TimerHandle | None = None
         self._unsent = 0
+        self._charged = 0  # for the answer that is being written
         self._writable: asyncio.Future[None] | None = None
 
     # --- the socket ---------------------------------------------------------------------------
@@ -140,6 +142,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         self._end_body()
         self.resume_writing()
+        self._release()
         self._server.forget(self)
         self._parser.close()
 
@@ -324,7 +327,7 @@ class HttpConnection(asyncio.Protocol):
     async def _serve(self, request: Request) -> None:
         try:
             response = await self._server.answer(request)
-            keep_alive = await self._respond(request, response)
+            keep_alive = await self._respond(request, await self._charge(response))
             if keep_alive:
                 await self._make_room(request)
         except asyncio.CancelledError:
@@ -338,6 +341,24 @@ class HttpConnection(asyncio.Protocol):
             self.abort()
             return
         self._on_answered(request, keep_alive)
+
+    async def _charge(self, response: Response) -> Response:
+        """Pays for an answer until the client has taken it; the refusal where that is too much."""
+        if self._transport.is_closing():
+            await response.close()
+            raise ConnectionResetError
+        head = sum(len(name) + len(value) for name, value in response.headers)
+        body = len(response.body) if isinstance(response.body, bytes) else 0
+        try:
+            self._charged = self._server.memory.charge_answer(head + body)
+        except AnswersNotRead as error:
+            await response.close()
+            return refusal(error.http_status, str(error))
+        return response
+
+    def _release(self) -> None:
+        self._server.memory.release_answer(self._charged)
+        self._charged = 0
 
     async def _respond(self, request: Request, response: Response) -> bool:
         """Writes an answer; returns whether the connection goes on. Raises ConnectionError."""
@@ -409,6 +430,7 @@ class HttpConnection(asyncio.Protocol):
             request.body.discard()
             self._resume_reading()
         await self._until_writable()
+        self._release()
 
     async def _until_writable(self) -> None:
         """Waits while the client is behind. Raises ConnectionResetError when it has gone."""

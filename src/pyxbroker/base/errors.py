@@ -189,6 +189,13 @@ class TooManyRequests(PulsarError):
     sentence = "Too many lookups are under way; try again in a moment."
 
 
+class AnswersNotRead(TooManyRequests):
+    """Answers of REST that clients have not read hold more than the settings allow."""
+
+    http_status = 503
+    sentence = "Too many answers are not read yet; try again in a moment."
+
+
 class TopicTerminated(PulsarError):
     """The topic was terminated: it can be read and never written again."""
 

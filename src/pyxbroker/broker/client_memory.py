@@ -4,6 +4,9 @@ Producers, consumers, watchers and commands under way are charged when they come
 they go; no message is. Sizes are estimates, rather too large than too small. A connection over its
 own limit is refused. When it is all of them together, who has most pays: it is closed, or refused
 when it is the one that asks, so that nobody with little is kept out by somebody with much.
+
+Answers of REST are counted apart, while they are written: they have a part of the budget at most,
+and one that is too much is refused. They close no connection.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from pyxbroker import ackset, bitmap, delayed_index
-from pyxbroker.base.errors import NotAllowed, TooManyRequests
+from pyxbroker.base.errors import AnswersNotRead, NotAllowed, TooManyRequests
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -30,6 +33,10 @@ COMMAND_BYTES = 4 << 10  # a task
 COMMAND_FACTOR = 4  # bytes in memory for each of a command's on the wire
 HASH_RANGE_BYTES = 40  # with who has which, where nobody has what is between them
 TEXT_BYTES = 100  # an object for a text, and its place
+
+# Answers of REST have one in so many parts of the budget.
+ANSWERS_PART = 4
+ANSWER_FREE_BYTES = 64 << 10  # up to here an answer costs nothing: also what tells of this trouble
 
 TOTAL_SETTING = "maxClientStateSizeInMB"
 CONNECTION_SETTING = "maxClientStateSizeInMBPerConnection"
@@ -52,6 +59,8 @@ class ClientMemory:
         self.total_max = total_max
         self.connection_max = connection_max
         self.used = 0
+        self.answer_bytes = 0  # of REST, that clients have not taken yet; not in `used`
+        self.answers_refused = 0
         self.refused = 0  # commands that were
         self.closed = 0  # connections that were
         self._live = live
@@ -80,6 +89,29 @@ class ClientMemory:
     def delayed_bytes(self) -> int:
         """What subscriptions remember of messages that are not due."""
         return delayed_index.held_bytes()
+
+    def charge_answer(self, size: int) -> int:
+        """What an answer of REST costs until its client has taken it: to be released then.
+
+        Raises AnswersNotRead where that is too much; nothing is charged then.
+        """
+        if not self.total_max or size <= ANSWER_FREE_BYTES:
+            return 0
+        answers = self.answer_bytes + size
+        if answers > self.total_max // ANSWERS_PART or self.used + answers > self.total_max:
+            self.answers_refused += 1
+            log.warning("an answer is refused: those that are not read yet hold too much",
+                        bytes=self.answer_bytes, asked=size, setting=TOTAL_SETTING)  # fmt: skip
+            raise AnswersNotRead(
+                f"The broker holds {self.answer_bytes} bytes of answers that clients have not read"
+                f" yet, and {size} more are over the limit ({TOTAL_SETTING}); try again later."
+            )
+        self.answer_bytes = answers
+        return size
+
+    def release_answer(self, cost: int) -> None:
+        """The client has taken the answer, or has gone."""
+        self.answer_bytes -= cost
 
     def make_room(self, asker: ConnectionMemory, size: int) -> None:
         """Closes who has most. Raises TooManyRequests when that is who asks."""

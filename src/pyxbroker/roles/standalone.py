@@ -126,7 +126,10 @@ class Standalone:
         if self._web_socket is not None:
             application = Application(self.broker, self)
             self._web = WebServer(
-                application.answer, config.maxHttpServerConnections, self.broker.pace
+                application.answer,
+                config.maxHttpServerConnections,
+                self.broker.pace,
+                self.broker.client_memory,
             )
             await self._web.start(self._web_socket)
         self._watch_turns(turn)

@@ -449,6 +449,17 @@ CLIENT_STATE = (
         kind=COUNTER,
     ),
     Stat(
+        "answer_bytes",
+        "Bytes of long answers of REST that clients have not read yet.",
+        "pyxbroker_rest_answer_bytes",
+    ),
+    Stat(
+        "answers_refused",
+        "Answers of REST refused, since those that clients have not read yet are too long.",
+        "pyxbroker_rest_answers_refused_total",
+        kind=COUNTER,
+    ),
+    Stat(
         "batch_ack_bytes",
         "Bytes remembered of acknowledgements of single messages of batches.",
         "pyxbroker_batch_ack_state_bytes",

@@ -51,7 +51,9 @@ async def peek(request: Request) -> Response:
         subscription = await topic.subscription_for(name, topic.first_position(), {}, create=True)
     if number > subscription.backlog:
         raise HttpError(404, "Message not found")
-    return await _answer(topic, topic.mark_after(subscription, number), "Message not found")
+    return await _answer(
+        request, topic, topic.mark_after(subscription, number), "Message not found"
+    )
 
 
 async def get_by_id(request: Request) -> Response:
@@ -59,7 +61,7 @@ async def get_by_id(request: Request) -> Response:
     refusal = "GetMessageById is not allowed on partitioned-topic"
     topic = await stored_topic(request, "GetMessageById", refusal)
     position = Position(request.parameters["ledgerId"], request.parameters["entryId"])
-    return await _answer(topic, position, "Message id not found")
+    return await _answer(request, topic, position, "Message id not found")
 
 
 async def examine(request: Request) -> Response:
@@ -80,16 +82,19 @@ async def examine(request: Request) -> Response:
         raise HttpError(404, "Message not found")
     else:
         index = entries - number
-    return await _answer(topic, topic.position_of(index), "Message not found")
+    return await _answer(request, topic, topic.position_of(index), "Message not found")
 
 
-async def _answer(topic: PersistentTopic, position: Position, missing: str) -> Response:
+async def _answer(
+    request: Request, topic: PersistentTopic, position: Position, missing: str
+) -> Response:
     """An entry: its payload, and in headers what its metadata says."""
     try:
-        found = await read_view(topic, position)
-        if found is None:
-            raise HttpError(404, missing)
-        payload = await found.plain()
+        async with request.app.entries_read:
+            found = await read_view(topic, position)
+            if found is None:
+                raise HttpError(404, missing)
+            payload = await found.plain()
     except ValueError as error:
         raise HttpError(422, f"The entry {position} cannot be shown: {error}.") from None
     return Response(payload, JSON, headers=headers_of(found))

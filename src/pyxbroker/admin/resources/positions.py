@@ -42,7 +42,7 @@ from pyxbroker.auth.authorization import (
 from pyxbroker.base.errors import NotAllowed, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.commands.seek import at_time, moving
-from pyxbroker.broker.topics.entry_view import Position, read_view
+from pyxbroker.broker.topics.entry_view import Position, read_batch_size
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import NO_PROPERTIES, Topic
@@ -85,7 +85,7 @@ async def create(request: Request) -> Response:
         if subscription in topic.subscriptions:
             continue
         is_new = True
-        mark, ack_set = await _mark(topic, place)
+        mark, ack_set = await _mark(request, topic, place)
         made = await topic.subscription_for(
             subscription, mark, dict(place.properties), True, replicated
         )
@@ -154,7 +154,7 @@ async def reset_to_id(request: Request) -> Response:
         raise HttpError(400, "The body must be a message id, latest or earliest.")
     subscription = moved_subscription_of(request, topic)
     place = _place(body, Place())
-    mark, ack_set = await _mark(topic, place)
+    mark, ack_set = await _mark(request, topic, place)
     is_behind = place.is_excluded and place.batch_index < 0
     compacted_from = Position(place.ledger_id, min(place.entry_id + is_behind, LATEST))
     await _move(topic, subscription, mark, ack_set, compacted_from)
@@ -173,7 +173,9 @@ async def _move(
         await subscription.seek(mark, ack_set, compacted_from)
 
 
-async def _mark(topic: PersistentTopic, place: Place) -> tuple[Position, tuple[int, ...]]:
+async def _mark(
+    request: Request, topic: PersistentTopic, place: Place
+) -> tuple[Position, tuple[int, ...]]:
     """The mark after which a place is, and the messages that are wanted of the batch there."""
     position = Position(place.ledger_id, place.entry_id)
     if place.ledger_id < 0:
@@ -181,12 +183,13 @@ async def _mark(topic: PersistentTopic, place: Place) -> tuple[Position, tuple[i
     first = place.batch_index + place.is_excluded
     if first <= 0 and not place.is_excluded:
         return topic.mark_before(position), ()
-    found = await read_view(topic, position) if place.batch_index >= 0 else None
-    is_batch = found is not None and found.metadata.HasField("num_messages_in_batch")
-    count = found.metadata.num_messages_in_batch if found is not None and is_batch else 0
+    count = 0
+    if place.batch_index >= 0:
+        async with request.app.entries_read:
+            count = await read_batch_size(topic, position)
     if first < count <= BATCH_MESSAGES_MAX:
         return topic.mark_before(position), _words(first, count)
-    if not is_batch and not place.is_excluded:
+    if not count and not place.is_excluded:
         return topic.mark_before(position), ()
     after = Position(position.ledger_id, min(position.entry_id + 1, LATEST))
     return topic.mark_before(after), ()

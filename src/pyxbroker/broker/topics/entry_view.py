@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyxbroker.base.compression import decompress
 from pyxbroker.broker.topics.messages import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+from pyxbroker.delivery import peek_entry
 from pyxbroker.entry import EntryBatch
 from pyxbroker.entry import Position as Position  # who asks for an entry needs it
 from pyxbroker.ledger.handle import EntryDamaged, NoSuchEntry
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 PLAIN_BYTES_MAX = 32 << 20  # of a payload that is unpacked
 AT_ONCE_BYTES_MAX = 64 << 10  # more is unpacked beside the loop
+# A megabyte of metadata may have half a million fields, each an object once it is parsed.
+METADATA_BYTES_MAX = 64 << 10
 
 
 class EntryView(NamedTuple):
@@ -53,7 +56,7 @@ class EntryView(NamedTuple):
 
 
 def view(batch: EntryBatch, index: int = 0) -> EntryView:
-    """An entry of a batch. Raises ValueError when its metadata cannot be read."""
+    """An entry of a batch. Raises ValueError when its metadata cannot be read, or is too long."""
     from google.protobuf.message import DecodeError
 
     from pyxbroker.proto import PulsarApi as pb
@@ -65,6 +68,7 @@ def view(batch: EntryBatch, index: int = 0) -> EntryView:
     try:
         if entry[:2] == BROKER_METADATA_MAGIC:
             at = 6 + int.from_bytes(entry[2:6], "big")
+            _check_length(at)
             broker_metadata = pb.BrokerEntryMetadata()
             broker_metadata.ParseFromString(entry[6:at])
         if entry[at : at + 2] == CHECKSUM_MAGIC:
@@ -73,6 +77,7 @@ def view(batch: EntryBatch, index: int = 0) -> EntryView:
         at += 4
         if at + size > len(entry):
             raise ValueError(f"metadata of {size} bytes in an entry of {len(entry)} bytes")
+        _check_length(size)
         metadata.ParseFromString(entry[at : at + size])
     except DecodeError as error:
         raise ValueError(f"its metadata cannot be read: {error}") from error
@@ -80,17 +85,38 @@ def view(batch: EntryBatch, index: int = 0) -> EntryView:
     return EntryView(position, metadata, broker_metadata, entry[at + size :])
 
 
+def _check_length(size: int) -> None:
+    if size > METADATA_BYTES_MAX:
+        raise ValueError(
+            f"its metadata has {size} bytes, and at most {METADATA_BYTES_MAX} are shown"
+        )
+
+
 async def read_view(topic: PersistentTopic, position: Position) -> EntryView | None:
     """The entry at a position; None when there is none.
 
     Raises LedgerError when it cannot be read now, ValueError when nobody can read it.
     """
+    found = await _read(topic, position)
+    return None if found is None else view(found)
+
+
+async def read_batch_size(topic: PersistentTopic, position: Position) -> int:
+    """How many messages the batch at a position has; 0 when there is none. Its metadata may be of
+    any length. Raises LedgerError when it cannot be read now.
+    """
+    found = await _read(topic, position)
+    peeked = None if found is None else peek_entry(found, 0)
+    return peeked.num_messages if peeked is not None and peeked.is_batch else 0
+
+
+async def _read(topic: PersistentTopic, position: Position) -> EntryBatch | None:
     managed_ledger = topic.managed_ledger
     last = managed_ledger.last_entry(position.ledger_id)
     if last is None or not 0 <= position.entry_id <= last:
         return None
     patience = Patience(f"looking at {position} of {topic.name}")
     try:
-        return view(await patience.ask(lambda: managed_ledger.read_one(position)))
+        return await patience.ask(lambda: managed_ledger.read_one(position))
     except (EntryDamaged, NoSuchEntry):
         return None
