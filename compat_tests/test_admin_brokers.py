@@ -152,7 +152,7 @@ def test_parts_that_are_off_answer_as_without_them(
 def test_what_is_not_built_is_501_with_a_sentence(broker: Broker) -> None:
     for method, path in (
         ("GET", "/admin/v2/persistent/public/default/t/shadowTopics"),
-        ("DELETE", "/admin/v2/namespaces/public/default/antiAffinity"),
+        ("DELETE", "/admin/v2/namespaces/public/default/offloadDeletionLagMs"),
         ("POST", "/topics/persistent/public/default/t"),
     ):
         answer = web(broker, method, path)

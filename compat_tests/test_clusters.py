@@ -22,6 +22,15 @@ SWITCHES = {
     "tlsAllowInsecureConnection": False,
     "brokerClientTlsEnabledWithKeyStore": False,
 }
+ISOLATION = {
+    "namespaces": ["a/.*"],
+    "primary": [".*:[0-9]{4,5}"],
+    "secondary": ["b:.*"],
+    "auto_failover_policy": {
+        "policy_type": "min_available",
+        "parameters": {"min_limit": "1", "usage_threshold": "80"},
+    },
+}
 FIRST = "0x00000000_0x40000000"
 SET = (200, "")
 
@@ -65,6 +74,70 @@ def test_peers_and_failure_domains(broker: Broker, cluster: str) -> None:
     assert broker.request("DELETE", f"{domains}/d") == SET
     missing = (404, reason("Domain d for cluster elsewhere does not exist"))
     assert broker.request("GET", f"{domains}/d") == missing
+
+
+def test_isolation_policies(broker: Broker, cluster: str) -> None:
+    at = f"{cluster}/namespaceIsolationPolicies"
+    missing = (404, reason("NamespaceIsolationPolicies for cluster elsewhere does not exist"))
+    for path in (at, f"{at}/brokers", f"{at}/brokers/b:1", f"{at}/p"):
+        assert broker.request("GET", path) == missing
+    assert broker.request("POST", f"{at}/p", ISOLATION) == DONE
+    assert ask_json(broker, "GET", at) == (200, {"p": ISOLATION})
+    assert ask_json(broker, "GET", f"{at}/p") == (200, ISOLATION)
+    _, [this] = ask_json(broker, "GET", "/admin/v2/brokers")
+    told = {"brokerName": this, "policyName": "p", "namespaceRegex": ["a/.*"], "primary": True}
+    assert ask_json(broker, "GET", f"{at}/brokers") == (200, [told])
+    assert ask_json(broker, "GET", f"{at}/brokers/{this}") == (200, told)
+    second = told | {"brokerName": "b:1", "primary": False}
+    assert ask_json(broker, "GET", f"{at}/brokers/b:1") == (200, second)
+    none = {"brokerName": "c:1", "namespaceRegex": [], "primary": False}
+    assert ask_json(broker, "GET", f"{at}/brokers/c:1") == (200, none)
+    for wrong in (
+        {},
+        ISOLATION | {"namespaces": []},
+        ISOLATION | {"primary": []},
+        ISOLATION | {"secondary": None},
+        ISOLATION | {"primary": ["("]},
+        ISOLATION | {"auto_failover_policy": {"policy_type": "x", "parameters": {}}},
+    ):
+        status, text = broker.request("POST", f"{at}/q", wrong)
+        assert (status, "Invalid format of input policy data. policy: q" in text) == (400, True)
+    missing = (404, reason("Cannot find NamespaceIsolationPolicy q for cluster elsewhere"))
+    assert broker.request("GET", f"{at}/q") == missing
+    assert broker.request("DELETE", cluster) == (412, reason("Cluster not empty"))
+    for _ in range(2):
+        assert broker.request("DELETE", f"{at}/p") == DONE
+    assert ask_json(broker, "GET", at) == (200, {})
+    for path, status in ((at, 404), (f"{at}/brokers", 412), (f"{at}/p", 412)):
+        none = (status, reason("Cluster none does not exist."))
+        assert broker.request("GET", path.replace("elsewhere", "none")) == none
+
+
+def test_anti_affinity_and_the_bookies_of_a_namespace(broker: Broker, namespace: str) -> None:
+    at = f"{NAMESPACES}/{namespace}"
+    group, name = f"{at}/antiAffinity", namespace.split("/")[0]
+    assert broker.request("GET", group) == SET
+    # Apache Pulsar notes what its cluster says of a namespace when its bundles are asked for.
+    assert broker.request("GET", f"{at}/bundles")[0] == 200
+    assert broker.request("POST", group, "g") == DONE
+    # The body is taken as it stands.
+    assert broker.request("GET", group) == (200, '"g"')
+    members = f"{NAMESPACES}/standalone/antiAffinity/%22g%22"
+    assert ask_json(broker, "GET", f"{members}?tenant={name}") == (200, [namespace])
+    assert ask_json(broker, "GET", f"{members}x?tenant={name}") == (200, [])
+    assert broker.request("GET", members) == (400, reason("Tenant should not be null"))
+    elsewhere = f"{NAMESPACES}/none/antiAffinity/g?tenant={name}"
+    missing = (412, reason("Cluster none does not exist."))
+    assert broker.request("GET", elsewhere) == missing
+    bookies = f"{at}/persistence/bookieAffinity"
+    assert broker.request("GET", bookies) == SET
+    wanted = {"bookkeeperAffinityGroupPrimary": "default", "bookkeeperAffinityGroupSecondary": "s"}
+    assert broker.request("POST", bookies, wanted) == DONE
+    assert ask_json(broker, "GET", bookies) == (200, wanted)
+    assert broker.request("DELETE", bookies) == DONE
+    assert broker.request("GET", bookies) == SET
+    assert broker.request("DELETE", group) == DONE
+    assert broker.request("GET", group) == SET
 
 
 def test_a_resource_group(broker: Broker, namespace: str) -> None:

@@ -264,11 +264,18 @@ async def clusters_and_groups(rest: Rest, apache: ApacheRecords) -> None:
     told = apache.read("Policies", await stored(rest, paths.namespace_policies("a/x")))
     assert told["resource_group_name"] == "g"
     assert await rest("PUT", f"{NS}/0x00000000_0x40000000/split") == DONE
+    assert await rest("POST", f"{NS}/antiAffinity", "g") == DONE
+    bookies = {
+        "bookkeeperAffinityGroupPrimary": "p",
+        "bookkeeperAffinityGroupSecondary": "s",
+    }
+    affinity = f"{NS}/persistence/bookieAffinity"
+    assert await rest("POST", affinity, json.dumps(bookies)) == DONE
     local = apache.read("LocalPolicies", await stored(rest, paths.local_policies("a/x")))
     assert local == {
         "bundles": (await rest("GET", f"{NS}/bundles"))[1],
-        "bookieAffinityGroup": None,
-        "namespaceAntiAffinityGroup": None,
+        "bookieAffinityGroup": bookies,
+        "namespaceAntiAffinityGroup": "g",
         "migrated": False,
     }
     assert local["bundles"]["numBundles"] == 5

@@ -46,6 +46,7 @@ VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
     **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
     **{"cluster": "standalone", "domainName": "d", "resourcegroup": "g"},
+    **{"policyName": "p", "broker": "host:8080", "group": "g"},
     "bundle": "0x00000000_0xffffffff",
     **{"numMessages": "5", "seconds": "60", "version": "0"},
     **{
@@ -62,12 +63,19 @@ def path_of(endpoint: Endpoint, **values: str) -> str:
     return untyped(endpoint.path).format(**(VALUES | values))
 
 
+def asks_of_tenant(endpoint: Endpoint) -> bool:
+    """Whether the query names the tenant that is asked about."""
+    return any(each.name == "tenant" for each in endpoint.query)
+
+
 def untyped(path: str) -> str:
     """A path with the names of its parameters, without their types."""
     return re.sub(r":\w+}", "}", path)
 
 
-def asked(method: str, path: str, body: Body | None = None, **more: Any) -> Response:
+def asked(
+    method: str, path: str, body: Body | None = None, query: str = "", **more: Any
+) -> Response:
     """The answer of an application whose broker only looks topics up."""
 
     async def main() -> Response:
@@ -78,7 +86,7 @@ def asked(method: str, path: str, body: Body | None = None, **more: Any) -> Resp
         if body is None:
             stream.end()
         application = Application(cast(Any, service), service)
-        request = Request(method, path, "", {}, stream, **more)
+        request = Request(method, path, query, {}, stream, **more)
         answer = await asyncio.wait_for(application.answer(request), 10)
         await store.close()
         return answer
@@ -109,20 +117,23 @@ def test_each_right_is_checked_before_anything_is_done(
     # A body that never comes: who may not ask is not waited for.
     body = Body(None, lambda: None)
     somebody = Principal("somebody")
-    answer = asked(endpoint.method, path_of(endpoint), body, principal=somebody)
+    query = "tenant=public" if asks_of_tenant(endpoint) else ""
+    answer = asked(endpoint.method, path_of(endpoint), body, principal=somebody, query=query)
     assert (answer.status, reason(answer)) == (403, "No.")
     ((principal, right, resource),) = checked
     assert (principal, right) == (somebody, endpoint.right)
     names = {None, "public", "public/default", "persistent://public/default/t"}
     assert (None if resource is None else str(resource)) in names
-    assert ("{tenant}" in endpoint.path) == (resource is not None)
+    is_of_tenant = "{tenant}" in endpoint.path or asks_of_tenant(endpoint)
+    assert is_of_tenant == (resource is not None)
 
 
 @EACH
 def test_a_right_is_not_checked_on_a_name_that_cannot_be(
     endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "{tenant}" not in endpoint.path:
+    query = "tenant=pub%20lic" if asks_of_tenant(endpoint) else ""
+    if "{tenant}" not in endpoint.path and not query:
         of_all = (Scope.OPEN, Scope.AUTHENTICATED, Scope.BROKER, Scope.CLUSTER)
         assert endpoint.right.scope in of_all or endpoint.right == LIST_TENANTS
         return
@@ -131,7 +142,7 @@ def test_a_right_is_not_checked_on_a_name_that_cannot_be(
         raise AssertionError(resource)
 
     monkeypatch.setattr(answering, "authorize", never)
-    answer = asked(endpoint.method, path_of(endpoint, tenant="pub%20lic"))
+    answer = asked(endpoint.method, path_of(endpoint, tenant="pub%20lic"), query=query)
     assert answer.status == 412 and reason(answer)
 
 

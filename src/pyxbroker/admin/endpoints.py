@@ -27,10 +27,10 @@ OF_TOPICS = (
 RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/bookies": ("bookies",),
     "/admin/v2/brokers": ("brokers", "settings"),
-    "/admin/v2/clusters": ("clusters",),
+    "/admin/v2/clusters": ("clusters", "isolation"),
     "/admin/v2/namespaces": (
         *("namespaces", "namespace_topics", "permissions", "bundles"),
-        *("namespace_policies", "namespace_resource_group"),
+        *("namespace_policies", "namespace_resource_group", "affinity"),
     ),
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,

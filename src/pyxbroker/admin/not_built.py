@@ -80,20 +80,6 @@ GET,PUT,DELETE TOPIC/shadowTopics
 """,
     ),
     Part(
-        "other brokers and bookies",
-        NOT_IMPLEMENTED,
-        "Other brokers and bookies are not built yet: there is nothing to choose from.",
-        """
-GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies
-GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers
-GET /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/brokers/{broker}
-GET,POST,DELETE /admin/v2/clusters/{cluster}/namespaceIsolationPolicies/{policyName}
-GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}
-GET,POST,DELETE NAMESPACE/antiAffinity
-GET,POST,DELETE NAMESPACE/persistence/bookieAffinity
-""",
-    ),
-    Part(
         "offloading",
         NOT_IMPLEMENTED,
         "Offloading is not built yet: all ledgers stay with the bookies.",

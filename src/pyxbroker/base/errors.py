@@ -286,14 +286,17 @@ class ClusterExists(NotAllowed):
 
 
 class ClusterNotEmpty(NotAllowed):
-    """A tenant may have namespaces in the cluster."""
+    """A tenant may have namespaces in the cluster, or the cluster has isolation policies."""
 
     http_status = 412
-    sentence = "A tenant may be in the cluster; take it from the tenant's clusters first."
+    sentence = (
+        "A tenant may be in the cluster, or it has isolation policies; take it from the tenant's"
+        " clusters, and delete its policies, first."
+    )
 
 
 class ClustersLimitReached(NotAllowed):
-    """There are as many clusters, or failure domains of one, as there may be."""
+    """There are as many clusters, or domains or isolation policies of one, as there may be."""
 
     http_status = 412
     sentence = "There are as many clusters or failure domains as there may be."

@@ -1,5 +1,6 @@
 """Clusters: a record each, Pulsar's ClusterData at /admin/clusters/<cluster>, above its failure
-domains. This broker serves one of them and replicates to none; the others are kept for who does.
+domains and its isolation policies. This broker serves one of them and replicates to none; the
+others are kept for who does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from pyxbroker.base.errors import (
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, NotEmpty
-from pyxbroker.policies.records import Fields, change_record, delete_record, fields_of
+from pyxbroker.policies.records import (
+    Fields,
+    change_record,
+    create_record,
+    delete_record,
+    fields_of,
+)
 
 if TYPE_CHECKING:
     from pyxbroker.broker.tenants import Tenants
@@ -29,6 +36,7 @@ log = get_logger("pyxbroker.clusters")
 
 CLUSTERS_MAX = 1_000  # of one instance: what names one is compared with all of them
 DOMAINS_MAX = 100  # of one cluster: who sets one reads the others
+POLICIES_MAX = 100  # isolation policies of one cluster: all are in one record
 BROKERS = "brokers"  # a field of a failure domain
 
 
@@ -92,8 +100,8 @@ class Clusters:
             raise ClusterNotFound("Cluster does not exist")
 
     async def delete(self, name: str) -> None:
-        """Deletes a cluster that no tenant may be in, with its failure domains; who is interrupted
-        repeats it. Raises ClusterNotFound, ClusterNotEmpty.
+        """Deletes a cluster that no tenant may be in and that has no isolation policies, with its
+        failure domains; who is interrupted repeats it. Raises ClusterNotFound, ClusterNotEmpty.
 
         Apache Pulsar looks for namespaces where its versions before 2.0 had them, and deletes a
         cluster that is in use.
@@ -103,6 +111,9 @@ class Clusters:
             for tenant in await self._tenants.names():
                 if name in ((await self._tenants.record(tenant)).get("allowedClusters") or []):
                     raise ClusterNotEmpty("Cluster not empty")
+            if await self.isolation_policies(name):
+                raise ClusterNotEmpty("Cluster not empty")
+            await delete_record(self._store, self._cache, paths.isolation_policies(name))
             above = paths.failure_domains(name)
             for each in await self._store.children(above):
                 await delete_record(self._store, self._cache, paths.failure_domain(name, each))
@@ -157,3 +168,38 @@ class Clusters:
         is_known = domain in await self._store.children(paths.failure_domains(name))
         if not (is_known and await delete_record(self._store, self._cache, path)):
             raise FailureDomainNotFound(f"Domain-name {domain} or cluster {name} does not exist")
+
+    # --- isolation policies -------------------------------------------------------------------
+
+    async def isolation_policies(self, name: str) -> dict[str, Fields] | None:
+        """The isolation policies of a cluster by name; None when it never had one.
+
+        Raises ClusterNotFound.
+        """
+        if name not in await self.names():
+            raise ClusterNotFound(f"Cluster {name} does not exist.")
+        path = paths.isolation_policies(name)
+        found = await self._store.get(path)
+        return None if found is None else fields_of(path, found.value)
+
+    async def set_isolation_policy(self, name: str, policy: str, fields: Fields | None) -> None:
+        """Says an isolation policy anew, or (None) deletes it, also one that there is not.
+
+        Raises ClusterNotFound, ClustersLimitReached, ConcurrentModification.
+        """
+
+        def change(policies: Fields) -> None:
+            policies.pop(policy, None)
+            if fields is None:
+                return
+            if len(policies) >= POLICIES_MAX:
+                raise ClustersLimitReached(
+                    f"A cluster has at most {POLICIES_MAX} isolation policies."
+                )
+            policies[policy] = fields
+
+        path = paths.isolation_policies(name)
+        async with self._changing:
+            if await self.isolation_policies(name) is None:
+                await create_record(self._store, self._cache, path, {})
+            await change_record(self._store, self._cache, path, change)

@@ -54,6 +54,7 @@ from pyxbroker.policies.records import (
     Change,
     Fields,
     change_namespace,
+    change_record,
     create_record,
     fields_of,
 )
@@ -137,6 +138,21 @@ class Namespaces:
         Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
         """
         return await change_namespace(self._store, self._topics.cache, name, change)
+
+    async def change_local(self, name: str, change: Change) -> None:
+        """Changes what only this cluster says of a namespace; the first change writes its bundles
+        there, too, as Pulsar does.
+
+        Raises NamespaceNotFound, ConcurrentModification, and what `change` raises.
+        """
+        path = paths.local_policies(name)
+        cache = self._topics.cache
+        async with self.coming:
+            await self._topics.namespace_policies(NamespaceName.get(name))
+            fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
+            if not await self._store.exists(path):
+                await create_record(self._store, cache, path, fields)
+            await change_record(self._store, cache, path, change)
 
     async def create(self, name: NamespaceName, fields: Fields) -> None:
         """Makes a namespace.

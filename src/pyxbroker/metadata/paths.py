@@ -121,6 +121,11 @@ def failure_domain(cluster_name: str, name: str) -> str:
     return f"{failure_domains(cluster_name)}/{name}"
 
 
+def isolation_policies(cluster_name: str) -> str:
+    """One record with all isolation policies of a cluster."""
+    return f"{CLUSTERS}/{cluster_name}/namespaceIsolationPolicies"
+
+
 def resource_group(name: str) -> str:
     return f"{RESOURCE_GROUPS}/{name}"
 

@@ -106,17 +106,27 @@ async def read_json(request: Request) -> object:
 
     415 is for a media type that the endpoint does not take, 400 for no body where one is needed.
     """
+    if not await read_body(request):
+        return None
     content = request.endpoint.content
     assert content is not None
-    if not await request.read(content.bytes_max):
+    return await request.json(content.bytes_max)
+
+
+async def read_body(request: Request) -> bytes:
+    """The body as it is, of a media type that the endpoint takes. Raises HttpError."""
+    content = request.endpoint.content
+    assert content is not None
+    body = await request.read(content.bytes_max)
+    if not body:
         if content.required:
             raise HttpError(400, "The request entity cannot be empty.")
-        return None
+        return body
     if request.content_type not in content.schemas:
         given = repr(request.content_type) if request.content_type else "unknown"
         wanted = " or ".join(content.schemas)
         raise HttpError(415, f"The Content-Type of the body must be {wanted}, it is {given}.")
-    return await request.json(content.bytes_max)
+    return body
 
 
 def node_name_of(request: Request, parameter: str, what: str) -> str:

@@ -3,20 +3,17 @@
 A pattern is a regular expression in RE2's syntax, as Pulsar's brokers read it. It is matched
 against `tenant/namespace/local-name`: the domain in front is cut off, and of a partition it is the
 partitioned topic's name that counts. Mirrors org.apache.pulsar.common.topics.TopicList.
-
-A pattern comes from anybody, and RE2 takes a time for it that is linear in the length of the name,
-whatever it says. How long that is for each character is bounded by the memory of its program.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 from pyxbroker._native import crc32c
 from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.expressions import Expression, ExpressionError, compile_expression
 from pyxbroker.base.topic_name import NON_PERSISTENT, PERSISTENT, TopicName
 
 Pause = Callable[[], Awaitable[None]]  # gives others a turn, when it is time
@@ -24,33 +21,12 @@ Pause = Callable[[], Awaitable[None]]  # gives others a turn, when it is time
 PART_NAMES = 256  # of a long list, that are worked on between two pauses
 SAMPLES_PER_PART = 4
 
-PROGRAM_BYTES_MAX = 128 << 10
-"""Of a compiled pattern, with what RE2 remembers of names that it has seen."""
-
-# What RE2 says of expressions that Java knows and RE2 does not (assertions, backreferences,
-# possessive repetitions, classes of Java's own), and of those that take more memory than they may.
-_BEYOND = (
-    b"invalid perl operator",
-    b"invalid escape sequence",
-    b"invalid character class range",
-    b"bad repetition operator",
-    b"pattern too large",
-)
-
 
 class BeyondRE2(MetadataStoreError):
     """What may be a regular expression, and not one that is evaluated here."""
 
 
-class TopicsPattern(Protocol):
-    """A compiled pattern, as RE2 has it."""
-
-    @property
-    def pattern(self) -> str:
-        """What it was compiled from."""
-
-    def fullmatch(self, text: bytes) -> object | None:
-        """None when it does not match all of a text in UTF-8."""
+TopicsPattern = Expression
 
 
 def without_domain(pattern: str) -> str:
@@ -74,32 +50,15 @@ def compile_pattern(pattern: str) -> TopicsPattern:
 
 
 def _compiled(text: str) -> TopicsPattern:
-    # 3 MiB and 5 ms, which a broker without patterns does not need.
-    import re2
-
     try:
-        return re2.compile(text, _options())
-    except re2.error as error:
-        [reason] = error.args
-        if reason.startswith(_BEYOND):
+        return compile_expression(text)
+    except ExpressionError as error:
+        if error.may_be_java:
             raise BeyondRE2(
                 f"The topics pattern {text!r} is not evaluated by this broker, which knows the"
-                f" syntax of RE2: {reason.decode()}."
+                f" syntax of RE2: {error}."
             ) from error
-        raise MetadataStoreError(
-            f"The topics pattern {text!r} is not valid: {reason.decode()}."
-        ) from error
-
-
-@lru_cache(maxsize=1)
-def _options() -> Any:
-    import re2
-
-    options = re2.Options()
-    options.max_mem = PROGRAM_BYTES_MAX
-    options.never_capture = True
-    options.log_errors = False
-    return options
+        raise MetadataStoreError(f"The topics pattern {text!r} is not valid: {error}.") from error
 
 
 def matches(pattern: TopicsPattern, topic: TopicName) -> bool:

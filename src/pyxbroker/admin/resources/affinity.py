@@ -1,0 +1,244 @@
+"""/admin/v2/namespaces/.../antiAffinity and .../persistence/bookieAffinity: which namespaces should
+not be served by one broker, and which bookies should have the ledgers of one.
+
+Both are in what a cluster alone says of a namespace, Pulsar's LocalPolicies, and kept for who
+places bundles and ledgers; here there is one broker with one bookie.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    NAMESPACE_NOT_FOUND,
+    STRINGS,
+    namespace_name_of,
+    namespace_of,
+    read_body,
+    read_json,
+)
+from pyxbroker.admin.resources.namespaces import ONE, record_of
+from pyxbroker.admin.response import JSON, Response
+from pyxbroker.auth.authorization import (
+    LIST_ANTI_AFFINITY,
+    READ_ANTI_AFFINITY,
+    READ_BOOKIE_AFFINITY,
+    WRITE_ANTI_AFFINITY,
+    WRITE_BOOKIE_AFFINITY,
+)
+from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
+from pyxbroker.base.limits import too_long
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import TenantName
+from pyxbroker.policies.records import Fields
+
+PATH = ONE + "/antiAffinity"
+LIST = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"
+BOOKIES_PATH = ONE + "/persistence/bookieAffinity"
+# Fields of a namespace's local record.
+GROUP = "namespaceAntiAffinityGroup"
+BOOKIES = "bookieAffinityGroup"
+BOOKIE_FIELDS = ("bookkeeperAffinityGroupPrimary", "bookkeeperAffinityGroupSecondary")
+EMPTY = "Anti-affinity group can't be empty"
+GROUP_BYTES_MAX = 1_024
+BODY_BYTES_MAX = 16 << 10
+SLICE_S = 0.002  # of reading records, then it yields
+
+
+# --- anti-affinity ----------------------------------------------------------------------------
+
+
+async def get_group(request: Request) -> Response:
+    """The name of the group as it was given, bare; nothing when there is none."""
+    return Response.text(str((await _local(request)).get(GROUP) or ""), JSON)
+
+
+async def set_group(request: Request) -> Response:
+    """Puts a namespace into an anti-affinity group.
+
+    The body is the name as it stands, as Pulsar takes it: some clients put it into quotes, and get
+    them back.
+    """
+    try:
+        group = (await read_body(request)).decode()
+    except UnicodeDecodeError as error:
+        raise HttpError(400, f"The name of the group is not UTF-8: {error.reason}.") from None
+    if not group.strip():
+        raise HttpError(412, EMPTY)
+    trouble = too_long("name of the group", group, GROUP_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    await _set(request, GROUP, group)
+    return Response.empty()
+
+
+async def remove_group(request: Request) -> Response:
+    """Takes a namespace out of its anti-affinity group."""
+    await _set(request, GROUP, None)
+    return Response.empty()
+
+
+async def get_members(request: Request) -> Response:
+    """The namespaces of a tenant that are in an anti-affinity group."""
+    broker = request.app.broker
+    tenant = str(_asked_tenant(request))
+    group = request.parameters["group"]
+    if not group.strip():
+        raise HttpError(412, EMPTY)
+    cluster = request.parameters["cluster"]
+    if cluster not in await broker.clusters.names():
+        raise HttpError(412, f"Cluster {cluster} does not exist.")
+    found = []
+    slices = Slices(SLICE_S)
+    for name in await broker.namespaces.names(tenant):
+        if (await broker.namespaces.local_record(name)).get(GROUP) == group:
+            found.append(name)
+        await slices.pause()
+    return Response.json(found)
+
+
+def _asked_tenant(request: Request) -> TenantName:
+    """The tenant of the query. Raises HttpError."""
+    tenant = request.argument("tenant")
+    if tenant is None:
+        raise HttpError(400, "Tenant should not be null")
+    try:
+        name = TenantName(tenant)
+        name.check_length()
+    except InvalidTopicName:
+        raise HttpError(412, "Tenant name is not valid") from None
+    return name
+
+
+# --- bookies ----------------------------------------------------------------------------------
+
+
+async def get_bookies(request: Request) -> Response:
+    """Pulsar's BookieAffinityGroupData; nothing when none was set."""
+    found = (await _local(request)).get(BOOKIES)
+    return Response.empty(200) if found is None else Response.json(found)
+
+
+async def set_bookies(request: Request) -> Response:
+    """Says which groups of bookies a namespace's ledgers should be in."""
+    body = await read_json(request)
+    if body is not None and not isinstance(body, dict):
+        raise HttpError(400, f"A BookieAffinityGroupData is a JSON object, not {body!r:.100}.")
+    value = None
+    if body is not None:
+        value = {name: body[name] for name in BOOKIE_FIELDS if body.get(name) is not None}
+        for name, text in value.items():
+            if not isinstance(text, str):
+                raise HttpError(400, f"{name} must be text, not {text!r:.100}.")
+            trouble = too_long(name, text, GROUP_BYTES_MAX)
+            if trouble is not None:
+                raise HttpError(400, trouble)
+    await _set(request, BOOKIES, value)
+    return Response.empty()
+
+
+async def remove_bookies(request: Request) -> Response:
+    """A namespace's ledgers may be anywhere."""
+    await _set(request, BOOKIES, None)
+    return Response.empty()
+
+
+async def _local(request: Request) -> Fields:
+    """What this cluster says of the namespace of a path. Raises HttpError 404."""
+    await record_of(request, NAMESPACE_NOT_FOUND)
+    return await request.app.broker.namespaces.local_record(namespace_of(request))
+
+
+async def _set(request: Request, field: str, value: object) -> None:
+    """Raises HttpError 404."""
+
+    def change(fields: Fields) -> None:
+        if value is None:
+            fields.pop(field, None)
+        else:
+            fields[field] = value
+
+    try:
+        await request.app.broker.namespaces.change_local(namespace_of(request), change)
+    except NamespaceNotFound:
+        raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+
+
+DATA: dict[str, Any] = {
+    "type": "object",
+    "properties": {name: {"type": "string"} for name in BOOKIE_FIELDS},
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_group,
+        READ_ANTI_AFFINITY,
+        "The anti-affinity group that a namespace is in.",
+        Answer("Its name, bare, as it was given; empty if there is no group."),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        PATH,
+        set_group,
+        WRITE_ANTI_AFFINITY,
+        "Puts a namespace into an anti-affinity group.",
+        resource=namespace_name_of,
+        content=Content(
+            "Its name, bare.", {"application/json": {"type": "string"}}, bytes_max=BODY_BYTES_MAX
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        PATH,
+        remove_group,
+        WRITE_ANTI_AFFINITY,
+        "Takes a namespace out of its anti-affinity group.",
+        resource=namespace_name_of,
+    ),
+    Endpoint(
+        "GET",
+        LIST,
+        get_members,
+        LIST_ANTI_AFFINITY,
+        "The namespaces of a tenant that are in an anti-affinity group.",
+        Answer("Their names.", STRINGS),
+        _asked_tenant,
+        query=(Query("tenant", "Of which tenant; needed."),),
+    ),
+    Endpoint(
+        "GET",
+        BOOKIES_PATH,
+        get_bookies,
+        READ_BOOKIE_AFFINITY,
+        "Which groups of bookies a namespace's ledgers should be in.",
+        Answer("Pulsar's BookieAffinityGroupData, or nothing.", DATA),
+        namespace_name_of,
+    ),
+    Endpoint(
+        "POST",
+        BOOKIES_PATH,
+        set_bookies,
+        WRITE_BOOKIE_AFFINITY,
+        "Says which groups of bookies a namespace's ledgers should be in.",
+        resource=namespace_name_of,
+        content=Content(
+            "Pulsar's BookieAffinityGroupData.",
+            {"application/json": DATA},
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        BOOKIES_PATH,
+        remove_bookies,
+        WRITE_BOOKIE_AFFINITY,
+        "A namespace's ledgers may be with any bookies.",
+        resource=namespace_name_of,
+    ),
+)

@@ -1,0 +1,279 @@
+"""/admin/v2/clusters/.../namespaceIsolationPolicies: which brokers may serve which namespaces, as
+in Pulsar's Clusters.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.clusters import ONE as CLUSTER
+from pyxbroker.admin.resources.names import STRINGS, read_json, texts_of
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
+from pyxbroker.base.expressions import ExpressionError, compile_expression
+from pyxbroker.base.limits import too_long
+from pyxbroker.broker.isolation import NAMESPACES, PRIMARY, SECONDARY, matches_any, of_broker
+
+PATH = CLUSTER + "/namespaceIsolationPolicies"
+BROKERS = PATH + "/brokers"
+ONE_BROKER = BROKERS + "/{broker}"
+ONE = PATH + "/{policyName}"
+
+FAILOVER = "auto_failover_policy"
+SCOPE = "unload_scope"
+SCOPES = ("all_matching", "none", "changed")
+TYPE = "min_available"
+LIMITS = ("min_limit", "usage_threshold")  # of TYPE, whole numbers as texts
+EXPRESSIONS_MAX = 100
+EXPRESSION_BYTES_MAX = 256
+NAME_BYTES_MAX = 256
+PARAMETERS_MAX = 10
+BODY_BYTES_MAX = 64 << 10
+
+Policies = dict[str, Any]
+
+
+async def get_policies(request: Request) -> Response:
+    """All isolation policies of a cluster."""
+    return Response.json(await _policies(request, 404))
+
+
+async def get_policy(request: Request) -> Response:
+    """Pulsar's NamespaceIsolationData."""
+    policies = await _policies(request)
+    name, cluster = request.parameters["policyName"], request.parameters["cluster"]
+    if name not in policies:
+        raise HttpError(404, f"Cannot find NamespaceIsolationPolicy {name} for cluster {cluster}")
+    return Response.json(policies[name])
+
+
+async def get_brokers(request: Request) -> Response:
+    """What the policies say of each broker: of this one, as there is no other."""
+    policies = await _policies(request)
+    return Response.json([await _of_broker(policies, request.app.broker.broker_id)])
+
+
+async def get_broker(request: Request) -> Response:
+    """What the policies say of a broker, also of one that is not there."""
+    policies = await _policies(request)
+    broker_id = request.parameters["broker"]
+    trouble = too_long("name of the broker", broker_id, NAME_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    return Response.json(await _of_broker(policies, broker_id))
+
+
+async def set_policy(request: Request) -> Response:
+    """Says an isolation policy anew; namespaces that it is about are unloaded if it says so.
+
+    Pulsar unloads by itself only what would be served by another broker then, which nothing is.
+    """
+    request.argument("unloadBundles")
+    name = request.parameters["policyName"]
+    trouble = too_long("name of the policy", name, NAME_BYTES_MAX)
+    if trouble is not None:
+        raise HttpError(412, trouble)
+    body = await read_json(request)
+    await _check_cluster(request)
+    fields = _data(name, body)
+    broker = request.app.broker
+    cluster = request.parameters["cluster"]
+    await broker.clusters.set_isolation_policy(cluster, name, fields)
+    if (
+        fields.get(SCOPE) == "all_matching"
+        and cluster == broker.config.clusterName
+        and request.argument("unloadBundles")
+    ):
+        await _unload(request, fields[NAMESPACES])
+    return Response.empty()
+
+
+async def delete_policy(request: Request) -> Response:
+    """Deletes an isolation policy; one that there is not is deleted, too."""
+    await _check_cluster(request)
+    names = request.parameters
+    clusters = request.app.broker.clusters
+    await clusters.set_isolation_policy(names["cluster"], names["policyName"], None)
+    return Response.empty()
+
+
+async def _check_cluster(request: Request) -> None:
+    name = request.parameters["cluster"]
+    if name not in await request.app.broker.clusters.names():
+        raise HttpError(412, f"Cluster {name} does not exist.")
+
+
+async def _policies(request: Request, missing: int = 412) -> Policies:
+    """The isolation policies of the cluster of a path. Raises HttpError."""
+    name = request.parameters["cluster"]
+    try:
+        found = await request.app.broker.clusters.isolation_policies(name)
+    except ClusterNotFound as error:
+        raise HttpError(missing, str(error)) from None
+    if found is None:
+        raise HttpError(404, f"NamespaceIsolationPolicies for cluster {name} does not exist")
+    return found
+
+
+async def _of_broker(policies: Policies, broker_id: str) -> dict[str, Any]:
+    """Pulsar's BrokerNamespaceIsolationData."""
+    told = await of_broker(policies, broker_id)
+    named = {} if told.policy is None else {"policyName": told.policy}
+    rest = {"namespaceRegex": told.namespaces, "primary": told.is_primary}
+    return {"brokerName": broker_id, **named, **rest}
+
+
+async def _unload(request: Request, expressions: list[str]) -> None:
+    """Closes the topics of all namespaces that an expression matches; clients open them again."""
+    broker = request.app.broker
+    for tenant in await broker.tenants.names():
+        for name in await broker.namespaces.names(tenant):
+            if await matches_any(expressions, name):
+                # One that goes meanwhile takes its topics with it.
+                with contextlib.suppress(NamespaceNotFound):
+                    await broker.namespaces.unload(name)
+
+
+# --- the body ---------------------------------------------------------------------------------
+
+
+def _data(name: str, body: object) -> dict[str, Any]:
+    """The NamespaceIsolationData of a body; what it does not know is left out. Raises HttpError."""
+    if not isinstance(body, dict):
+        raise HttpError(400, f"A NamespaceIsolationData is a JSON object, not {body!r:.100}.")
+    fields: dict[str, Any] = {}
+    for field in (NAMESPACES, PRIMARY, SECONDARY):
+        given = body.get(field)
+        if not given and (given is None or field != SECONDARY):
+            raise _invalid(name, body, f"{field} must be given")
+        texts = texts_of(given, field, EXPRESSIONS_MAX, EXPRESSION_BYTES_MAX)
+        for each in texts:
+            # Pulsar takes brokers without a name; no broker matches them.
+            if field == NAMESPACES and not each.strip():
+                raise _invalid(name, body, f"{field} must not be empty")
+            _check_expression(name, body, each)
+        fields[field] = texts
+    fields[FAILOVER] = _failover(name, body)
+    if body.get(SCOPE) in SCOPES:
+        fields[SCOPE] = body[SCOPE]
+    return fields
+
+
+def _check_expression(name: str, body: dict[str, Any], text: str) -> None:
+    try:
+        compile_expression(text)
+    except ExpressionError as error:
+        what = "is not evaluated by this broker" if error.may_be_java else "is not valid"
+        raise _invalid(name, body, f"the expression {text!r} {what}: {error}") from None
+
+
+def _failover(name: str, body: dict[str, Any]) -> dict[str, Any]:
+    """The AutoFailoverPolicyData. Raises HttpError."""
+    given = body.get(FAILOVER)
+    if not isinstance(given, dict) or given.get("policy_type") != TYPE:
+        raise _invalid(name, body, f"{FAILOVER} must be of the type {TYPE}")
+    parameters = given.get("parameters")
+    if not isinstance(parameters, dict) or len(parameters) > PARAMETERS_MAX:
+        raise _invalid(name, body, f"{FAILOVER} must have parameters, at most {PARAMETERS_MAX}")
+    texts = {key: str(each) for key, each in parameters.items() if each is not None}
+    for each in LIMITS:
+        if re.fullmatch(r"[-+]?[0-9]{1,9}", texts.get(each, "")) is None:
+            raise _invalid(name, body, f"{each} must be a whole number")
+    for each in (*texts, *texts.values()):
+        trouble = too_long(f"parameter of {FAILOVER}", each, EXPRESSION_BYTES_MAX)
+        if trouble is not None:
+            raise HttpError(400, trouble)
+    return {"parameters": texts, "policy_type": TYPE}
+
+
+def _invalid(name: str, body: dict[str, Any], why: str) -> HttpError:
+    data = to_json(body).decode()
+    reason = f"Invalid format of input policy data. policy: {name}; data: {data:.1000}; {why}."
+    return HttpError(400, reason)
+
+
+DATA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        **dict.fromkeys((NAMESPACES, PRIMARY, SECONDARY), STRINGS),
+        FAILOVER: {"type": "object", "additionalProperties": True},
+        SCOPE: {"type": "string", "enum": list(SCOPES)},
+    },
+}
+OF_BROKER: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "brokerName": {"type": "string"},
+        "policyName": {"type": "string"},
+        "namespaceRegex": STRINGS,
+        "primary": {"type": "boolean"},
+    },
+}
+
+ENDPOINTS = (
+    Endpoint(
+        "GET",
+        PATH,
+        get_policies,
+        READ_ISOLATION_POLICIES,
+        "Which brokers may serve which namespaces, as was said.",
+        Answer(
+            "Pulsar's NamespaceIsolationData by name.",
+            {"type": "object", "additionalProperties": DATA},
+        ),
+    ),
+    Endpoint(
+        "GET",
+        BROKERS,
+        get_brokers,
+        READ_ISOLATION_POLICIES,
+        "What the isolation policies of a cluster say of its brokers.",
+        Answer("Pulsar's BrokerNamespaceIsolationData.", {"type": "array", "items": OF_BROKER}),
+    ),
+    Endpoint(
+        "GET",
+        ONE_BROKER,
+        get_broker,
+        READ_ISOLATION_POLICIES,
+        "What the isolation policies of a cluster say of a broker.",
+        Answer("Pulsar's BrokerNamespaceIsolationData.", OF_BROKER),
+    ),
+    Endpoint(
+        "GET",
+        ONE,
+        get_policy,
+        READ_ISOLATION_POLICIES,
+        "An isolation policy.",
+        Answer("Pulsar's NamespaceIsolationData.", DATA),
+    ),
+    Endpoint(
+        "POST",
+        ONE,
+        set_policy,
+        WRITE_ISOLATION_POLICIES,
+        "Says which brokers may serve which namespaces.",
+        query=(
+            Query("unloadBundles", "Unload namespaces, if the policy says all_matching.", True),
+        ),
+        content=Content(
+            "Pulsar's NamespaceIsolationData.",
+            {"application/json": DATA},
+            required=True,
+            bytes_max=BODY_BYTES_MAX,
+        ),
+    ),
+    Endpoint(
+        "DELETE",
+        ONE,
+        delete_policy,
+        WRITE_ISOLATION_POLICIES,
+        "Deletes an isolation policy, also one that there is not.",
+    ),
+)
