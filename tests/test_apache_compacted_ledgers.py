@@ -103,6 +103,15 @@ def as_apache_tells(told: list[dict[str, Any]]) -> Views:
     return found
 
 
+def fields_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """The metadata of an entry. Their compactor also writes the indexes of all messages, where a
+    batch is kept whole; ours leaves that as it was.
+    """
+    fields: dict[str, Any] = entry["metadata"]
+    is_whole = not any(each["isCompactedOut"] for each in entry["messages"])
+    return fields | ({"compactedBatchIndexe": []} if is_whole else {})
+
+
 async def records_of(topic: PersistentTopic) -> list[bytes]:
     """The entries of the compacted ledger, as they are stored."""
     assert topic.compacted is not None
@@ -225,7 +234,10 @@ def test_apaches_compactor_leaves_the_same(
         )
         assert taken_apart(await view(topic)) == as_apache_tells(told["entries"])
         assert theirs.horizon == topic.horizon == topic.last_confirmed
-        assert (await opened(broker, apache, topic))["since"] == told["since"]
+        ours = await opened(broker, apache, topic)
+        assert ours["since"] == told["since"]
+        for one, other in zip(ours["entries"], told["entries"], strict=True):
+            assert fields_of(one) == fields_of(other)
         assert theirs.properties == {LEDGER_PROPERTY: theirs.ledger_id}
         assert topic.compacted is not None
         mine = decode(await value_at(broker, paths.ledger(topic.compacted.ledger_id)))
