@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,14 @@ from one_bookie import append
 from one_broker import Broker, run
 from pyxbroker.broker.topics import expiry, statistics, stats
 from pyxbroker.broker.topics.internal_stats import internal_stats
-from pyxbroker.broker.topics.partitioned_statistics import together
+from pyxbroker.broker.topics.partitioned_statistics import together as together_in_slices
 from pyxbroker.broker.topics.statistics import Asked, topic_statistics
 from pyxbroker.ledger.metadata import LedgerMetadataStore
 from test_admin_topics import Rest
+
+
+def together(partitions: list[dict[str, Any]]) -> dict[str, Any]:
+    return asyncio.run(together_in_slices(partitions))
 
 
 async def told(broker: Broker, **asked: bool) -> dict[str, Any]:
@@ -145,6 +150,16 @@ def test_publishers_of_partitions_are_one_by_name_where_clients_make_some() -> N
     assert by_name == {"a": 1.0, "b": 2.0}
     parts = [one(1, publishers=[publisher(name, False) for name in names]) for names in ("ab", "b")]
     assert [each["msgRateIn"] for each in together(parts)["publishers"]] == [2.0, 1.0]
+    # Where there are both, names tell them apart, whoever comes first.
+    parts = [one(1, publishers=[publisher("a", partial)]) for partial in (False, True)]
+    assert [each["msgRateIn"] for each in together(parts)["publishers"]] == [2.0]
+
+
+def test_partitions_are_what_they_were_when_they_are_added_up() -> None:
+    parts = [one(1, subscriptions={"s": {"subscriptionProperties": {"a": "b"}}}) for _ in range(2)]
+    before = json.dumps(parts)
+    together(parts)
+    assert json.dumps(parts) == before
 
 
 def test_what_is_deleted_while_internal_statistics_are_told_is_left_out(

@@ -4,8 +4,8 @@ brokers. Each is served here; what is asked for one is done for the topics whose
 
 from __future__ import annotations
 
-import itertools
 import zlib
+from bisect import bisect_right
 from typing import Any, NamedTuple
 
 from pyxbroker.base.errors import MetadataStoreError
@@ -41,12 +41,14 @@ def hash_of(topic: TopicName) -> int:
 
 
 def bundle_of(topic: TopicName, boundaries: list[int]) -> Bundle | None:
-    """The bundle of a topic; None where there are no boundaries."""
-    for lower, upper in itertools.pairwise(boundaries):
-        bundle = Bundle(lower, upper)
-        if topic in bundle:
-            return bundle
-    return None
+    """The bundle of a topic; None where there are no boundaries, which are sorted and have all
+    hashes.
+    """
+    if len(boundaries) < 2:
+        return None
+    # The highest hash is no bundle's first one: the last bundle has it.
+    at = bisect_right(boundaries, hash_of(topic), 1, len(boundaries) - 1)
+    return Bundle(boundaries[at - 1], boundaries[at])
 
 
 def text_of(boundary: int) -> str:

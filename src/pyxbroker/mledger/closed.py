@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from pyxbroker.base.slices import Slices
@@ -100,19 +101,28 @@ async def read_all_closed(
     for node in await lists:
         found.append(_made(node, _closed_ledger))
         await slices.pause()
-    left: list[tuple[int, str]] = []  # cursors, by whose they are
-    for index, encoded in enumerate(await cursors):
-        if not isinstance(encoded, BaseException):
-            left += [(index, name) for name in encoded]
-        elif not isinstance(found[index], Exception):
+    of_each = await cursors
+    for index, encoded in enumerate(of_each):
+        if isinstance(encoded, BaseException) and not isinstance(found[index], Exception):
             found[index] = _trouble(encoded)
-    for first in range(0, len(left), CURSORS_PER_READ):
-        some = left[first : first + CURSORS_PER_READ]
+    # One topic may have ten thousand: they are named as they are asked for.
+    left = (
+        (index, name)
+        for index, encoded in enumerate(of_each)
+        if not isinstance(encoded, BaseException)
+        for name in encoded
+    )
+    ends: dict[int, dict[int, int]] = {}  # the last entries of ledgers, by topic
+    while some := list(islice(left, CURSORS_PER_READ)):
         asked = store.get_all([f"{nodes[index]}/{name}" for index, name in some])
         for (index, name), node in zip(some, await asked, strict=True):
-            error = _made(node, partial(_add_cursor, found[index], decode(name)))
-            if error is not None:
-                found[index] = error
+            ledger = found[index]
+            if isinstance(ledger, ClosedLedger):
+                if index not in ends:
+                    ends = {index: _ends(ledger)}
+                error = _made(node, partial(_add_cursor, ledger, ends[index], decode(name)))
+                if error is not None:
+                    found[index] = error
             await slices.pause()
     return found
 
@@ -143,13 +153,17 @@ def _closed_ledger(found: GetResult | None) -> ClosedLedger | None:
     return ClosedLedger(ledgers, {}, found.modified_ms, terminated is not None)
 
 
+def _ends(ledger: ClosedLedger) -> dict[int, int]:
+    """The last entries, by ledger."""
+    return {each.ledger_id: each.entries - 1 for each in ledger.ledgers}
+
+
 def _add_cursor(
-    ledger: ClosedLedger | Unreadable | None, name: str, found: GetResult | None
+    ledger: ClosedLedger, ends: dict[int, int], name: str, found: GetResult | None
 ) -> None:
     """Of a cursor that went meanwhile nothing is said."""
-    if not isinstance(ledger, ClosedLedger) or found is None:
+    if found is None:
         return
-    ends = {each.ledger_id: each.entries - 1 for each in ledger.ledgers}
     record = positions.decode_cursor(found.value, ends)
     mark = record.acks.mark_delete
     ledger.cursors[name] = ClosedCursor(mark, record.properties, record.last_active_ms)

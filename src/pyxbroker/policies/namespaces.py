@@ -59,6 +59,7 @@ class _Namespace:
     def __init__(self, name: str) -> None:
         self.name = name
         self.value: bytes | None = None  # of the record, as it was read last
+        self.broker: Policies | None = None  # with which its policies were made
         self.record: Record | None = None  # the last one that was good
         self.topics: dict[TopicName, _Says] = {}  # that say something; never partitions
         self.changes = 0  # of what topics say
@@ -89,19 +90,43 @@ class NamespacePolicies:
         self._cache = cache
         self._run = run
         self._namespaces: dict[str, _Namespace] = {}
+        self._retaking: asyncio.Task[None] | None = None  # what the broker says is new
         self._unsubscribe = store.watch(self._on_notification, prefix=PREFIX)
 
     def set_broker(self, broker: Policies) -> None:
-        """What the broker says where no other level does has changed."""
+        """What the broker says where no other level does has changed.
+
+        Who asks for policies has the new ones at once; who follows is told, namespace by namespace.
+        """
         if broker == self.broker:
             return
         self.broker = broker
-        for namespace in self._namespaces.values():
-            if namespace.value is not None:
-                self._take(namespace, namespace.value)
-                # Topics of the broker itself have something of it that their namespace has not.
-                namespace.is_news = bool(namespace.followers)
-                self._go_on(namespace)
+        if self._retaking is None:
+            self._retaking = asyncio.ensure_future(self._retake_all())
+            self._retaking.add_done_callback(self._on_retaken)
+
+    async def _retake_all(self) -> None:
+        slices = Slices(SLICE_S)
+        left: list[_Namespace] = []
+        broker = None
+        while left or broker is not self.broker:
+            if broker is not self.broker:
+                # What changes again meanwhile begins anew.
+                broker = self.broker
+                left = list(self._namespaces.values())
+            else:
+                self._retake(left.pop())
+            await slices.pause()
+
+    def _on_retaken(self, task: asyncio.Task[None]) -> None:
+        self._retaking = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.failure("settings were not taken over by all topics", error)
+
+    def _retake(self, namespace: _Namespace) -> None:
+        """Makes the policies anew if what the broker says has changed since they were made."""
+        if namespace.value is not None and namespace.broker is not self.broker:
+            self._take(namespace, namespace.value)
 
     async def get(self, topic: TopicName) -> Policies:
         """What holds for a topic, by what metadata and the topic say now."""
@@ -144,6 +169,7 @@ class NamespacePolicies:
         namespace = self._namespaces.get(name) or self._namespace(name)
         if namespace.value is not value:
             self._take(namespace, value)
+        self._retake(namespace)
         if namespace.policies is None:
             raise MetadataStoreError(f"The policies of namespace {name} cannot be read.")
         return namespace
@@ -201,6 +227,7 @@ class NamespacePolicies:
 
     def _of_topic(self, namespace: _Namespace, topic: TopicName) -> Policies:
         """What holds for a topic of a namespace that is known."""
+        self._retake(namespace)
         of_namespace = namespace.policies
         assert of_namespace is not None
         if topic.is_system:
@@ -256,6 +283,8 @@ class NamespacePolicies:
 
     def close(self) -> None:
         self._unsubscribe()
+        if self._retaking is not None:
+            self._retaking.cancel()
         for namespace in self._namespaces.values():
             if namespace.task is not None:
                 namespace.task.cancel()
@@ -320,8 +349,13 @@ class NamespacePolicies:
                 self._take(namespace, value)
 
     def _take(self, namespace: _Namespace, value: bytes) -> None:
-        """Makes policies of a record that is new."""
+        """Makes policies of a record that is new, or of what the broker says."""
         namespace.value = value
+        if namespace.broker not in (None, self.broker) and namespace.followers:
+            # Topics of the broker itself have something of it that their namespace has not.
+            namespace.is_news = True
+            self._go_on(namespace)
+        namespace.broker = self.broker
         before = namespace.policies
         try:
             record = Record(Level.NAMESPACE, namespace.name, decode(value))

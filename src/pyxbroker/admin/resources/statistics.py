@@ -15,8 +15,8 @@ from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_o
 from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import GET_STATS
-from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import TopicNotFound
+from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
@@ -26,7 +26,6 @@ from pyxbroker.broker.topics.topic import Topic
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 AT_ONCE = 16  # partitions that are opened and asked
-ENCODED_ASIDE_MIN = 64  # parts: more are written in JSON beside the loop
 
 Json = dict[str, Any]
 
@@ -48,7 +47,7 @@ async def get_partitioned_stats(request: Request) -> Response:
     """The statistics of all partitions together, and of each."""
     metadata, partitions = await _partitions(request, "Partitioned topic not found {}")
     found = await _of_each(request, partitions, _stats_of)
-    answer = together(list(found.values()))
+    answer = await together(list(found.values()))
     answer["metadata"] = metadata
     answer["partitions"] = found if request.argument("perPartition") else {}
     return await _encoded(answer)
@@ -77,7 +76,7 @@ async def get_backlog(request: Request) -> Response:
         for each in subscriptions
         for each_internal in [internal["cursors"][each.name]]
     }
-    return Response.json(
+    return await _encoded(
         {
             "storageSize": topic.storage_size,
             "totalMessages": topic.entries,
@@ -167,12 +166,8 @@ async def _internal_stats_of(request: Request, topic: Topic) -> Json:
 
 
 async def _encoded(answer: Json) -> Response:
-    """An answer in JSON; one that has many parts is written beside the loop."""
-    parts = sum(len(each) for each in answer.values() if isinstance(each, (dict, list)))
-    if parts < ENCODED_ASIDE_MIN:
-        return Response.json(answer)
-    loop = asyncio.get_running_loop()
-    return Response(await loop.run_in_executor(None, to_json, answer), JSON)
+    """An answer in JSON, which may have many parts."""
+    return Response(await to_json_in_slices(answer), JSON)
 
 
 ANY: Json = {"type": "object", "additionalProperties": True}

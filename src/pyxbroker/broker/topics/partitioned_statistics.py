@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from pyxbroker.base.slices import Slices
+
+SLICE_S = 0.002  # of work, then it yields
+
 Json = dict[str, Any]
 
 LATEST = frozenset(
@@ -38,38 +42,102 @@ OF_ONE = frozenset(
 """What partitions, their producers and consumers do not share."""
 
 
-def together(partitions: list[Json]) -> Json:
+async def together(partitions: list[Json]) -> Json:
     """All partitions as if they were one topic."""
-    whole: Json = {}
+    whole = _Whole(await _has_partial_producers(partitions))
     for each in partitions:
-        whole = _merged(whole, each)
-    rate = whole.get("msgRateIn")
-    whole["averageMsgSize"] = whole["msgThroughputIn"] / rate if rate else 0.0
-    return whole
+        await whole.add(each)
+    found = whole.found
+    rate = found.get("msgRateIn")
+    found["averageMsgSize"] = found["msgThroughputIn"] / rate if rate else 0.0
+    return found
 
 
-def _merged(whole: Json, part: Json) -> Json:
-    """Both, field by field, in the order of the first one."""
-    merged = dict(whole)
+async def _has_partial_producers(partitions: list[Json]) -> bool:
+    slices = Slices(SLICE_S)
+    for each in partitions:
+        if any(one.get("supportsPartialProducer") for one in each.get("publishers", ())):
+            return True
+        await slices.pause()
+    return False
+
+
+class _Whole:
+    """What has been added up. A partition costs what it says, however many there were before it."""
+
+    def __init__(self, is_by_name: bool) -> None:
+        self.found: Json = {}
+        self._slices = Slices(SLICE_S)
+        # Clients that make producers for some partitions only name them alike; those of others are
+        # told by position.
+        self._is_by_name = is_by_name
+        self._named: dict[str, Json] = {}
+
+    async def add(self, part: Json) -> None:
+        """Adds a partition, field by field, in the order of the first one."""
+        for name, value in part.items():
+            if name == "publishers":
+                await self._add_publishers(value)
+            elif name == "subscriptions":
+                mine = self.found.setdefault(name, {})
+                for each, one in value.items():
+                    await self._add_subscription(mine.setdefault(each, {}), one)
+            else:
+                _add_field(self.found, name, value)
+        await self._slices.pause()
+
+    async def _add_publishers(self, part: list[Json]) -> None:
+        mine = self.found.setdefault("publishers", [])
+        for at, each in enumerate(part):
+            if self._is_by_name:
+                name = each["producerName"]
+                if name not in self._named:
+                    self._named[name] = {}
+                    mine.append(self._named[name])
+                one = self._named[name]
+                _add(one, each)
+                one["producerName"] = name
+            else:
+                one = _at(mine, at)
+                _add(one, each)
+            one["producerId"] = 0
+            await self._slices.pause()
+
+    async def _add_subscription(self, mine: Json, part: Json) -> None:
+        for name, value in part.items():
+            if name != "consumers":
+                _add_field(mine, name, value)
+                continue
+            consumers = mine.setdefault(name, [])
+            for at, each in enumerate(value):
+                one = _at(consumers, at)
+                _add(one, each)
+                one["consumerName"] = each["consumerName"]
+                await self._slices.pause()
+        await self._slices.pause()
+
+
+def _at(found: list[Json], at: int) -> Json:
+    """The one at a position, which is behind the last one at most."""
+    if at == len(found):
+        found.append({})
+    return found[at]
+
+
+def _add(mine: Json, part: Json) -> None:
     for name, value in part.items():
-        if name in OF_ONE:
-            continue
-        before = merged.get(name)
-        if name == "publishers":
-            merged[name] = _publishers(before or [], value)
-        elif name == "consumers":
-            merged[name] = _by_position(before or [], value)
-        elif name == "subscriptions":
-            merged[name] = {
-                each: _merged((before or {}).get(each, {}), one) for each, one in value.items()
-            } | {each: one for each, one in (before or {}).items() if each not in value}
-        elif name == "subscriptionProperties":
-            merged[name] = {**(before or {}), **value}
-        elif isinstance(value, dict):
-            merged[name] = _merged(before or {}, value)
-        else:
-            merged[name] = _value(name, before, value)
-    return merged
+        _add_field(mine, name, value)
+
+
+def _add_field(mine: Json, name: str, value: Any) -> None:
+    if name in OF_ONE:
+        return
+    if name == "subscriptionProperties":
+        mine.setdefault(name, {}).update(value)
+    elif isinstance(value, dict):
+        _add(mine.setdefault(name, {}), value)
+    else:
+        mine[name] = _value(name, mine.get(name), value)
 
 
 def _value(name: str, before: Any, value: Any) -> Any:
@@ -85,27 +153,3 @@ def _value(name: str, before: Any, value: Any) -> Any:
     if name == "backlogSize" and -1 in (before, value):
         return -1
     return before + value
-
-
-def _publishers(before: list[Json], part: list[Json]) -> list[Json]:
-    """Those of clients that make some for each partition by their names, others by position."""
-    if not any(each.get("supportsPartialProducer") for each in (*before, *part)):
-        return [{**each, "producerId": 0} for each in _by_position(before, part)]
-    named = {each["producerName"]: each for each in before}
-    for each in part:
-        name = each["producerName"]
-        named[name] = {**_merged(named.get(name, {}), each), "producerName": name, "producerId": 0}
-    return list(named.values())
-
-
-def _by_position(before: list[Json], part: list[Json]) -> list[Json]:
-    merged = []
-    for at in range(max(len(before), len(part))):
-        one = before[at] if at < len(before) else {}
-        other = part[at] if at < len(part) else {}
-        found = _merged(one, other)
-        name = other.get("consumerName", one.get("consumerName"))
-        if name is not None:
-            found["consumerName"] = name
-        merged.append(found)
-    return merged
