@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import tempfile
+import threading
 from typing import Any
 
 import pytest
@@ -133,6 +134,37 @@ def test_what_is_left_of_a_batch_can_be_compacted_again(codec: int) -> None:
     assert messages_of(twice) == [Sent("k0", b"0"), None, Sent("k2", b"2"), None]
     assert last_index_of(twice) == 2
     assert compacted([twice, single("k0", b""), single("k2", b"")]) == [None, None, None]
+
+
+def test_other_threads_run_while_a_large_batch_is_rebuilt() -> None:
+    messages = 300_000
+    sent = [Sent(f"k{n}" if n % 2 else "k", b"x") for n in range(messages)]
+    plain = b"".join(map(batched, sent))
+    one = stored(packed_batch(plain, messages, pb.NONE))
+    latest = LatestMessages(os.urandom(16))
+    latest.scan(one, 0)
+    for part in range(KEY_PARTS):
+        latest.resolve(part, None)
+    latest.begin()
+    assert latest.select(one, 0, -1, 1 << 30) == (None, 0, True)
+    ticks, is_over = [0], threading.Event()
+
+    def tick() -> None:
+        while not is_over.wait(0.0001):
+            ticks[0] += 1
+
+    ticking = threading.Thread(target=tick)
+    ticking.start()
+    try:
+        before = ticks[0]
+        _, kept = latest.rebuild(one, 0, None)
+        after = ticks[0]
+    finally:
+        is_over.set()
+        ticking.join()
+    assert kept == sorted([*range(1, messages, 2), messages - 2])
+    # A call that keeps the lock lets it run when it returns, once.
+    assert after - before > 3
 
 
 def test_a_null_value_deletes_a_key_and_is_not_left_itself() -> None:

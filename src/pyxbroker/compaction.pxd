@@ -92,4 +92,7 @@ cdef class LatestMessages:
     cdef KeyRecord *_slot(self, const KeyRecord *record) noexcept nogil
     cdef int _choose(self, EntryBatch batch, int *at, uint64_t bytes_max, uint8_t *chosen,
                      uint64_t *bytes) noexcept nogil
+    cdef uint32_t _rebuild(self, const uint8_t *data, uint32_t size, uint32_t first, uint32_t end,
+                           uint32_t *at, uint8_t *out, uint64_t *filled,
+                           uint32_t *chosen) noexcept nogil
     cdef int _blocks_of(self, Part *part, object file, bint partial) except -1

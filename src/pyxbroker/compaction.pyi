@@ -15,7 +15,7 @@ class TooManyMessages(Exception):
 class LatestMessages:
     """Which message of each key is the latest: scanned first, then resolved, then selected.
 
-    No two calls at the same time; all but `rebuild` let other threads run meanwhile.
+    No two calls at the same time; all let other threads run meanwhile.
     """
 
     def __init__(

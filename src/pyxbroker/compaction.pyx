@@ -1,5 +1,5 @@
 """Compaction: which message of each key is the latest, and runs of those; see compaction.pxd."""
-from libc.stdint cimport UINT64_MAX
+from libc.stdint cimport UINT32_MAX, UINT64_MAX
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
@@ -28,6 +28,7 @@ cdef enum:
     ID_BYTES_MAX = 4096             # far more than a message id takes
     # What a place without message has: a SingleMessageMetadata with payload_size 0, compacted_out.
     EMPTY_PLACE_BYTES = 8
+    REBUILT_AT_ONCE = 4096          # messages of a batch
 
 cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
 cdef const uint8_t *_EMPTY_PLACE = b"\0\0\0\4\x18\0\x20\1"
@@ -622,15 +623,41 @@ cdef class LatestMessages:
         finally:
             free(chosen)
 
+    cdef uint32_t _rebuild(self, const uint8_t *data, uint32_t size, uint32_t first, uint32_t end,
+                           uint32_t *at, uint8_t *out, uint64_t *filled,
+                           uint32_t *chosen) noexcept nogil:
+        """Some messages of a batch, or their places; how many are chosen, UINT32_MAX where it does
+        not have them.
+        """
+        cdef BatchedPeek peek
+        cdef uint32_t i, payload, begin
+        cdef uint32_t found = 0
+        cdef uint64_t number
+        for i in range(first, end):
+            begin = at[0]
+            if _next_batched(data, size, at, &payload, &peek) != 0:
+                return UINT32_MAX
+            number = self.selected + i
+            if (self.bits[number >> 3] >> (number & 7)) & 1 and not peek.is_compacted_out:
+                memcpy(out + filled[0], data + begin, at[0] - begin)
+                filled[0] += at[0] - begin
+                chosen[found] = i
+                found += 1
+            else:
+                memcpy(out + filled[0], _EMPTY_PLACE, EMPTY_PLACE_BYTES)
+                filled[0] += EMPTY_PLACE_BYTES
+        return found
+
     def rebuild(self, EntryBatch batch not None, int index, bytes unpacked):
         """The payload of a batch of which a part is kept, and the indexes of what is."""
         cdef Shape shape
-        cdef BatchedPeek peek
         cdef const uint8_t *data
-        cdef uint32_t size, i, payload, begin
+        cdef uint32_t size, i
+        cdef uint32_t first = 0
+        cdef uint32_t end, found
         cdef uint32_t at = 0
         cdef uint64_t filled = 0
-        cdef uint64_t number
+        cdef uint32_t chosen[REBUILT_AT_ONCE]
         cdef uint8_t *out
         cdef list left = []
         if index < 0 or index >= batch.count:
@@ -648,18 +675,16 @@ cdef class LatestMessages:
         if out == NULL:
             raise MemoryError("no memory for a batch")
         try:
-            for i in range(shape.count):
-                begin = at
-                if _next_batched(data, size, &at, &payload, &peek) != 0:
+            while first < shape.count:
+                # Other threads run meanwhile: there may be a million.
+                end = min(first + REBUILT_AT_ONCE, shape.count)
+                with nogil:
+                    found = self._rebuild(data, size, first, end, &at, out, &filled, chosen)
+                if found > end - first:
                     raise ValueError("it is not the batch that was scanned")
-                number = self.selected + i
-                if (self.bits[number >> 3] >> (number & 7)) & 1 and not peek.is_compacted_out:
-                    memcpy(out + filled, data + begin, at - begin)
-                    filled += at - begin
-                    left.append(i)
-                else:
-                    memcpy(out + filled, _EMPTY_PLACE, EMPTY_PLACE_BYTES)
-                    filled += EMPTY_PLACE_BYTES
+                for i in range(found):
+                    left.append(chosen[i])
+                first = end
             self.selected += shape.count
             self.kept += <uint64_t>len(left)
             return PyBytes_FromStringAndSize(<char *>out, <Py_ssize_t>filled), left

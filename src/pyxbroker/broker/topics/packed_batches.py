@@ -17,6 +17,8 @@ from pyxbroker.broker.topics.messages import (
 
 NONE, LZ4, ZLIB, ZSTD, SNAPPY = range(5)  # CompressionType
 
+EXTENDED_AT_ONCE = 4_096  # indexes of messages
+
 # How many bytes one compressed byte can become.
 _RATIOS_MAX = {LZ4: 255, ZLIB: 1032, ZSTD: 32 << 10, SNAPPY: 22}
 
@@ -84,7 +86,9 @@ def with_messages(entry: bytes, messages: bytes, left: list[int]) -> bytes:
     head, metadata = _read_metadata(entry)
     metadata.uncompressed_size = len(messages)
     metadata.ClearField("compacted_batch_indexes")
-    metadata.compacted_batch_indexes.extend(left)
+    for at in range(0, len(left), EXTENDED_AT_ONCE):
+        # A call for all of them would let no other thread run meanwhile.
+        metadata.compacted_batch_indexes.extend(left[at : at + EXTENDED_AT_ONCE])
     return head + write_message(metadata, _pack(metadata.compression, messages))
 
 
