@@ -224,10 +224,6 @@ async def _subscription(
         if asked.consumers:
             consumers.append(_consumer(each, ranges_of))
         await slices.pause()
-    backlog_size, earliest_ms = await _behind(topic, subscription, asked)
-    dispatcher, acks = subscription.dispatcher, subscription.acks
-    replay = dispatcher.replay
-    delayed = dispatcher.delayed_entries
     answer: Json = {
         "msgRateOut": rate,
         "msgThroughputOut": throughput,
@@ -236,6 +232,24 @@ async def _subscription(
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
         "chunkedMessageRate": 0.0,
+        **await _left(topic, subscription, asked),
+        **_history(subscription),
+        "consumers": consumers,
+        **_kind(subscription),
+        **_acknowledged(subscription),
+    }
+    if not topic.name.is_persistent:
+        answer["msgDropRate"] = subscription.drop_rate(now)
+    return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
+
+
+async def _left(topic: Topic, subscription: Subscription, asked: Asked) -> Json:
+    """What is still to be sent or acknowledged, and to whom."""
+    backlog_size, earliest_ms = await _behind(topic, subscription, asked)
+    dispatcher = subscription.dispatcher
+    replay = dispatcher.replay
+    delayed = dispatcher.delayed_entries
+    answer: Json = {
         "msgBacklog": subscription.backlog,
         "backlogSize": backlog_size,
         "earliestMsgPublishTimeInBacklog": earliest_ms,
@@ -251,7 +265,12 @@ async def _subscription(
     active = _active(subscription)
     if active is not None:
         answer["activeConsumerName"] = active.name
-    answer |= {
+    return answer
+
+
+def _history(subscription: Subscription) -> Json:
+    """What has expired, and when something happened last."""
+    return {
         "msgRateExpired": 0.0,
         "msgExpired": subscription.expired,
         "totalMsgExpired": subscription.expired,
@@ -260,23 +279,35 @@ async def _subscription(
         "lastConsumedTimestamp": subscription.last_sent_ms,
         "lastAckedTimestamp": _ms(subscription.last_acked_s),
         "lastMarkDeleteAdvancedTimestamp": _ms(subscription.last_advanced_s),
-        "consumers": consumers,
+    }
+
+
+def _kind(subscription: Subscription) -> Json:
+    answer: Json = {
         "isDurable": subscription.is_durable,
         "isReplicated": subscription.replicated,
         "allowOutOfOrderDelivery": False,
     }
+    chooser = subscription.dispatcher.chooser
     if isinstance(chooser, KeySlots):
         answer["allowOutOfOrderDelivery"] = chooser.policy.out_of_order
         answer["keySharedMode"] = chooser.policy.mode.name
+    return answer
+
+
+def _acknowledged(subscription: Subscription) -> Json:
+    """What is remembered of single messages, and what nothing here does."""
+    acks = subscription.acks
     ranges = acks.count_ranges() if acks.holes else 0
-    answer |= {
+    return {
         "consumersAfterMarkDeletePosition": {},
         "drainingHashesCount": 0,
         "drainingHashesClearedTotal": 0,
         "drainingHashesUnackedMessages": 0,
         "nonContiguousDeletedMessagesRanges": ranges,
         "nonContiguousDeletedMessagesRangesSerializedSize": 8 * acks.longs_size() if ranges else 0,
-        "delayedMessageIndexSizeInBytes": delayed * DELAYED_ENTRY_BYTES,
+        "delayedMessageIndexSizeInBytes": subscription.dispatcher.delayed_entries
+        * DELAYED_ENTRY_BYTES,
         "subscriptionProperties": subscription.properties,
         "filterProcessedMsgCount": 0,
         "filterAcceptedMsgCount": 0,
@@ -284,9 +315,6 @@ async def _subscription(
         "filterRescheduledMsgCount": 0,
         **THROTTLED,
     }
-    if not topic.name.is_persistent:
-        answer["msgDropRate"] = subscription.drop_rate(now)
-    return answer | {"durable": subscription.is_durable, "replicated": subscription.replicated}
 
 
 DELAYED_ENTRY_BYTES = 20  # at most, of memory
