@@ -46,7 +46,7 @@ VALUES = {
     **{"domain": "persistent", "tenant": "public", "namespace": "default", "topic": "t"},
     **{"subName": "s", "subscription": "s", "role": "r", "key": "k", "value": "v"},
     **{"cluster": "standalone", "domainName": "d", "resourcegroup": "g"},
-    **{"policyName": "p", "broker": "host:8080", "group": "g"},
+    **{"policyName": "p", "broker": "host:8080", "group": "g", "allocator": "default"},
     "bundle": "0x00000000_0xffffffff",
     **{"numMessages": "5", "seconds": "60", "version": "0"},
     **{

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyxbroker.admin.request import Request
     from pyxbroker.admin.response import Response
     from pyxbroker.broker.broker import Broker
+    from pyxbroker.stats.load import Load
     from pyxbroker.stats.metrics import Collector, MetricsSource
 
 
@@ -34,6 +35,13 @@ class Application:
         from pyxbroker.stats.metrics import Collector
 
         return Collector()
+
+    @cached_property
+    def load(self) -> Load:
+        """What this process takes of its machine, since it was asked last."""
+        from pyxbroker.stats.load import Load
+
+        return Load()
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request, whatever happens."""

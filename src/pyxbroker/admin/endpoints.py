@@ -26,6 +26,7 @@ OF_TOPICS = (
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/bookies": ("bookies",),
+    "/admin/v2/broker-stats": ("broker_stats",),
     "/admin/v2/brokers": ("brokers", "settings"),
     "/admin/v2/clusters": ("clusters", "isolation"),
     "/admin/v2/namespaces": (
@@ -42,7 +43,6 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),
     # All that is below these is refused (not_built.py).
-    "/admin/v2/broker-stats": (),
     "/admin/v2/functions": (),
     "/admin/v2/metadata": (),
     "/admin/v2/worker": (),

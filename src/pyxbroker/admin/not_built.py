@@ -62,6 +62,12 @@ OFF = (
         "Package Management Service is not enabled in the broker.",
         groups=("packages",),
     ),
+    Part(
+        "choosing a broker by its resources",
+        409,
+        "The load manager does not support this operation.",
+        "GET /admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}",
+    ),
     Part("WebSocket", NOT_FOUND, "", groups=("WebSocket",)),
     Part("the proxy", NOT_FOUND, "", groups=("proxy",)),
 )
@@ -128,20 +134,6 @@ POST,DELETE TOPIC/permissions/{role}
         """
 POST /topics/{domain}/{tenant}/{namespace}/{topic}
 POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
-""",
-    ),
-    Part(
-        "statistics of the broker",
-        NOT_IMPLEMENTED,
-        "Statistics of the broker are not built yet; /metrics has counters.",
-        """
-GET /admin/v2/broker-stats/allocator-stats/{allocator}
-GET /admin/v2/broker-stats/bookieops
-GET /admin/v2/broker-stats/broker-resource-availability/{tenant}/{namespace}
-GET /admin/v2/broker-stats/load-report
-GET /admin/v2/broker-stats/mbeans
-GET /admin/v2/broker-stats/metrics
-GET /admin/v2/broker-stats/topics
 """,
     ),
     Part(

@@ -20,14 +20,11 @@ from pyxbroker.auth.authorization import (
     LIST_BROKERS,
     LIST_OWNED,
 )
-from pyxbroker.base.bundles import bundle_of
-from pyxbroker.base.errors import NamespaceNotFound
-from pyxbroker.base.slices import Slices
+from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.metadata import paths
 from pyxbroker.settings.config import DEFAULT_METADATA_URL
 
 HEALTH_TIMEOUT_S = 10.0
-SLICE_S = 0.002  # of looking at topics, then it yields
 OWNED = {"broker_assignment": "shared", "is_controlled": False, "is_active": True}
 ANY: dict[str, Any] = {"type": "object", "additionalProperties": True}
 
@@ -82,21 +79,8 @@ async def get_owned(request: Request) -> Response:
     """The bundles of which a broker serves topics, with Pulsar's NamespaceOwnershipStatus."""
     _check_here(request, request.parameters["brokerId"])
     broker = request.app.broker
-    owned: dict[str, Any] = {}
-    slices = Slices(SLICE_S)
-    boundaries: dict[str, list[int]] = {}
-    for topic in list(broker.topics):
-        namespace = topic.name.namespace
-        if namespace not in boundaries:
-            try:
-                boundaries[namespace] = await broker.namespaces.bundles(namespace)
-            except NamespaceNotFound:
-                boundaries[namespace] = []  # It goes, and its topics with it.
-        bundle = bundle_of(topic.name, boundaries[namespace])
-        if bundle is not None:
-            owned[f"{namespace}/{bundle}"] = OWNED
-        await slices.pause()
-    return Response.json(owned)
+    served = await topics_by_bundle(broker.topics, broker.namespaces)
+    return Response.json({f"{namespace}/{bundle}": OWNED for namespace, bundle in served})
 
 
 async def get_internal_configuration(request: Request) -> Response:

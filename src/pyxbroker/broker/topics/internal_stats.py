@@ -60,7 +60,7 @@ async def internal_stats(
             await slices.pause()
     cursors: dict[str, Json] = {}
     for subscription in topic.all_subscriptions():
-        cursors[subscription.name] = _cursor(managed_ledger, subscription)
+        cursors[subscription.name] = _cursor(topic, subscription)
         await slices.pause()
     return {
         "entriesAddedCounter": managed_ledger.entries_added,
@@ -70,7 +70,7 @@ async def internal_stats(
         "currentLedgerSize": 0 if current is None else current.length,
         "lastLedgerCreatedTimestamp": iso_ms(int(managed_ledger.current_since_s * 1000)),
         "waitingCursorsCount": managed_ledger.watcher_count,
-        "pendingAddEntriesCount": 0 if current is None else current.pending.pending,
+        "pendingAddEntriesCount": pending_adds(topic),
         "lastConfirmedEntry": _text(managed_ledger.last_confirmed),
         "state": STATES[managed_ledger.state],
         "ledgers": ledgers,
@@ -191,14 +191,32 @@ async def _schema_ledger(store: MetadataStore, ledger_id: int) -> Json | None:
 # --- cursors ----------------------------------------------------------------------------------
 
 
-def _cursor(managed_ledger: ManagedLedger, subscription: Subscription) -> Json:
+def pending_adds(topic: PersistentTopic) -> int:
+    """Entries that are being written."""
+    current = topic.managed_ledger.current
+    return 0 if current is None else current.pending.pending
+
+
+def is_creating_ledger(topic: PersistentTopic) -> bool:
+    """Whether entries wait for a new ledger."""
+    return topic.managed_ledger.state is State.CREATING_LEDGER
+
+
+def entries_since(topic: PersistentTopic, subscription: Subscription) -> int:
+    """Entries that were read, from the last one on that all before are acknowledged with."""
+    read_position = subscription.dispatcher.read_position
+    before = Position(read_position.ledger_id, read_position.entry_id - 1)
+    return topic.managed_ledger.entries_between(subscription.acks.mark_delete, before) + 1
+
+
+def _cursor(topic: PersistentTopic, subscription: Subscription) -> Json:
+    managed_ledger = topic.managed_ledger
     cursor = subscription.cursor
     assert isinstance(cursor, Cursor)
     acks, dispatcher = cursor.acks, subscription.dispatcher
     read_position = dispatcher.read_position
     is_used = bool(subscription.consumers)
     waits = is_used and managed_ledger.normalize(read_position) is None
-    before = Position(read_position.ledger_id, read_position.entry_id - 1)
     has_ledger = not cursor.durable or cursor.ledger_id >= 0
     return {
         "markDeletePosition": _text(acks.mark_delete),
@@ -212,10 +230,7 @@ def _cursor(managed_ledger: ManagedLedger, subscription: Subscription) -> Json:
         "lastLedgerSwitchTimestamp": iso_ms(int(cursor.ledger_since_s * 1000)),
         "state": "Closed" if cursor.closed else "Open" if has_ledger else "NoLedger",
         "active": is_used,
-        "numberOfEntriesSinceFirstNotAckedMessage": managed_ledger.entries_between(
-            acks.mark_delete, before
-        )
-        + 1,
+        "numberOfEntriesSinceFirstNotAckedMessage": entries_since(topic, subscription),
         "totalNonContiguousDeletedMessagesRange": acks.count_ranges() if acks.holes else 0,
         "subscriptionHavePendingRead": waits,
         "subscriptionHavePendingReplayRead": False,

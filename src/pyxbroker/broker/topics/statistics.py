@@ -60,14 +60,14 @@ async def topic_statistics(
     publishers = []
     for producer in sorted(topic.producers.values(), key=lambda each: each.name):
         if asked.publishers:
-            publishers.append(_publisher(producer, now))
+            publishers.append(publisher_statistics(producer, now))
             await slices.pause()
     subscriptions: dict[str, Json] = {}
     for subscription in topic.all_subscriptions():
-        found = await _subscription(topic, subscription, asked, slices, now)
+        found = await subscription_statistics(topic, subscription, asked, slices, now)
         subscriptions[subscription.name] = found
         await slices.pause()
-    answer = _of_topic(topic, list(subscriptions.values()), now)
+    answer = rates_and_sizes(topic, list(subscriptions.values()), now)
     answer |= await _backlog(topic, subscriptions, asked)
     answer["publishers"] = publishers
     answer["waitingPublishers"] = 0 if topic.access is None else topic.access.waiting
@@ -99,7 +99,7 @@ def _compaction(topic: Topic) -> Json:
     }
 
 
-def _of_topic(topic: Topic, subscriptions: list[Json], now: float) -> Json:
+def rates_and_sizes(topic: Topic, subscriptions: list[Json], now: float) -> Json:
     messages, size = topic.received()
     rate, throughput, _, _ = topic_rates(topic, now)
     return {
@@ -180,7 +180,7 @@ async def _times(topic: Topic, store: MetadataStore) -> Json:
 # --- publishers -------------------------------------------------------------------------------
 
 
-def _publisher(producer: Producer, now: float) -> Json:
+def publisher_statistics(producer: Producer, now: float) -> Json:
     rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
     session = producer.connection.session
     answer: Json = {
@@ -208,7 +208,7 @@ def _publisher(producer: Producer, now: float) -> Json:
 # --- subscriptions ----------------------------------------------------------------------------
 
 
-async def _subscription(
+async def subscription_statistics(
     topic: Topic, subscription: Subscription, asked: Asked, slices: Slices, now: float
 ) -> Json:
     messages, size = subscription.sent()

@@ -1,0 +1,74 @@
+"""What brokers tell of themselves, as Apache Pulsar does (BROKER=apache asks Pulsar)."""
+
+from __future__ import annotations
+
+import pulsar
+from harness.brokers import Broker
+
+RATES_OUT = {"msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"}
+OF_TOPIC = {
+    *("publishers", "replication", "subscriptions", "producerCount", "averageMsgSize"),
+    *("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut", "storageSize"),
+    *("msgInCount", "bytesInCount", "msgOutCount", "bytesOutCount", "backlogSize"),
+    *("pendingAddEntriesCount", "filteredEntriesCount"),
+}
+OF_SUBSCRIPTION = {
+    *RATES_OUT,
+    *("consumers", "msgBacklog", "msgRateExpired", "type"),
+    *("numberOfEntriesSinceFirstNotAckedMessage", "totalNonContiguousDeletedMessagesRange"),
+    *("filterProcessedMsgCount", "filterAcceptedMsgCount", "filterRejectedMsgCount"),
+    "filterRescheduledMsgCount",
+}
+OF_CONSUMER = {
+    *RATES_OUT,
+    *("address", "consumerName", "availablePermits", "connectedSince", "avgMessagesPerEntry"),
+    *("clientVersion", "metadata"),
+}
+OF_PUBLISHER = {
+    *("msgRateIn", "msgThroughputIn", "averageMsgSize", "address", "producerId"),
+    *("producerName", "connectedSince", "clientVersion", "metadata"),
+}
+
+
+def test_broker_stats(broker: Broker, client: pulsar.Client, topic: str) -> None:
+    at = "/admin/v2/broker-stats"
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for _ in range(3):
+        producer.send(b"hello")
+    consumer.acknowledge(consumer.receive(10_000))
+    status, found = broker.rest("GET", f"{at}/topics")
+    assert status == 200
+    [told] = [
+        domains["persistent"][topic]
+        for domains in found["public/default"].values()
+        if topic in domains["persistent"]
+    ]
+    assert set(told) == OF_TOPIC
+    subscription = told["subscriptions"]["s"]
+    assert set(subscription) == OF_SUBSCRIPTION
+    assert set(subscription["consumers"][0]) == OF_CONSUMER
+    assert set(told["publishers"][0]) == OF_PUBLISHER
+    assert (told["msgInCount"], told["producerCount"], subscription["type"]) == (3, 1, "Exclusive")
+    status, operations = broker.rest("GET", f"{at}/bookieops")
+    assert status == 200
+    assert set(operations["public/default"][topic]) == {
+        f"{whose}Ledger{what}Op"
+        for whose in ("data", "cursor")
+        for what in ("Open", "Close", "Create", "Delete")
+    }
+    for path in ("metrics", "mbeans"):
+        status, numbers = broker.rest("GET", f"{at}/{path}")
+        assert (status, isinstance(numbers, list)) == (200, True)
+    status, report = broker.rest("GET", f"{at}/load-report")
+    assert status == 200
+    assert report["loadReportType"] == "LocalBrokerData"
+    assert report["webServiceUrl"].endswith(f":{broker.web_port}")
+    for name in ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"):
+        assert set(report[name]) == {"usage", "limit"}
+    status, allocator = broker.rest("GET", f"{at}/allocator-stats/default")
+    assert (status, isinstance(allocator["directArenas"], list)) == (200, True)
+    wrong = (406, {"reason": "Invalid allocator name : none"})
+    assert broker.rest("GET", f"{at}/allocator-stats/none") == wrong
+    availability = f"{at}/broker-resource-availability/public/default"
+    assert broker.rest("GET", availability)[0] == 409

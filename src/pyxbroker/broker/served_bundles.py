@@ -1,0 +1,37 @@
+"""The topics that a broker serves, by the bundles that they are in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pyxbroker.base.bundles import bundle_of
+from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.base.slices import Slices
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.namespaces import Namespaces
+    from pyxbroker.broker.topics.topic import Topic
+
+SLICE_S = 0.002  # of looking at topics, then it yields
+
+
+async def topics_by_bundle(
+    topics: Iterable[Topic], namespaces: Namespaces
+) -> dict[tuple[str, str], list[Topic]]:
+    """By namespace and range. One whose namespace goes meanwhile goes with it, and is left out."""
+    found: dict[tuple[str, str], list[Topic]] = {}
+    slices = Slices(SLICE_S)
+    boundaries: dict[str, list[int]] = {}
+    for topic in list(topics):
+        namespace = topic.name.namespace
+        if namespace not in boundaries:
+            try:
+                boundaries[namespace] = await namespaces.bundles(namespace)
+            except NamespaceNotFound:
+                boundaries[namespace] = []
+        bundle = bundle_of(topic.name, boundaries[namespace])
+        if bundle is not None:
+            found.setdefault((namespace, str(bundle)), []).append(topic)
+        await slices.pause()
+    return found
