@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pulsar
 from harness.brokers import Broker
+
+from compat_tests.conftest import BrokerFactory
 
 RATES_OUT = {"msgRateOut", "msgThroughputOut", "msgRateRedeliver", "messageAckRate"}
 OF_TOPIC = {
@@ -72,3 +76,15 @@ def test_broker_stats(broker: Broker, client: pulsar.Client, topic: str) -> None
     assert broker.rest("GET", f"{at}/allocator-stats/none") == wrong
     availability = f"{at}/broker-resource-availability/public/default"
     assert broker.rest("GET", availability)[0] == 409
+
+
+def test_the_status_for_a_load_balancer(own_broker: BrokerFactory, tmp_path: Path) -> None:
+    path = tmp_path / "status"
+    path.write_text("")
+    one = own_broker(settings={"statusFilePath": str(path)})
+    one.start()
+    assert one.request("GET", "/status.html") == (200, "OK")
+
+
+def test_there_is_no_status_without_a_file(broker: Broker) -> None:
+    assert broker.http_status("/status.html") == 404

@@ -42,13 +42,13 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/lookup/v2/topic": ("lookup",),
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),
+    "/status.html": ("status",),
     # All that is below these is refused (not_built.py).
     "/admin/v2/functions": (),
     "/admin/v2/metadata": (),
     "/admin/v2/worker": (),
     "/admin/v2/worker-stats": (),
     "/admin/v3": (),
-    "/status.html": (),
     "/topics": (),
 }
 

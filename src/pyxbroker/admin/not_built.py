@@ -139,10 +139,9 @@ POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
     Part(
         "the end of a broker, and moves of its metadata",
         NOT_IMPLEMENTED,
-        "Stopping a broker by REST, its status file, and moving its metadata are not built yet.",
+        "Stopping a broker by REST, and moving its metadata, are not built yet.",
         """
 POST /admin/v2/brokers/shutdown
-GET /status.html
 POST /admin/v2/metadata/migration/start
 GET /admin/v2/metadata/migration/status
 """,

@@ -29,6 +29,10 @@ class General(Section, title="General"):
         unit="ms",
         dynamic=True,
     )
+    statusFilePath: str = setting(
+        "",
+        "File that `/status.html` answers OK for while it is there, and 404 without; empty is 404.",
+    )
     maxMessageSize: int = setting(
         5 * 1024 * 1024,
         "Largest payload of one SEND; clients learn it when they connect.",
