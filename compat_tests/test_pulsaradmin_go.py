@@ -335,6 +335,22 @@ def test_the_broker_is_well(admin: GoAdmin) -> None:
         admin.call("Brokers", "HealthCheckWithTopicVersion", version)
 
 
+def test_the_broker_tells_its_statistics(admin: GoAdmin) -> None:
+    report = admin.call("BrokerStats", "GetLoadReport")
+    assert report["loadReportType"] == "LocalBrokerData"
+    for method in ("GetMetrics", "GetMBeans"):
+        admin.call("BrokerStats", method)
+    admin.call("BrokerStats", "GetAllocatorStats", "default")
+
+
+def test_an_anti_affinity_group(admin: GoAdmin) -> None:
+    namespace = "public/default"
+    admin.call("Namespaces", "SetNamespaceAntiAffinityGroup", namespace, "g")
+    # The package sends JSON and reads text.
+    assert admin.call("Namespaces", "GetNamespaceAntiAffinityGroup", namespace) == '"g"'
+    admin.call("Namespaces", "DeleteNamespaceAntiAffinityGroup", namespace)
+
+
 @pytest.mark.pyxbroker
 @pytest.mark.parametrize(
     ("group", "method", "arguments"),
