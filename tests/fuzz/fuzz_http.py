@@ -8,7 +8,7 @@ requests: made ones with parts that are wrong, or bytes as they are. Held to:
 - h11 does not refuse what it can judge and we take, but for what llhttp is known to read otherwise;
 - a connection answers every request it takes once, in order, in well-formed HTTP, and says `close`
   on the last answer only; nothing reaches the loop's handler of exceptions;
-- what a connection keeps of a client is bounded.
+- what a connection keeps of a client is bounded, and given back at its end.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ with driver.guided("pyxbroker.admin"):
     from pyxbroker.admin.request_parser import END, End, Head, RequestParser, State
     from pyxbroker.admin.response import Response
     from pyxbroker.base import pacing
+    from pyxbroker.broker.client_memory import ClientMemory
 
 import h11
 
@@ -206,6 +207,7 @@ class Server:
         self.tasks: set[asyncio.Task[None]] = set()
         # What an input does must not depend on the machine.
         self._pace = pacing.Pace(math.inf)
+        self.memory = ClientMemory()
         self.heads: list[tuple[str, str]] = []
 
     def admit(self, connection: Any) -> bool:
@@ -257,6 +259,7 @@ def serve(pieces: list[bytes], turns: int) -> tuple[Server, Transport, list[dict
             await asyncio.sleep(0)
         assert not server.tasks, "an answer does not end"
         connection.connection_lost(None)
+        assert server.memory.answer_bytes == 0, "what an answer held is not given back"
         return server, transport
 
     server, transport = LOOP.run_until_complete(main())
