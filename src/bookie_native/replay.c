@@ -39,6 +39,7 @@ typedef struct suspect {
     uint64_t lost_bytes;           /* 0: a record with a known identity */
     int64_t ledger_id, entry_id;
     uint8_t type;
+    uint8_t unsynced; /* of a session without syncs: nothing tells who was told of it */
 } suspect;
 
 /* All groups between a start and the next one, which share a salt. */
@@ -105,8 +106,10 @@ static void replay_note(replay *r, const suspect *s) {
         r->suspects = malloc(SUSPECTS_MAX * sizeof *r->suspects);
     if (r->suspects == NULL || r->suspect_count == SUSPECTS_MAX)
         r->suspects_dropped++;
-    else
-        r->suspects[r->suspect_count++] = *s;
+    else {
+        r->suspects[r->suspect_count] = *s;
+        r->suspects[r->suspect_count++].unsynced = !r->syncs;
+    }
 }
 
 static void replay_suspect(replay *r, const suspect *s) {
@@ -366,6 +369,17 @@ static uint64_t replay_file(replay *r, found_file *file, uint64_t next_previous)
     return last_in_file;
 }
 
+/* What is said of a bad place that is no damage for certain. */
+static const char *torn_words(const suspect *s) {
+    if (s->unsynced)
+        return s->lost_bytes == 0 ? "unreadable; it was written without syncs, and may have been "
+                                    "acknowledged"
+                                  : "records are unreadable that were written without syncs, and "
+                                    "may have been acknowledged";
+    return s->lost_bytes == 0 ? "the torn end of an unacknowledged write and was cut"
+                              : "the torn end of an unacknowledged write was cut";
+}
+
 /* Says what was bad, now that it is known what was synced; damaged entries become known as such. */
 static void replay_judge(replay *r) {
     events *events = r->options->events;
@@ -374,7 +388,9 @@ static void replay_judge(replay *r) {
         const suspect *s = &r->suspects[i];
         int damage = replay_is_damage(r, s);
         r->result->intact = 0;
-        enum event_severity severity = damage ? EVENT_ERROR : EVENT_INFO;
+        enum event_severity severity = damage        ? EVENT_ERROR
+                                       : s->unsynced ? EVENT_WARNING
+                                                     : EVENT_INFO;
         if (damage && s->lost_bytes == 0) {
             record lost = {.type = s->type, .ledger_id = s->ledger_id, .entry_id = s->entry_id};
             r->error = r->sink->record(r->sink->arg, NULL, &lost, 0);
@@ -386,14 +402,13 @@ static void replay_judge(replay *r) {
                        "journal file %016" PRIx64 ", offset %" PRIu64 ": entry %" PRId64
                        " of ledger %" PRId64 " is %s",
                        s->file_id, s->offset, s->entry_id, s->ledger_id,
-                       damage ? "damaged and is served to nobody"
-                              : "the torn end of an unacknowledged write and was cut");
+                       damage ? "damaged and is served to nobody" : torn_words(s));
         else
             events_add(events, severity, "journal file %016" PRIx64 ", offset %" PRIu64 ": %s",
                        s->file_id, s->offset,
                        damage ? "records that had been synced are unreadable; the entries in them "
                                 "are lost"
-                              : "the torn end of an unacknowledged write was cut");
+                              : torn_words(s));
     }
     if (reported > SUSPECTS_REPORTED_MAX || r->suspects_dropped > 0)
         events_add(events, EVENT_ERROR, "the journal has %zu more unreadable places",

@@ -8,7 +8,7 @@
  *   - Bad bytes are the torn tail of a write that was never acknowledged when no group of a later
  *     write follows. The valid records before them are kept, the rest is cut, valid or not, and
  *     that is only information: an entry is never kept without those that were added before it.
- *     It cuts nothing of a later session. Of a session without syncs all valid records are kept:
+ *     It cuts nothing of a later session. Of a session without syncs what is found behind is kept:
  *     what is behind bad bytes may have been acknowledged, and nothing tells.
  *   - Bad bytes that a group of a later write of the same session (all groups between one start and
  *     the next) follows had once been synced; so had those that a later start found intact. That
