@@ -157,3 +157,67 @@ def test_who_has_acknowledged_the_last_one_alone_gets_the_others_again(tmp_path:
         assert await again() == []
 
     run(tmp_path, scenario)
+
+
+async def without_log(broker: Broker, count: int, keys: int) -> tuple[Any, int]:
+    """(topic, ledger): so many messages with as many keys are compacted, and the log has none."""
+    topic = await published(broker, *(single(f"k{n % keys}", b"1") for n in range(count)))
+    ledger_id = topic.last_confirmed.ledger_id
+    await compact(topic)
+    topic = await reopened(broker)
+    await topic.trim()
+    return topic, ledger_id
+
+
+async def read_again(client: Any) -> list[tuple[int, int]]:
+    await client.request(pb.CommandCloseConsumer(consumer_id=1, request_id=0), "success")
+    return await read(client, 1)
+
+
+def test_a_seek_forgets_what_was_acknowledged_before_it(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, first = await without_log(broker, 4, 4)
+        client = await broker.client()
+        everything = await read(client, 1)
+        await client.ack((first, 1), (first, 2))
+        start = pb.MessageIdData(ledgerId=0, entryId=0)
+        seek = pb.CommandSeek(consumer_id=1, request_id=0, message_id=start)
+        await client.request(seek, "success")
+        assert await read_again(client) == everything
+        await client.ack((first, 0))
+        assert await read_again(client) == everything[1:]
+
+    run(tmp_path, scenario)
+
+
+def test_acknowledgements_of_what_the_view_has_not_count_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        _, first = await without_log(broker, 8, 4)
+        client = await broker.client()
+        view = await read(client, 1)
+        assert view == [(first, n) for n in range(4, 8)]
+        await client.ack(*((first, n) for n in range(4)))
+        assert await read_again(client) == view
+        await client.ack((first, 4))
+        assert await read_again(client) == view[1:]
+
+    run(tmp_path, scenario)
+
+
+def test_of_so_many_that_are_read_and_not_acknowledged_later_ones_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "NOTED_MAX", 2)
+
+    async def scenario(broker: Broker) -> None:
+        topic, first = await without_log(broker, 4, 4)
+        client = await broker.client()
+        view = await read(client, 1)
+        [subscription] = (each for each in topic.subscriptions.values() if each.compacted)
+        assert len(subscription.compacted._noted) == 2
+        await client.ack((first, 2), (first, 3), (first, 0), (first, 1))
+        assert await read_again(client) == view[2:]
+        await client.ack((first, 3), (first, 2))
+        assert await read_again(client) == []
+
+    run(tmp_path, scenario)

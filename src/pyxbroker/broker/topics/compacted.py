@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pyxbroker.ackset import AckSet
 from pyxbroker.base.log import get_logger
@@ -35,7 +35,7 @@ log = get_logger("pyxbroker.topic")
 
 FIRST = Position(0, 0)  # before all entries there may be
 LOST_MAX = 1_000  # entries that a bisection passes over
-SINGLY_MAX = 100_000  # acknowledgements one by one of what the log has not
+NOTED_MAX = 10_000  # entries that were read, the log has not, and are not acknowledged: 1 MB
 
 
 class CompactedLedger:
@@ -164,14 +164,6 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
     return found
 
 
-class _Begin(NamedTuple):
-    """Where reading of a compacted ledger has begun."""
-
-    ledger: CompactedLedger
-    mark: Position
-    entries: int  # that it has behind the mark
-
-
 class CompactedSource:
     """What the consumers of one subscription read that want the compacted view."""
 
@@ -185,8 +177,11 @@ class CompactedSource:
         self._next = FIRST  # the id that is read next, if somebody reads on
         self._next_index = 0  # where that is
         self._acks = AckSet(-1, -1)  # of what the log has not: nothing is acknowledged
-        self._begin: _Begin | None = None
-        self._singly: set[Position] = set()  # acknowledged one by one since then
+        # What was read of it behind the mark without a gap, in this order, and whether it is
+        # acknowledged; then the index behind the last of those.
+        self._noted: dict[Position, bool] = {}
+        self._noted_ledger: CompactedLedger | None = None
+        self._noted_end = 0
 
     @property
     def _compacted(self) -> CompactedLedger | None:
@@ -195,6 +190,8 @@ class CompactedSource:
     def begin_at(self, position: Position | None) -> None:
         """A consumer wants this entry first, or the first one behind it; None: one of the log."""
         self.mark = None
+        self._noted.clear()
+        self._noted_ledger = None
         if position is not None and position <= self._topic.horizon:
             self.mark = Position(position.ledger_id, position.entry_id - 1)
 
@@ -204,16 +201,16 @@ class CompactedSource:
         """
         return await self._topic.ask_compacted(lambda ledger: ledger.first_since(time_ms))
 
-    def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position) -> None:
+    def on_acknowledged(self, run: AckRun, cumulative: bool, mark: Position | None) -> None:
         """A consumer has acknowledged entries, of which the log may not have all (any more); mark:
-        of the cursor.
+        of the cursor, if that has moved it.
 
-        Of those that the log has not, what is acknowledged one by one counts when it is all of
-        them: nobody keeps which of them are.
+        Of those that the log has not, one that is acknowledged alone counts when all before it are:
+        between two comings of a client only the mark is kept for certain.
         """
         if self.mark is None:
             return
-        if mark.entry_id >= 0 or mark > self._log.first_position():
+        if mark is not None and (mark.entry_id >= 0 or mark > self._log.first_position()):
             self.mark = max(self.mark, mark)
         compacted = self._compacted
         if compacted is None or compacted.last is None:
@@ -225,29 +222,42 @@ class CompactedSource:
                 continue
             if cumulative:
                 self.mark = position
-            else:
-                self._acknowledge_singly(compacted, position)
+            elif position in self._noted:
+                self._noted[position] = True
+        self._forget_acknowledged()
 
-    def _acknowledge_singly(self, compacted: CompactedLedger, position: Position) -> None:
-        begin = self._begin
-        if begin is None or begin.ledger is not compacted or begin.mark != self.mark:
-            # Who comes again gets it again.
-            return
-        if len(self._singly) < SINGLY_MAX:
-            self._singly.add(position)
-        if len(self._singly) == begin.entries and compacted.last is not None:
-            self.mark = compacted.last
-            self._singly.clear()
+    def _forget_acknowledged(self) -> None:
+        """Moves the mark over what is acknowledged without a gap."""
+        assert self.mark is not None
+        while self._noted:
+            position, is_acknowledged = next(iter(self._noted.items()))
+            if not is_acknowledged and position > self.mark:
+                break
+            del self._noted[position]
+            self.mark = max(self.mark, position)
 
-    def _note_begin(self, compacted: CompactedLedger, position: Position, index: int) -> None:
-        """The entry at a position is read, which has this index."""
+    def _note(
+        self, compacted: CompactedLedger, wanted: Position, index: int, entries: EntryBatch
+    ) -> None:
+        """Entries are read, of which the first has this index, by who wanted this position.
+
+        Those that the log has are the cursor's. Behind a gap, or too many, none is noted until
+        somebody begins at the mark again: the mark stays before what is not noted.
+        """
         mark = self.mark
-        if mark is None or position != (mark.ledger_id, mark.entry_id + 1):
+        if mark is None or entries.ledger_id in self._log.ledgers:
             return
-        begin = _Begin(compacted, mark, compacted.last_index + 1 - index)
-        if begin != self._begin:
-            self._begin = begin
-            self._singly.clear()
+        is_begin = wanted == (mark.ledger_id, mark.entry_id + 1)
+        if is_begin and (self._noted_ledger is not compacted or index > self._noted_end):
+            self._noted.clear()
+            self._noted_ledger, self._noted_end = compacted, index
+        if self._noted_ledger is not compacted or index > self._noted_end:
+            return
+        for at in range(self._noted_end - index, len(entries)):
+            if len(self._noted) >= NOTED_MAX:
+                break
+            self._noted[Position(entries.ledger_id, entries.entry_id(at))] = False
+            self._noted_end += 1
 
     def acks_of(self, ledger_id: int, acks: AckSet) -> AckSet:
         """What is acknowledged of a ledger, as the cursor has it, if it can have it."""
@@ -299,7 +309,7 @@ class CompactedSource:
         batch = compacted.handle.read_cached(
             self._next_index, compacted.last_index, count_max, bytes_max
         )
-        return None if batch is None else self._unwrap(compacted, batch, self._next_index)
+        return None if batch is None else self._unwrap(compacted, batch, self._next_index, position)
 
     def read(
         self,
@@ -351,8 +361,7 @@ class CompactedSource:
             if compacted is not self._compacted:
                 # Of one that was deleted meanwhile an index may be wrong.
                 continue
-            self._note_begin(compacted, position, index)
-            found = self._unwrap(compacted, batch, index)
+            found = self._unwrap(compacted, batch, index, position)
             if found is None:
                 raise EntryDamaged(f"a record of compacted ledger {compacted.ledger_id} is damaged")
             return found
@@ -363,13 +372,14 @@ class CompactedSource:
         return await compacted.find(position)
 
     def _unwrap(
-        self, compacted: CompactedLedger, batch: EntryBatch, index: int
+        self, compacted: CompactedLedger, batch: EntryBatch, index: int, wanted: Position
     ) -> EntryBatch | None:
         found, count = unwrap(batch, 0)
         if found is not None:
             self._ledger = compacted
             self._next = Position(found.ledger_id, found.entry_id(len(found) - 1) + 1)
             self._next_index = index + count
+            self._note(compacted, wanted, index, found)
         return found
 
     # --- tell me when there is more ---

@@ -352,14 +352,14 @@ class Subscription:
         """Takes an ACK; returns the sentence with which it is refused, or None."""
         if has_txn:
             return "Acknowledging within a transaction is not supported by this broker."
+        mark = None if self.compacted is None else self.acks.mark_delete
         if not cumulative:
             before = self.acks.mark_entry_id
             self.cursor.acknowledge(run)
             if self.acks.mark_entry_id != before:
                 self.last_advanced_s = self.last_acked_s
             self.dispatcher.on_acknowledged(consumer, run)
-            if self.compacted is not None:
-                self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)
+            self._note_compacted(run, cumulative, mark)
             return None
         if self.kind in INDIVIDUAL:
             return f"A consumer of a {self.kind} subscription cannot acknowledge cumulatively."
@@ -371,9 +371,14 @@ class Subscription:
             if acked:
                 self.last_advanced_s = self.last_acked_s
             consumer.note_acked_entries(acked)
-            if self.compacted is not None:
-                self.compacted.on_acknowledged(run, cumulative, self.acks.mark_delete)
+            self._note_compacted(run, cumulative, mark)
         return None
+
+    def _note_compacted(self, run: AckRun, cumulative: bool, before: Position | None) -> None:
+        """Those of the compacted view are acknowledged, too; before: where the mark was."""
+        if self.compacted is not None:
+            mark = self.acks.mark_delete
+            self.compacted.on_acknowledged(run, cumulative, mark if mark != before else None)
 
     def redeliver(
         self, consumer: Consumer, positions: list[tuple[int, int]], epoch: int | None
