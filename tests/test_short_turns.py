@@ -226,3 +226,38 @@ def test_the_newest_of_two_settings_reaches_all_namespaces() -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_setting_that_changes_when_the_one_before_is_told_reaches_all_and_a_fault_costs_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        store = MemoryStore()
+        await store.open()
+        run = lambda tell, *what: tell(*what)  # noqa: E731
+        first, second, third = (of_broker(Config(maxConsumersPerTopic=n)) for n in (0, 5, 6))
+        policies = NamespacePolicies(first, store, MetadataCache(store), run, "standalone")
+        for name in ("a/x", "a/y", "a/z"):
+            await store.put(paths.namespace_policies(name), b"{}")
+            await policies.of_namespace(name)
+        retake = policies._retake
+
+        def one_fails(namespace: Any) -> None:
+            if namespace.name == "a/y":
+                raise ValueError("a/y")
+            retake(namespace)
+
+        monkeypatch.setattr(policies, "_retake", one_fails)
+        policies.set_broker(second)
+        # It comes in the turn in which the task has told all.
+        asyncio.get_running_loop().call_soon(policies.set_broker, third)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert policies._retaking is None
+        found = {name: each.policies for name, each in policies._namespaces.items()}
+        numbers = {name: each and each.consumers_max for name, each in found.items()}
+        assert numbers == {"a/x": 6, "a/y": 0, "a/z": 6}
+        policies.close()
+        await store.close()
+
+    asyncio.run(main())

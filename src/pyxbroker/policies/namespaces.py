@@ -103,7 +103,6 @@ class NamespacePolicies:
         self.broker = broker
         if self._retaking is None:
             self._retaking = asyncio.ensure_future(self._retake_all())
-            self._retaking.add_done_callback(self._on_retaken)
 
     async def _retake_all(self) -> None:
         slices = Slices(SLICE_S)
@@ -115,13 +114,14 @@ class NamespacePolicies:
                 broker = self.broker
                 left = list(self._namespaces.values())
             else:
-                self._retake(left.pop())
+                namespace = left.pop()
+                try:
+                    self._retake(namespace)
+                except Exception as error:  # It costs the topics of this namespace alone.
+                    log.failure("settings were not taken over", error, namespace=namespace.name)
             await slices.pause()
-
-    def _on_retaken(self, task: asyncio.Task[None]) -> None:
+        # Not when the task is done: what changes in that turn would be told to nobody.
         self._retaking = None
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.failure("settings were not taken over by all topics", error)
 
     def _retake(self, namespace: _Namespace) -> None:
         """Makes the policies anew if what the broker says has changed since they were made."""
