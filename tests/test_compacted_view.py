@@ -14,7 +14,7 @@ from compacting import compact, single, view
 from one_bookie import append
 from one_broker import Broker, run, section
 from pyxbroker.broker.topics import compacted as module
-from pyxbroker.broker.topics.compacted import FIRST, CompactedLedger, CompactedSource
+from pyxbroker.broker.topics.compacted import CompactedLedger, CompactedSource
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.ledger.patience import Patience
@@ -60,14 +60,14 @@ def test_an_entry_before_many_lost_ones_is_found(
     run(tmp_path, scenario)
 
 
-def test_where_the_view_begins_is_known_without_reading(
+def test_the_last_message_is_known_without_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(broker: Broker) -> None:
         topic = await published(broker, *(single(f"k{n}", b"1") for n in range(9)))
         await compact(topic)
         asked = losing(monkeypatch, topic.compacted, lambda _: True)
-        assert await topic.compacted.find(FIRST) == 0
+        assert await topic.compacted.last_message() == (topic.compacted.last, -1)
         assert asked == []
 
     run(tmp_path, scenario)
@@ -94,6 +94,7 @@ def test_a_compacted_ledger_that_is_replaced_while_it_is_asked_is_not_taken_for_
                     raise LedgerError("it is not there")
 
             monkeypatch.setattr(former, "read_one", deleted)
+            monkeypatch.setattr(former, "_last_message", None)
             return former
 
         former = await replace_when_asked()
@@ -101,13 +102,14 @@ def test_a_compacted_ledger_that_is_replaced_while_it_is_asked_is_not_taken_for_
         assert topic.compacted is not former
         await replace_when_asked()
         assert await topic.last_compacted_message() == (topic.last_confirmed, -1)
-        former = await replace_when_asked()
+        await replace_when_asked()
         assert [position.entry_id for position, _ in await view(topic)][:2] == [1, 2]
         # Who looks for a place in it, and reads what is in memory there.
+        former = await replace_when_asked()
         source = CompactedSource(topic, topic.managed_ledger)
-        topic.compacted = former
         batch = await source._read_some(Position(first, 2), 10, 1 << 20)
         assert (batch.ledger_id, batch.entry_id(0)) == (first, 2)
+        assert topic.compacted is not former
 
     run(tmp_path, scenario)
 

@@ -643,3 +643,46 @@ APACHE_ENDPOINTS: dict[str, Input | None] = {
 def endpoints_of(kind: str) -> dict[str, Input | None]:
     """The endpoints of a kind of broker; None for those that only pyxbroker has."""
     return ENDPOINTS | (APACHE_ENDPOINTS if kind == "apache" else {})
+
+
+# As many expressions as there may be, as long as they may be, that match as slowly as they may.
+SLOW = b'["' + b'","'.join([(b"(a.*)+" * 42)] * 100) + b'"]'
+ISOLATION = (
+    b'{"namespaces":' + SLOW + b',"primary":' + SLOW + b',"secondary":[],'
+    b'"auto_failover_policy":{"policy_type":"min_available",'
+    b'"parameters":{"min_limit":"1","usage_threshold":"80"}}}'
+)[: 64 << 10]
+ISOLATIONS = CLUSTER + "/namespaceIsolationPolicies"
+ISOLATION_ROW = "/admin/v2/clusters/{cluster}/namespaceIsolationPolicies"
+ANY_GROUP = b'"' + b"g" * 1_024 + b'"'
+AFFINITY = b'{"bookkeeperAffinityGroupPrimary":"p","unknown":[' + b"{}," * 5_000 + b"1]}"
+
+ENDPOINTS |= {
+    f"GET {ISOLATION_ROW}": request("GET", ISOLATIONS),
+    f"GET {ISOLATION_ROW}/brokers": request("GET", ISOLATIONS + "/brokers"),
+    f"GET {ISOLATION_ROW}/brokers/{{broker}}": request("GET", f"{ISOLATIONS}/brokers/{NAME}"),
+    f"GET {ISOLATION_ROW}/{{policyName}}": request("GET", f"{ISOLATIONS}/{NAME}"),
+    f"POST {ISOLATION_ROW}/{{policyName}}": request("POST", ISOLATIONS + "/p", ISOLATION),
+    f"DELETE {ISOLATION_ROW}/{{policyName}}": request("DELETE", f"{ISOLATIONS}/{NAME}"),
+    "GET /admin/v2/namespaces/{cluster}/antiAffinity/{group}": request(
+        "GET", "/admin/v2/namespaces/standalone/antiAffinity/g?tenant=public"
+    ),
+    f"GET {ROW}/antiAffinity": request("GET", NS + "/antiAffinity"),
+    f"POST {ROW}/antiAffinity": request("POST", NS + "/antiAffinity", ANY_GROUP),
+    f"DELETE {ROW}/antiAffinity": request("DELETE", NS + "/antiAffinity"),
+    f"GET {ROW}/persistence/bookieAffinity": request("GET", NS + "/persistence/bookieAffinity"),
+    f"POST {ROW}/persistence/bookieAffinity": request(
+        "POST", NS + "/persistence/bookieAffinity", AFFINITY
+    ),
+    f"DELETE {ROW}/persistence/bookieAffinity": request(
+        "DELETE", NS + "/persistence/bookieAffinity"
+    ),
+    **{
+        f"GET /admin/v2/broker-stats/{name}": request("GET", f"/admin/v2/broker-stats/{name}")
+        for name in ("bookieops", "load-report", "mbeans", "metrics", "topics")
+    },
+    "GET /admin/v2/broker-stats/allocator-stats/{allocator}": request(
+        "GET", f"/admin/v2/broker-stats/allocator-stats/{NAME}"
+    ),
+    "GET /status.html": request("GET", "/status.html"),
+}

@@ -47,14 +47,16 @@ class CompactedLedger:
         self.last_index = last_index  # of its entries; -1: it has none
         self.last: Position | None = None  # the id of its last entry
         self.handle = handle
+        self._last_message: tuple[Position, int] | None = None
 
     async def open(self) -> None:
-        """Learns what its last entry is. Raises LedgerError."""
+        """Learns what its last entry and its last message are. Raises LedgerError."""
         patience = Patience(f"the compacted ledger {self.ledger_id}")
         index = self.last_index
         while index >= 0 and self.last is None:
             self.last = await self._position(index, patience)
             index -= 1
+        await self.last_message()
 
     async def _position(self, index: int, patience: Patience) -> Position | None:
         """The id of an entry; None: it is lost. Raises LedgerError."""
@@ -66,8 +68,6 @@ class CompactedLedger:
 
         Raises LedgerError.
         """
-        if position <= FIRST:
-            return 0
         return await self._bisect(lambda batch: wrapped_position(batch, 0), position)
 
     async def first_since(self, time_ms: int) -> Position | None:
@@ -78,7 +78,16 @@ class CompactedLedger:
         return await self._position(index, Patience(f"the compacted ledger {self.ledger_id}"))
 
     async def last_message(self) -> tuple[Position, int]:
-        """(position, batch index) of the last message in it, as PersistentTopic.last_message."""
+        """(position, batch index) of the last message in it, as PersistentTopic.last_message.
+
+        It is read once: Java's table view looks up schemas in the thread that got the answer, and
+        blocks itself when messages were there before that.
+        """
+        if self._last_message is None:
+            self._last_message = await self._read_last_message()
+        return self._last_message
+
+    async def _read_last_message(self) -> tuple[Position, int]:
         patience = Patience(f"the compacted ledger {self.ledger_id}")
         for index in range(self.last_index, -1, -1):
             batch = await self.read_one(index, patience)
