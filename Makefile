@@ -53,7 +53,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # is most often a test that a busy machine gave no time, and is looked for all the same.
 .PHONY: test
 test: goclient java javarecords checks asanshort fuzz torture benchshort ## all tests, less than half an hour
-	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes' tests torture compat_tests bench/micro
+	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes' torture compat_tests tests bench/micro
 
 # What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
 .PHONY: checks
