@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.sliced_json import to_json_in_slices
 
 Headers = Iterable[tuple[str, str]]
 
@@ -46,6 +47,11 @@ class Response:
     def json(cls, value: Any, status: int = 200, headers: Headers = ()) -> Response:
         """A JSON text, as compact as Pulsar's."""
         return cls(to_json(value), JSON, status, headers)
+
+    @classmethod
+    async def long_json(cls, value: Any) -> Response:
+        """The same of a value that may have many parts, in slices of the loop's time."""
+        return cls(await to_json_in_slices(value), JSON)
 
     @classmethod
     def text(cls, text: str, content_type: str = TEXT, status: int = 200) -> Response:

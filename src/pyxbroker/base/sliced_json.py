@@ -7,7 +7,7 @@ no help against that. So a text is made of short pieces.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,8 @@ from pyxbroker.base.slices import Slices
 
 SLICE_S = 0.002  # of work, then it yields
 PIECE_VALUES_MAX = 256  # that are encoded in one go
+
+Named = tuple["str | None", Any]  # a part; what is in a list has no name
 
 # As compact_json.py writes it.
 _text_of = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
@@ -33,54 +35,39 @@ async def to_json_in_slices(value: Any) -> bytes:
 def _pieces(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         yield "{"
-        yield from _pieces_of_dict(value)
+        yield from _parts(value.items(), dict)
         yield "}"
     elif isinstance(value, (list, tuple)):
         yield "["
-        yield from _pieces_of_list(value)
+        yield from _parts(((None, each) for each in value), _values)
         yield "]"
     else:
         yield _text_of(value)
 
 
-def _pieces_of_dict(value: dict[str, Any]) -> Iterator[str]:
-    some: dict[str, Any] = {}  # that are encoded together
+def _parts(named: Iterable[Named], gather: Callable[[list[Named]], Any]) -> Iterator[str]:
+    """What is between the brackets; gather makes a dict or a list of some parts."""
+    some: list[Named] = []  # that are encoded together
     weight = 0
     comma = ""
-    for name, each in value.items():
+    for name, each in named:
         found = _weight(each)
         if some and weight + found > PIECE_VALUES_MAX:
-            yield comma + _text_of(some)[1:-1]
-            some, weight, comma = {}, 0, ","
-        if found > PIECE_VALUES_MAX:
-            yield f"{comma}{_text_of(name)}:"
-            yield from _pieces(each)
-            comma = ","
-        else:
-            some[name] = each
-            weight += found
-    if some:
-        yield comma + _text_of(some)[1:-1]
-
-
-def _pieces_of_list(value: list[Any] | tuple[Any, ...]) -> Iterator[str]:
-    some: list[Any] = []
-    weight = 0
-    comma = ""
-    for each in value:
-        found = _weight(each)
-        if some and weight + found > PIECE_VALUES_MAX:
-            yield comma + _text_of(some)[1:-1]
+            yield comma + _text_of(gather(some))[1:-1]
             some, weight, comma = [], 0, ","
         if found > PIECE_VALUES_MAX:
-            yield comma
+            yield comma if name is None else f"{comma}{_text_of(name)}:"
             yield from _pieces(each)
             comma = ","
         else:
-            some.append(each)
+            some.append((name, each))
             weight += found
     if some:
-        yield comma + _text_of(some)[1:-1]
+        yield comma + _text_of(gather(some))[1:-1]
+
+
+def _values(named: list[Named]) -> list[Any]:
+    return [each for _, each in named]
 
 
 def _weight(value: Any) -> int:

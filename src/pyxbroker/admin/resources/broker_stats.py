@@ -17,13 +17,14 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import READ_BROKER_STATS
 from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.stats import TopicStats, topic_stats
+from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.stats.load import Usage
 
@@ -42,6 +43,11 @@ LEDGER_OPERATIONS = tuple(
     f"{whose}Ledger{what}Op"
     for whose in ("data", "cursor")
     for what in ("Open", "Close", "Create", "Delete")
+)
+SUMMED = (  # of TopicStats
+    *("producers", "consumers", "subscription_count", "backlog", "storage_size"),
+    *("rate_in", "throughput_in", "rate_out", "throughput_out"),
+    *("storage_write_rate", "storage_read_rate"),
 )
 
 Json = dict[str, Any]
@@ -72,7 +78,7 @@ async def get_metrics(request: Request) -> Response:
         ),
         *(_metrics({"namespace": name}, each.of_namespace()) for name, each in sums.items()),
     ]
-    return Response.json(told)
+    return await Response.long_json(told)
 
 
 def _metrics(dimensions: Json, numbers: Json) -> Json:
@@ -93,54 +99,54 @@ class Sums:
     """What the topics of a namespace, or of a bundle, have together."""
 
     def __init__(self) -> None:
-        self.topics: list[TopicStats] = []
+        self.topics = 0
         self.persistent_topics = 0
+        self.of: dict[str, Any] = dict.fromkeys(SUMMED, 0)  # by the names of TopicStats
 
     def add(self, topic: Topic) -> None:
-        """Reads one more topic."""
-        self.topics.append(topic_stats(topic))
+        """Adds one more topic."""
+        stats = topic_stats(topic)
+        self.topics += 1
         self.persistent_topics += topic.name.is_persistent
-
-    def of(self, field: str) -> Any:
-        """The sum of a field of TopicStats."""
-        return sum(getattr(each, field) for each in self.topics)
+        for name in SUMMED:
+            self.of[name] += getattr(stats, name)
 
     def of_ledgers(self) -> Json:
         """Of their managed ledgers."""
         return {
-            "brk_ml_AddEntryMessagesRate": float(self.of("storage_write_rate")),
-            "brk_ml_NumberOfMessagesInBacklog": self.of("backlog"),
-            "brk_ml_ReadEntriesRate": float(self.of("storage_read_rate")),
-            "brk_ml_StoredMessagesSize": self.of("storage_size"),
+            "brk_ml_AddEntryMessagesRate": float(self.of["storage_write_rate"]),
+            "brk_ml_NumberOfMessagesInBacklog": self.of["backlog"],
+            "brk_ml_ReadEntriesRate": float(self.of["storage_read_rate"]),
+            "brk_ml_StoredMessagesSize": self.of["storage_size"],
         }
 
     def of_namespace(self) -> Json:
         """Of the topics, with nothing of other clusters."""
         return {
-            "brk_in_rate": float(self.of("rate_in")),
-            "brk_in_tp_rate": float(self.of("throughput_in")),
+            "brk_in_rate": float(self.of["rate_in"]),
+            "brk_in_tp_rate": float(self.of["throughput_in"]),
             "brk_max_replication_delay_second": 0.0,
-            "brk_msg_backlog": float(self.of("backlog")),
-            "brk_no_of_consumers": self.of("consumers"),
-            "brk_no_of_producers": self.of("producers"),
+            "brk_msg_backlog": float(self.of["backlog"]),
+            "brk_no_of_consumers": self.of["consumers"],
+            "brk_no_of_producers": self.of["producers"],
             "brk_no_of_replicators": 0,
-            "brk_no_of_subscriptions": self.of("subscription_count"),
-            "brk_out_rate": float(self.of("rate_out")),
-            "brk_out_tp_rate": float(self.of("throughput_out")),
+            "brk_no_of_subscriptions": self.of["subscription_count"],
+            "brk_out_rate": float(self.of["rate_out"]),
+            "brk_out_tp_rate": float(self.of["throughput_out"]),
             "brk_replication_backlog": 0.0,
-            "brk_storage_size": float(self.of("storage_size")),
+            "brk_storage_size": float(self.of["storage_size"]),
         }
 
     def of_bundle(self) -> Json:
         """Pulsar's NamespaceBundleStats."""
         return {
-            "msgRateIn": float(self.of("rate_in")),
-            "msgThroughputIn": float(self.of("throughput_in")),
-            "msgRateOut": float(self.of("rate_out")),
-            "msgThroughputOut": float(self.of("throughput_out")),
-            "consumerCount": self.of("consumers"),
-            "producerCount": self.of("producers"),
-            "topics": len(self.topics),
+            "msgRateIn": float(self.of["rate_in"]),
+            "msgThroughputIn": float(self.of["throughput_in"]),
+            "msgRateOut": float(self.of["rate_out"]),
+            "msgThroughputOut": float(self.of["throughput_out"]),
+            "consumerCount": self.of["consumers"],
+            "producerCount": self.of["producers"],
+            "topics": self.topics,
             "cacheSize": 0,
         }
 
@@ -192,7 +198,7 @@ async def _written(namespaces: dict[str, dict[str, list[Topic]]]) -> AsyncGenera
                 yield _comma(number) + to_json(domain) + b":{"
                 of_it = [each for each in topics if each.name.domain == domain]
                 for number, topic in enumerate(of_it):
-                    told = to_json(await dimension_statistics(topic, slices))
+                    told = await to_json_in_slices(await dimension_statistics(topic, slices))
                     yield _comma(number) + to_json(str(topic.name)) + b":" + told
                     await slices.pause()
                 yield b"}"
@@ -218,7 +224,7 @@ async def get_bookie_operations(request: Request) -> Response:
             waits["dataLedgerCreateOp"] = int(is_creating_ledger(topic))
             told.setdefault(topic.name.namespace, {})[str(topic.name)] = waits
         await slices.pause()
-    return Response.json(told)
+    return await Response.long_json(told)
 
 
 # --- load -------------------------------------------------------------------------------------
@@ -241,7 +247,7 @@ async def get_load_report(request: Request) -> Response:
         return sum(each[field] for each in stats.values())
 
     usage = await _usage(request)
-    return Response.json(
+    return await Response.long_json(
         {
             "webServiceUrl": broker.addresses.web_url,
             "pulsarServiceUrl": broker.addresses.broker_url,

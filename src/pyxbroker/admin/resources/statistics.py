@@ -13,10 +13,9 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
 from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
-from pyxbroker.admin.response import JSON, Response
+from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_STATS
 from pyxbroker.base.errors import TopicNotFound
-from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
@@ -33,14 +32,14 @@ Json = dict[str, Any]
 async def get_stats(request: Request) -> Response:
     """Pulsar's TopicStats of a topic that is not partitioned."""
     topic = await _topic(request)
-    return await _encoded(await _stats_of(request, topic))
+    return await Response.long_json(await _stats_of(request, topic))
 
 
 async def get_internal_stats(request: Request) -> Response:
     """Pulsar's PersistentTopicInternalStats."""
     name = topic_of(request)
     topic = await _topic(request, None if name.is_persistent else "Topic not found")
-    return await _encoded(await _internal_stats_of(request, topic))
+    return await Response.long_json(await _internal_stats_of(request, topic))
 
 
 async def get_partitioned_stats(request: Request) -> Response:
@@ -50,14 +49,14 @@ async def get_partitioned_stats(request: Request) -> Response:
     answer = await together(list(found.values()))
     answer["metadata"] = metadata
     answer["partitions"] = found if request.argument("perPartition") else {}
-    return await _encoded(answer)
+    return await Response.long_json(answer)
 
 
 async def get_partitioned_internal_stats(request: Request) -> Response:
     """Those below each partition."""
     metadata, partitions = await _partitions(request, "Partitioned Topic {} not found")
     found = await _of_each(request, partitions, _internal_stats_of)
-    return await _encoded({"metadata": metadata, "partitions": found})
+    return await Response.long_json({"metadata": metadata, "partitions": found})
 
 
 async def get_backlog(request: Request) -> Response:
@@ -76,7 +75,7 @@ async def get_backlog(request: Request) -> Response:
         for each in subscriptions
         for each_internal in [internal["cursors"][each.name]]
     }
-    return await _encoded(
+    return await Response.long_json(
         {
             "storageSize": topic.storage_size,
             "totalMessages": topic.entries,
@@ -163,11 +162,6 @@ async def _internal_stats_of(request: Request, topic: Topic) -> Json:
     broker = request.app.broker
     with_metadata = request.argument("metadata")
     return await internal_stats(topic, with_metadata, broker.metadata, broker.topics.schemas)
-
-
-async def _encoded(answer: Json) -> Response:
-    """An answer in JSON, which may have many parts."""
-    return Response(await to_json_in_slices(answer), JSON)
 
 
 ANY: Json = {"type": "object", "additionalProperties": True}
