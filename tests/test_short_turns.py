@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from pyxbroker.mledger import positions
 from pyxbroker.mledger.closed import ClosedLedger, read_all_closed
 from pyxbroker.mledger.positions import LedgerRecord, encode_cursor, encode_ledger_list
 from pyxbroker.policies.namespaces import NamespacePolicies
-from pyxbroker.policies.table import of_broker
+from pyxbroker.policies.table import Policies, of_broker
 from pyxbroker.settings.config import Config
 from test_slices import longest_turn
 
@@ -180,50 +181,54 @@ def test_the_ledgers_of_a_topic_are_looked_at_once_for_all_its_cursors(
 # --- settings ---------------------------------------------------------------------------------
 
 
+def consumers_max(number: int) -> Policies:
+    """What a broker says that has this setting."""
+    return of_broker(Config(maxConsumersPerTopic=number))
+
+
+@contextlib.asynccontextmanager
+async def policies_of(names: Iterable[str]) -> AsyncIterator[NamespacePolicies]:
+    """The policies of namespaces that are there and in use, of a broker that says nothing."""
+    store = MemoryStore()
+    await store.open()
+    run = lambda tell, *what: tell(*what)  # noqa: E731
+    policies = NamespacePolicies(consumers_max(0), store, MetadataCache(store), run, "standalone")
+    for number, name in enumerate(names):
+        await store.put(paths.namespace_policies(name), b'{"message_ttl_in_seconds": 5}')
+        await policies.of_namespace(name)
+        if number % 20 == 0:
+            await asyncio.sleep(0)
+    yield policies
+    policies.close()
+    await store.close()
+
+
+async def all_have(policies: NamespacePolicies, number: int) -> None:
+    """What is being told reaches every namespace."""
+    assert policies._retaking is not None
+    await policies._retaking
+    for each in policies._namespaces.values():
+        assert each.policies is not None and each.policies.consumers_max == number
+
+
 def test_a_setting_reaches_all_namespaces_in_short_turns() -> None:
     async def work() -> None:
-        store = MemoryStore()
-        await store.open()
-        before, after = (of_broker(Config(maxConsumersPerTopic=n)) for n in (0, 7))
-        run = lambda tell, *what: tell(*what)  # noqa: E731
-        policies = NamespacePolicies(before, store, MetadataCache(store), run, "standalone")
-        for n in range(2_000):
-            await store.put(paths.namespace_policies(f"a/n{n}"), b'{"message_ttl_in_seconds": 5}')
-            await policies.of_namespace(f"a/n{n}")
-            if n % 20 == 0:
-                await asyncio.sleep(0)
-        policies.set_broker(after)
-        # Who asks has them at once.
-        assert (await policies.of_namespace("a/n1999")).consumers_max == 7
-        assert policies._retaking is not None
-        await policies._retaking
-        for each in policies._namespaces.values():
-            assert each.policies is not None and each.policies.consumers_max == 7
-        policies.close()
-        await store.close()
+        async with policies_of(f"a/n{n}" for n in range(2_000)) as policies:
+            policies.set_broker(consumers_max(7))
+            # Who asks has them at once.
+            assert (await policies.of_namespace("a/n1999")).consumers_max == 7
+            await all_have(policies, 7)
 
     assert turn_of(work) < TURN_S
 
 
 def test_the_newest_of_two_settings_reaches_all_namespaces() -> None:
     async def main() -> None:
-        store = MemoryStore()
-        await store.open()
-        run = lambda tell, *what: tell(*what)  # noqa: E731
-        first = of_broker(Config())
-        policies = NamespacePolicies(first, store, MetadataCache(store), run, "standalone")
-        for n in range(200):
-            await store.put(paths.namespace_policies(f"a/n{n}"), b"{}")
-            await policies.of_namespace(f"a/n{n}")
-        for n in (5, 6, 7):
-            policies.set_broker(of_broker(Config(maxConsumersPerTopic=n)))
-            await asyncio.sleep(0)
-        assert policies._retaking is not None
-        await policies._retaking
-        for each in policies._namespaces.values():
-            assert each.policies is not None and each.policies.consumers_max == 7
-        policies.close()
-        await store.close()
+        async with policies_of(f"a/n{n}" for n in range(200)) as policies:
+            for n in (5, 6, 7):
+                policies.set_broker(consumers_max(n))
+                await asyncio.sleep(0)
+            await all_have(policies, 7)
 
     asyncio.run(main())
 
@@ -232,32 +237,23 @@ def test_a_setting_that_changes_when_the_one_before_is_told_reaches_all_and_a_fa
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def main() -> None:
-        store = MemoryStore()
-        await store.open()
-        run = lambda tell, *what: tell(*what)  # noqa: E731
-        first, second, third = (of_broker(Config(maxConsumersPerTopic=n)) for n in (0, 5, 6))
-        policies = NamespacePolicies(first, store, MetadataCache(store), run, "standalone")
-        for name in ("a/x", "a/y", "a/z"):
-            await store.put(paths.namespace_policies(name), b"{}")
-            await policies.of_namespace(name)
-        retake = policies._retake
+        async with policies_of(("a/x", "a/y", "a/z")) as policies:
+            retake = policies._retake
 
-        def one_fails(namespace: Any) -> None:
-            if namespace.name == "a/y":
-                raise ValueError("a/y")
-            retake(namespace)
+            def one_fails(namespace: Any) -> None:
+                if namespace.name == "a/y":
+                    raise ValueError("a/y")
+                retake(namespace)
 
-        monkeypatch.setattr(policies, "_retake", one_fails)
-        policies.set_broker(second)
-        # It comes in the turn in which the task has told all.
-        asyncio.get_running_loop().call_soon(policies.set_broker, third)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        assert policies._retaking is None
-        found = {name: each.policies for name, each in policies._namespaces.items()}
-        numbers = {name: each and each.consumers_max for name, each in found.items()}
-        assert numbers == {"a/x": 6, "a/y": 0, "a/z": 6}
-        policies.close()
-        await store.close()
+            monkeypatch.setattr(policies, "_retake", one_fails)
+            policies.set_broker(consumers_max(5))
+            # It comes in the turn in which the task has told all.
+            asyncio.get_running_loop().call_soon(policies.set_broker, consumers_max(6))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert policies._retaking is None
+            found = {name: each.policies for name, each in policies._namespaces.items()}
+            numbers = {name: each and each.consumers_max for name, each in found.items()}
+            assert numbers == {"a/x": 6, "a/y": 0, "a/z": 6}
 
     asyncio.run(main())

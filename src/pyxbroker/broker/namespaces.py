@@ -149,8 +149,8 @@ class Namespaces:
         cache = self._topics.cache
         async with self.coming:
             await self._topics.namespace_policies(NamespaceName.get(name))
-            fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
             if not await self._store.exists(path):
+                fields = {"bundles": data_of(await self.bundles(name)), "migrated": False}
                 await create_record(self._store, cache, path, fields)
             await change_record(self._store, cache, path, change)
 

@@ -75,7 +75,7 @@ async def internal_stats(
         "state": STATES[managed_ledger.state],
         "ledgers": ledgers,
         "cursors": cursors,
-        "properties": managed_ledger.properties,
+        "properties": dict(managed_ledger.properties),
         "schemaLedgers": await _schema_ledgers(topic, store, schemas),
         "compactedLedger": _compacted(topic),
     }
