@@ -12,9 +12,11 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.clusters import check_cluster
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
     STRINGS,
+    check_length,
     namespace_name_of,
     namespace_of,
     read_body,
@@ -30,7 +32,6 @@ from pyxbroker.auth.authorization import (
     WRITE_BOOKIE_AFFINITY,
 )
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
-from pyxbroker.base.limits import too_long
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.policies.records import Fields
@@ -68,9 +69,7 @@ async def set_group(request: Request) -> Response:
         raise HttpError(400, f"The name of the group is not UTF-8: {error.reason}.") from None
     if not group.strip():
         raise HttpError(412, EMPTY)
-    trouble = too_long("name of the group", group, GROUP_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("name of the group", group, GROUP_BYTES_MAX)
     await _set(request, GROUP, group)
     return Response.empty()
 
@@ -88,9 +87,7 @@ async def get_members(request: Request) -> Response:
     group = request.parameters["group"]
     if not group.strip():
         raise HttpError(412, EMPTY)
-    cluster = request.parameters["cluster"]
-    if cluster not in await broker.clusters.names():
-        raise HttpError(412, f"Cluster {cluster} does not exist.")
+    await check_cluster(request)
     found = []
     slices = Slices(SLICE_S)
     for name in await broker.namespaces.names(tenant):
@@ -133,9 +130,7 @@ async def set_bookies(request: Request) -> Response:
         for name, text in value.items():
             if not isinstance(text, str):
                 raise HttpError(400, f"{name} must be text, not {text!r:.100}.")
-            trouble = too_long(name, text, GROUP_BYTES_MAX)
-            if trouble is not None:
-                raise HttpError(400, trouble)
+            check_length(name, text, GROUP_BYTES_MAX, 400)
     await _set(request, BOOKIES, value)
     return Response.empty()
 

@@ -10,10 +10,9 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import node_name_of, read_json
+from pyxbroker.admin.resources.names import check_length, node_name_of, read_json
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_BOOKIES, WRITE_BOOKIES
-from pyxbroker.base.limits import too_long
 from pyxbroker.broker import kept_records
 from pyxbroker.metadata import paths
 
@@ -61,9 +60,7 @@ async def set_rack(request: Request) -> Response:
     for text in (group, *info.values()):
         if not isinstance(text, str):
             raise HttpError(400, "rack and hostname must be texts.")
-        trouble = too_long("text", text, TEXT_BYTES_MAX)
-        if trouble is not None:
-            raise HttpError(400, trouble)
+        check_length("text", text, TEXT_BYTES_MAX, 400)
 
     def put(groups: Groups) -> Groups:
         others = _without(groups, bookie)

@@ -7,7 +7,13 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, node_name_of, read_json, texts_of
+from pyxbroker.admin.resources.names import (
+    STRINGS,
+    check_length,
+    node_name_of,
+    read_json,
+    texts_of,
+)
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
@@ -22,7 +28,7 @@ from pyxbroker.auth.authorization import (
     UPDATE_PEER_CLUSTERS,
 )
 from pyxbroker.base.errors import InvalidTopicName
-from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX, too_long
+from pyxbroker.base.limits import CLUSTER_BYTES_MAX, TEXT_BYTES_MAX
 from pyxbroker.base.topic_name import TenantName
 from pyxbroker.broker.clusters import BROKERS
 
@@ -113,9 +119,7 @@ async def create(request: Request) -> Response:
         TenantName(name)
     except InvalidTopicName:
         raise HttpError(412, "Cluster name is not valid") from None
-    trouble = too_long("cluster's name", name, CLUSTER_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("cluster's name", name, CLUSTER_BYTES_MAX)
     await request.app.broker.clusters.create(name, fields)
     return Response.empty(200)
 
@@ -151,9 +155,8 @@ async def _data(request: Request) -> dict[str, Any]:
         if not isinstance(value, kind):
             what = "text" if kind is str else "true or false"
             raise HttpError(400, f"{name} must be {what}, not {value!r:.100}.")
-        trouble = too_long(name, value, TEXT_BYTES_MAX) if isinstance(value, str) else None
-        if trouble is not None:
-            raise HttpError(400, trouble)
+        if isinstance(value, str):
+            check_length(name, value, TEXT_BYTES_MAX, 400)
         fields[name] = value
     for name, (beginnings, text) in URLS.items():
         url = fields.get(name, "")
@@ -230,10 +233,16 @@ async def delete_failure_domain(request: Request) -> Response:
 
 async def _domain_of(request: Request) -> tuple[str, str]:
     """The cluster and the failure domain of a path. Raises HttpError 412."""
-    name = request.parameters["cluster"]
+    name = await check_cluster(request)
+    return name, node_name_of(request, "domainName", "failure domain")
+
+
+async def check_cluster(request: Request) -> str:
+    """The cluster of a path, which there is. Raises HttpError 412."""
+    name: str = request.parameters["cluster"]
     if name not in await request.app.broker.clusters.names():
         raise HttpError(412, f"Cluster {name} does not exist.")
-    return name, node_name_of(request, "domainName", "failure domain")
+    return name
 
 
 DATA: dict[str, Any] = {

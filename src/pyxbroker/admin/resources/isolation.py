@@ -12,13 +12,13 @@ from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import ONE as CLUSTER
-from pyxbroker.admin.resources.names import STRINGS, read_json, texts_of
+from pyxbroker.admin.resources.clusters import check_cluster
+from pyxbroker.admin.resources.names import STRINGS, check_length, read_json, texts_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import ClusterNotFound, NamespaceNotFound
 from pyxbroker.base.expressions import ExpressionError, compile_expression
-from pyxbroker.base.limits import too_long
 from pyxbroker.broker.isolation import NAMESPACES, PRIMARY, SECONDARY, matches_any, of_broker
 
 PATH = CLUSTER + "/namespaceIsolationPolicies"
@@ -64,9 +64,7 @@ async def get_broker(request: Request) -> Response:
     """What the policies say of a broker, also of one that is not there."""
     policies = await _policies(request)
     broker_id = request.parameters["broker"]
-    trouble = too_long("name of the broker", broker_id, NAME_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("name of the broker", broker_id, NAME_BYTES_MAX)
     return Response.json(await _of_broker(policies, broker_id))
 
 
@@ -77,14 +75,11 @@ async def set_policy(request: Request) -> Response:
     """
     request.argument("unloadBundles")
     name = request.parameters["policyName"]
-    trouble = too_long("name of the policy", name, NAME_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("name of the policy", name, NAME_BYTES_MAX)
     body = await read_json(request)
-    await _check_cluster(request)
+    cluster = await check_cluster(request)
     fields = _data(name, body)
     broker = request.app.broker
-    cluster = request.parameters["cluster"]
     await broker.clusters.set_isolation_policy(cluster, name, fields)
     if (
         fields.get(SCOPE) == "all_matching"
@@ -97,17 +92,10 @@ async def set_policy(request: Request) -> Response:
 
 async def delete_policy(request: Request) -> Response:
     """Deletes an isolation policy; one that there is not is deleted, too."""
-    await _check_cluster(request)
-    names = request.parameters
-    clusters = request.app.broker.clusters
-    await clusters.set_isolation_policy(names["cluster"], names["policyName"], None)
+    cluster = await check_cluster(request)
+    policy = request.parameters["policyName"]
+    await request.app.broker.clusters.set_isolation_policy(cluster, policy, None)
     return Response.empty()
-
-
-async def _check_cluster(request: Request) -> None:
-    name = request.parameters["cluster"]
-    if name not in await request.app.broker.clusters.names():
-        raise HttpError(412, f"Cluster {name} does not exist.")
 
 
 async def _policies(request: Request, missing: int = 412) -> Policies:
@@ -187,9 +175,7 @@ def _failover(name: str, body: dict[str, Any]) -> dict[str, Any]:
         if re.fullmatch(r"[-+]?[0-9]{1,9}", texts.get(each, "")) is None:
             raise _invalid(name, body, f"{each} must be a whole number")
     for each in (*texts, *texts.values()):
-        trouble = too_long(f"parameter of {FAILOVER}", each, EXPRESSION_BYTES_MAX)
-        if trouble is not None:
-            raise HttpError(400, trouble)
+        check_length(f"parameter of {FAILOVER}", each, EXPRESSION_BYTES_MAX, 400)
     return {"parameters": texts, "policy_type": TYPE}
 
 

@@ -134,10 +134,15 @@ def node_name_of(request: Request, parameter: str, what: str) -> str:
     name: str = request.parameters[parameter]
     if "/" in name or "\0" in name or name in (".", "..") or not name.strip():
         raise HttpError(412, f"The name of a {what} cannot be {name!r:.100}.")
-    trouble = too_long(f"name of the {what}", name, NODE_NAME_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length(f"name of the {what}", name, NODE_NAME_BYTES_MAX)
     return name
+
+
+def check_length(what: str, text: str, bytes_max: int, status: int = 412) -> None:
+    """Raises HttpError with this status for a text that is over its limit."""
+    trouble = too_long(what, text, bytes_max)
+    if trouble is not None:
+        raise HttpError(status, trouble)
 
 
 def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[str]:
@@ -147,9 +152,7 @@ def texts_of(value: object, what: str, count_max: int, bytes_max: int) -> list[s
     if len(value) > count_max:
         raise HttpError(400, f"{what} has {len(value)} texts, and at most {count_max} are allowed.")
     for each in value:
-        trouble = too_long(f"text in {what}", each, bytes_max)
-        if trouble is not None:
-            raise HttpError(400, trouble)
+        check_length(f"text in {what}", each, bytes_max, 400)
     return list(dict.fromkeys(value))
 
 

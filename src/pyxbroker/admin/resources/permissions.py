@@ -12,7 +12,7 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, namespace_name_of, read_json
+from pyxbroker.admin.resources.names import STRINGS, check_length, namespace_name_of, read_json
 from pyxbroker.admin.resources.namespaces import (
     NAMES_BYTES_MAX,
     NOT_FOUND,
@@ -23,7 +23,6 @@ from pyxbroker.admin.resources.namespaces import (
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_PERMISSION, GRANT_PERMISSION, REVOKE_PERMISSION
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.limits import too_long
 from pyxbroker.policies.records import Fields
 
 PATH = ONE + "/permissions"
@@ -124,9 +123,7 @@ async def _texts(request: Request, missing: str) -> list[str]:
         raise HttpError(400, f"{len(body)} names are more than the {ENTRIES_MAX} allowed.")
     parts = (request.parameters.get(each, "") for each in ("role", "subscription"))
     for text in (*body, *parts):
-        trouble = too_long("name", text, NAME_BYTES_MAX)
-        if trouble is not None:
-            raise HttpError(400, trouble)
+        check_length("name", text, NAME_BYTES_MAX, 400)
     return list(dict.fromkeys(body))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRING_MAP, STRINGS
+from pyxbroker.admin.resources.names import STRING_MAP, STRINGS, check_length
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     DELETE_SETTING,
@@ -13,7 +13,6 @@ from pyxbroker.auth.authorization import (
     READ_SETTINGS,
     UPDATE_SETTING,
 )
-from pyxbroker.base.limits import too_long
 from pyxbroker.broker.dynamic_settings import DYNAMIC
 from pyxbroker.settings.config import SCHEMA
 
@@ -46,9 +45,7 @@ async def set_value(request: Request) -> Response:
     name, value = request.parameters["name"], request.parameters["value"]
     if name not in DYNAMIC:
         raise HttpError(412, "Can't update non-dynamic configuration")
-    trouble = too_long("value", value, VALUE_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("value", value, VALUE_BYTES_MAX)
     try:
         await request.app.broker.dynamic_settings.set(name, value)
     except ValueError as error:

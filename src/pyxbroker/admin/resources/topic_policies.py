@@ -19,7 +19,7 @@ from pyxbroker.admin.policy_table import (
     applied_to_subscription,
 )
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.names import check_length, check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.policies import (
     TOPIC,
     Fields,
@@ -132,9 +132,7 @@ async def _set_subscription_rate(request: Request) -> Response:
     assert OF_SUBSCRIPTION.body is not None
     value = OF_SUBSCRIPTION.body.read(await read_json(request))
     path = _of_subscription(request)
-    trouble = limits.too_long("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
     check_at(request, Level.TOPIC, path, value)
     return await _change_topic(request, lambda fields: set_at(fields, path, value))
 

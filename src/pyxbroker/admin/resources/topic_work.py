@@ -8,7 +8,12 @@ from collections.abc import Awaitable, Callable
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import check_namespace, check_not_system, topic_of
+from pyxbroker.admin.resources.names import (
+    check_length,
+    check_namespace,
+    check_not_system,
+    topic_of,
+)
 from pyxbroker.base import limits
 from pyxbroker.base.errors import ServiceNotReady, SubscriptionNotFound, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
@@ -76,9 +81,7 @@ def new_subscription_of(request: Request) -> str:
     that is too long.
     """
     name: str = request.parameters["subName"]
-    trouble = limits.too_long("subscription name", name, limits.SUBSCRIPTION_BYTES_MAX)
-    if trouble is not None:
-        raise HttpError(412, trouble)
+    check_length("subscription name", name, limits.SUBSCRIPTION_BYTES_MAX)
     return name
 
 
