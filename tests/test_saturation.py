@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -198,3 +199,19 @@ def test_the_digest_is_that_of_names_and_contents(tmp_path: Path) -> None:
     assert saturation.digest(folder, target) == first
     (folder / "deep" / "a.pyx").write_text("b")
     assert saturation.digest(folder, target) != first
+
+
+def test_a_target_tells_the_code_that_it_runs_and_no_other() -> None:
+    target = PATH.with_name("fuzz_http.py")
+    run = subprocess.run(
+        [sys.executable, str(target), "--code"], check=True, text=True, stdout=subprocess.PIPE
+    )
+    told = [Path(line) for line in run.stdout.splitlines()]
+    assert all(path.exists() for path in told)
+    project = PATH.parents[2]
+    names = {str(path.relative_to(project)) for path in told}
+    assert {
+        *("tests/fuzz/fuzz_http.py", "tests/fuzz/driver.py", "src/pyxbroker/__init__.py"),
+        *("src/pyxbroker/admin/web_connection.py", "src/pyxbroker/frames.pxd"),
+    } <= names
+    assert not any(name.startswith("src/pyxbroker/admin/resources/") for name in names)

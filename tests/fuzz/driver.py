@@ -18,7 +18,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the oracles
+PROJECT = Path(__file__).resolve().parents[2]
+SOURCE = PROJECT / "src"
+TESTS = PROJECT / "tests"
+sys.path.insert(0, str(TESTS))  # for the oracles
 
 INPUT_BYTES_MAX = 512
 EDGES = (0, 64, 4096, 65535, 2**31, -(2**31), 2**32, 2**57, 2**62, 2**63 - 1, -(2**63))
@@ -39,7 +42,10 @@ def main(
     one_input: Callable[[bytes], None],
     input_bytes_max: int = INPUT_BYTES_MAX,
 ) -> None:
-    """What a target calls when it is the program."""
+    """What a target calls when it is the program; `--code` alone tells which code it runs."""
+    if sys.argv[1:] == ["--code"]:
+        print("\n".join(str(path) for path in code()))
+        return
     parser = argparse.ArgumentParser()
     parser.add_argument("--engine", choices=("atheris", "plain"), required=True)
     parser.add_argument("--seconds", type=int, required=True)
@@ -59,6 +65,33 @@ def main(
         _run_atheris(one_input, options)
     else:
         _run_plain(one_input, options)
+
+
+def code() -> list[Path]:
+    """Sources of all modules of ours that this process has imported.
+
+    What is compiled may share inlined code, so the declarations of all count for each.
+    """
+    found: set[Path] = set()
+    for name, module in list(sys.modules.items()):
+        path = Path(getattr(module, "__file__", None) or "/")
+        if TESTS in path.parents:
+            found.add(path)
+        elif name.partition(".")[0] == "pyxbroker":
+            found.update(_sources_of(name, path))
+    return sorted(found)
+
+
+def _sources_of(name: str, path: Path) -> list[Path]:
+    """Of a module that was imported from there, maybe from a build."""
+    place = SOURCE.joinpath(*name.split("."))
+    if path.name == "__init__.py":
+        return [place / "__init__.py"]
+    if path.suffix == ".py":
+        return [place.with_suffix(".py")]
+    shared = [*(SOURCE / "bookie_native").glob("*.h"), *place.parent.glob("*.pxd")]
+    own = place.with_suffix(".pyx")
+    return [own, *shared] if own.exists() else [*(SOURCE / "bookie_native").glob("*.[ch]")]
 
 
 def _run_atheris(one_input: Callable[[bytes], None], options: argparse.Namespace) -> None:

@@ -149,7 +149,7 @@ def saturate_target(target: Path, engines: Engines, options: argparse.Namespace)
         shutil.copyfile(each, corpus / f"found-{each.name}")
     seed, goal = seed_of(options), goal_of(options)
     command, environment = command_of(target, engines, 0, seed)
-    program = Program(command, environment, digest(PROJECT / "src", target))
+    program = Program(command, environment, digest(*code_of(target, environment)))
     ended = saturate(program, kept_of(target), goal, cut)
     progress = Progress.load(kept_of(target))
     if not ended.error:
@@ -182,6 +182,17 @@ def command_of(
         str(corpus),
     ]
     return command, dict(os.environ)
+
+
+def code_of(target: Path, environment: dict[str, str]) -> list[Path]:
+    """Files and folders of the code that a target runs. Raises CannotRun."""
+    if target.suffix != ".py":
+        return [NATIVE, NATIVE_TESTS, target]
+    command = [sys.executable, str(target), "--code"]
+    run = subprocess.run(command, env=environment, check=False, text=True, capture_output=True)
+    if run.returncode != 0 or not run.stdout:
+        raise CannotRun(f"it does not tell its code:\n{run.stderr}")
+    return [Path(line) for line in run.stdout.splitlines()]
 
 
 def engine_of(target: Path, engines: Engines) -> str:

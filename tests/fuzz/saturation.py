@@ -5,8 +5,8 @@ A target is done when it had its CPU, when its last part of that brought no new 
 is left that it found. What is known stands beside its corpus, in build/fuzz/corpus/TARGET.json, so
 a run that was cut goes on where it was.
 
-Edges of two builds are not comparable: when the code has changed, the CPU stays, and the calm
-begins anew.
+Edges of two builds are not comparable: when the code that it runs has changed, the CPU stays, and
+the calm begins anew.
 """
 
 from __future__ import annotations
