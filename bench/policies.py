@@ -38,8 +38,8 @@ from harness.turns import longest_ms, turns_of
 
 from bench import rates, side_by_side
 from bench.rates import BLOCK, RATE
-from bench.rest import Client, request
 from bench.side_by_side import Numbers
+from bench.web_client import WebClient, request
 
 T = TypeVar("T")
 
@@ -307,7 +307,7 @@ def opening(broker: Broker, scale: Scale) -> Numbers:
     opener.produce(names_of("warm", WARM_UP))
     for namespace in ("without", "with"):
         opener.produce(names_of(namespace, scale.topics))
-    client = Client(broker.web_port)
+    client = WebClient(broker.web_port)
     for number in range(scale.topics):
         path = f"/admin/v2/persistent/public/with/t-{number:06}/publishRate"
         statuses = client.ask(request("POST", path, json.dumps(UNREACHED)))

@@ -1,164 +1,278 @@
-"""What a request to the web port costs: the broker's CPU, of a real process, over a real socket.
+"""What requests to the web port cost, and what others feel of the most expensive ones.
 
-    python -m bench.rest                       three rounds, medians
-    python -m bench.rest --rounds 1 --requests 1000
+    python -m bench.rest                                  pyxbroker and Apache Pulsar
+    python -m bench.rest --only pyxbroker --figure cost --requests 8000
+    python -m bench.rest --only pyxbroker --figure turns --topics 10000 --seconds 60
 
-One connection is kept for all requests of a figure. CPU is user and system time of the broker's
-process; time is the client's, in which the client's own work counts too.
+cost    requests of a kind, one after the other on one kept connection: how many a second, and the
+        broker's CPU (user and system) of each. Time is the client's, in which its own work counts,
+        too. Each kind is asked some times before it is measured: a JVM has to warm up.
+turns   RATE requests a second of the kinds that cost the most, in a namespace with TOPICS topics,
+        beside a client that sends one message at a time: the longest turn of the event loop (a
+        bound, from the histogram in /metrics; Apache Pulsar has none), and that client's latency.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import socket
+import queue
 import statistics
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
+from harness import wire
 from harness.brokers import Broker
+from harness.raw import RawConnection
+from harness.turns import longest_ms, turns_of
 
-TIMEOUT_S = 60
-# As many as the broker lets a client send ahead of its answers.
-PIPELINED = 32
-CLUSTERS = "/admin/v2/clusters"
-TOPICS = "/admin/v2/persistent/public/default/rest-"
-PARTITIONED = "/admin/v2/persistent/public/default/rest-parts-"
+from bench import side_by_side
+from bench.delayed import Others
+from bench.side_by_side import Numbers, Row
+from bench.web_client import WebClient, request
 
-Ask = Callable[[bytes, int], list[int]]
+RATE = 100.0  # requests a second, of `turns`
+CONNECTIONS = 8
+PIPELINED = 16  # requests that make topics
+SUBSCRIPTIONS = 200  # of the topic whose statistics are asked for
+PARTITIONS = 100
+LISTED = 1_000  # topics, of `cost`
+WARM_UP = 0.25  # of the requests that are measured
+QUIET_S = 5.0
 
-
-def request(method: str, path: str, body: str = "") -> bytes:
-    """A request as common clients send it."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: localhost:8080", "Accept: application/json"]
-    lines += ["Accept-Encoding: gzip, deflate", "User-Agent: bench/1.0"]
-    if body:
-        lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    return ("\r\n".join([*lines, "", ""]) + body).encode()
-
-
-class Client:
-    """A kept connection that sends some requests, then reads as many answers."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._unread = b""
-
-    def ask(self, requests: bytes, count: int = 1) -> list[int]:
-        """The statuses of `count` answers."""
-        self.socket.sendall(requests)
-        return [self._answer() for _ in range(count)]
-
-    def _answer(self) -> int:
-        while b"\r\n\r\n" not in self._unread:
-            self._read()
-        head, _, self._unread = self._unread.partition(b"\r\n\r\n")
-        status = int(head.split(b" ", 2)[1])
-        _, found, length = head.lower().partition(b"content-length: ")
-        size = int(length.split(b"\r\n", 1)[0]) if found else 0
-        while len(self._unread) < size:
-            self._read()
-        self._unread = self._unread[size:]
-        return status
-
-    def _read(self) -> None:
-        data = self.socket.recv(1 << 16)
-        if not data:
-            raise ConnectionError("the broker closed the connection")
-        self._unread += data
+NAMESPACE = "/admin/v2/persistent/public/many"
+BUSY = f"{NAMESPACE}/busy"
+PARTS = f"{NAMESPACE}/parts"
 
 
-def get(ask: Ask, count: int) -> set[int]:
-    """The same GET, one after the other."""
-    asked = request("GET", CLUSTERS)
-    return {ask(asked, 1)[0] for _ in range(count)}
+Asked = tuple[str, str, str]  # method, path, body
 
 
-def get_pipelined(ask: Ask, count: int) -> set[int]:
-    """The same GET, PIPELINED of them at a time."""
-    asked = request("GET", CLUSTERS) * PIPELINED
-    return {status for _ in range(count // PIPELINED) for status in ask(asked, PIPELINED)}
+class Kind(NamedTuple):
+    """Requests of one kind: the n-th one, and the statuses that say that it was done."""
+
+    name: str
+    title: str
+    request: Callable[[int], Asked]  # method, path, body
+    statuses: tuple[int, ...] = (200,)
+    share: float = 1.0  # of --requests
 
 
-def not_found(ask: Ask, count: int) -> set[int]:
-    """A path that nothing is at: what HTTP and the routes cost alone."""
-    asked = request("GET", "/admin/v2/persistent/public/default/t/nothing/here")
-    return {ask(asked, 1)[0] for _ in range(count)}
+def get(path: str) -> Callable[[int], Asked]:
+    """The same GET each time."""
+    return lambda number: ("GET", path, "")
 
 
-def put_topics(ask: Ask, count: int) -> set[int]:
-    """Topics that are made: each a transaction of the metadata."""
-    return {ask(request("PUT", f"{TOPICS}{at}"), 1)[0] for at in range(count)}
+COST = (
+    Kind("clusters", "GET clusters", get("/admin/v2/clusters")),
+    Kind("nothing", "GET of nothing", get(f"{NAMESPACE}/t/nothing/here"), (404,)),
+    Kind("list", f"list of {LISTED:,} topics", get(NAMESPACE), share=0.1),
+    Kind("stats", "statistics of a topic", get(f"{NAMESPACE}/topic-0/stats"), share=0.25),
+    Kind("put", "PUT topic", lambda number: ("PUT", f"{NAMESPACE}/made-{number}", ""), (204,), 0.1),
+    Kind(
+        *("delete", "DELETE topic", lambda number: ("DELETE", f"{NAMESPACE}/made-{number}", "")),
+        (204,),
+        0.1,
+    ),
+    Kind(
+        *("parts", "PUT partitions, one"),
+        lambda number: ("PUT", f"{NAMESPACE}/parts-{number}/partitions", "1"),
+        (204,),
+        0.05,
+    ),
+)
+
+EXPENSIVE = (
+    get(NAMESPACE),
+    get(f"{BUSY}/stats?getPreciseBacklog=true&getEarliestTimeInBacklog=true"),
+    get(f"{BUSY}/internalStats?metadata=true"),
+    get(f"{PARTS}/partitioned-stats?perPartition=true"),
+    get(f"{PARTS}/partitioned-internalStats"),
+    get("/metrics"),
+    get("/admin/v2/broker-stats/topics"),
+    get("/admin/v2/broker-stats/metrics"),
+    get("/admin/v2/namespaces/public/many/topics?mode=ALL"),
+    get("/admin/v2/namespaces/public/many"),
+    lambda number: ("PUT", f"{NAMESPACE}/new-{number}/partitions", "10"),
+    lambda number: ("DELETE", f"{NAMESPACE}/new-{number - 1}/partitions?force=true", ""),
+)
 
 
-def delete_topics(ask: Ask, count: int) -> set[int]:
-    """The topics of put_topics go."""
-    return {ask(request("DELETE", f"{TOPICS}{at}"), 1)[0] for at in range(count)}
+# --- cost -------------------------------------------------------------------------------------
 
 
-def put_with_body(ask: Ask, count: int) -> set[int]:
-    """Partitioned topics, whose number of partitions is the body."""
-    paths = (f"{PARTITIONED}{at}/partitions" for at in range(count))
-    return {ask(request("PUT", path, "1"), 1)[0] for path in paths}
-
-
-# Name -> what is done, the status that all of it gets, the share of --requests that is done.
-FIGURES: dict[str, tuple[Callable[[Ask, int], set[int]], int, float]] = {
-    "GET clusters": (get, 200, 1.0),
-    "GET clusters, pipelined": (get_pipelined, 200, 1.0),
-    "GET of nothing": (not_found, 404, 1.0),
-    "PUT topic": (put_topics, 204, 0.1),
-    "DELETE topic": (delete_topics, 204, 0.1),
-    "PUT partitions, with a body": (put_with_body, 204, 0.05),
-}
-
-
-def one_life(requests: int, directory: Path) -> dict[str, tuple[float, float]]:
-    """(CPU in us, time in us) of a request, for each figure, on a fresh broker."""
-    broker = Broker("pyxbroker", directory)
+def cost(broker: Broker, options: argparse.Namespace) -> Numbers:
+    """Requests a second and CPU of each kind."""
+    make_topics(broker, LISTED)
     numbers = {}
-    try:
-        broker.start()
-        for name, (figure, expected, share) in FIGURES.items():
-            client = Client(broker.web_port)
-            client.ask(request("GET", CLUSTERS))  # the resource's file is imported
-            count = max(PIPELINED, int(requests * share) // PIPELINED * PIPELINED)
-            began, cpu = time.perf_counter(), broker.cpu_s()
-            got = figure(client.ask, count)
-            numbers[name] = (
-                (broker.cpu_s() - cpu) / count * 1e6,
-                (time.perf_counter() - began) / count * 1e6,
-            )
-            client.socket.close()
-            if got != {expected}:
-                raise SystemExit(f"{name}: {expected} was expected, not {sorted(got)}")
-        broker.stop()
-    finally:
-        broker.close()
+    for kind in COST:
+        count = max(50, int(options.requests * kind.share))
+        cold = int(count * WARM_UP)
+        web = WebClient(broker.web_port)
+        ask_all(web, kind, range(cold))
+        cpu_s, began = broker.cpu_s(), time.perf_counter()
+        ask_all(web, kind, range(cold, cold + count))
+        numbers[f"{kind.name}_rate"] = count / (time.perf_counter() - began)
+        numbers[f"{kind.name}_us"] = (broker.cpu_s() - cpu_s) / count * 1e6
+        web.close()
     return numbers
 
 
-def main() -> int:
-    """Prints the medians as a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=8000)
-    parser.add_argument("--json", type=Path, help="write all numbers of all rounds to this file")
-    options = parser.parse_args()
-    rounds = []
-    for number in range(options.rounds):
-        with tempfile.TemporaryDirectory() as workspace:
-            rounds.append(one_life(options.requests, Path(workspace) / str(number)))
-    print("| request | broker CPU, us | time, us |\n|---|---|---|")
-    for name in FIGURES:
-        cpu, took = (statistics.median(one[name][at] for one in rounds) for at in (0, 1))
-        print(f"| {name} | {cpu:.0f} | {took:.0f} |")
-    if options.json:
-        options.json.write_text(json.dumps(rounds, indent=1))
+def ask_all(web: WebClient, kind: Kind, numbers: range) -> None:
+    """One after the other."""
+    for number in numbers:
+        asked = kind.request(number)
+        status = web.ask(request(*asked))[0]
+        if status not in kind.statuses:
+            raise SystemExit(f"{asked[0]} {asked[1]}: {status} {web.body[:200]!r}")
+
+
+# --- turns ------------------------------------------------------------------------------------
+
+
+def turns(broker: Broker, options: argparse.Namespace) -> Numbers:
+    """The longest turn while the most expensive requests come."""
+    make_topics(broker, options.topics)
+    make_busy(broker)
+    others = Others(broker)
+    time.sleep(QUIET_S)
+    alone = others.stop()
+    others, before, cpu_s = Others(broker), histogram(broker), broker.cpu_s()
+    began = time.perf_counter()
+    took = storm(broker, options.seconds)
+    seconds = time.perf_counter() - began
+    numbers = others.stop()
+    return numbers | {
+        "alone_p99_ms": alone["other_p99_ms"],
+        "asked_rate": len(took) / seconds,
+        "asked_p50_ms": statistics.median(took),
+        "asked_cpu": (broker.cpu_s() - cpu_s) / seconds * 100,
+        "turn_ms": longest_ms(before, histogram(broker)),
+        "other_max_ms": max(others.times),
+    }
+
+
+def histogram(broker: Broker) -> dict[float, int]:
+    """Of turns; empty of a broker that has none."""
+    return turns_of(broker.request("GET", "/metrics")[1]) if broker.kind == "pyxbroker" else {}
+
+
+def storm(broker: Broker, seconds: float) -> list[float]:
+    """Milliseconds of each request."""
+    left: queue.Queue[Asked | None] = queue.Queue(2 * CONNECTIONS)
+    took: list[float] = []
+    wrong: list[str] = []
+
+    def work() -> None:
+        web = WebClient(broker.web_port)
+        while (asked := left.get()) is not None:
+            began = time.perf_counter()
+            status = web.ask(request(*asked))[0]
+            took.append((time.perf_counter() - began) * 1000)
+            if status not in (200, 204, 307):
+                wrong.append(f"{asked[0]} {asked[1]}: {status} {web.body[:200]!r}")
+        web.close()
+
+    threads = [threading.Thread(target=work) for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for asked in paced(seconds):
+        left.put(asked)
+    for _ in threads:
+        left.put(None)
+    for thread in threads:
+        thread.join()
+    if wrong:
+        raise SystemExit("\n".join(wrong[:5]))
+    return took
+
+
+def paced(seconds: float) -> Iterator[Asked]:
+    """Requests at their rate, the kinds in turn."""
+    began = time.perf_counter()
+    for number in range(int(RATE * seconds)):
+        time.sleep(max(0.0, began + number / RATE - time.perf_counter()))
+        turn, kind = divmod(number, len(EXPENSIVE))
+        yield EXPENSIVE[kind](turn)
+
+
+# --- scenes -----------------------------------------------------------------------------------
+
+
+def make_topics(broker: Broker, count: int) -> None:
+    """A namespace with that many topics, open."""
+    broker.rest("PUT", "/admin/v2/namespaces/public/many", {})
+    web = WebClient(broker.web_port)
+    for first in range(0, count, PIPELINED):
+        some = range(first, min(first + PIPELINED, count))
+        asked = b"".join(request("PUT", f"{NAMESPACE}/topic-{number}") for number in some)
+        statuses = web.ask(asked, len(some))
+        assert set(statuses) == {204}, (statuses, web.body)
+    web.close()
+
+
+def put(web: WebClient, path: str, body: str = "") -> None:
+    """Makes something."""
+    status = web.ask(request("PUT", path, body))[0]
+    assert status == 204, (path, status, web.body)
+
+
+def make_busy(broker: Broker) -> None:
+    """A topic with many subscriptions, and one with many partitions."""
+    web = WebClient(broker.web_port)
+    put(web, BUSY)
+    for number in range(SUBSCRIPTIONS):
+        put(web, f"{BUSY}/subscription/s-{number}")
+    put(web, f"{NAMESPACE}/new--1/partitions", "10")  # goes first
+    put(web, f"{PARTS}/partitions", str(PARTITIONS))
+    web.close()
+    with RawConnection(broker.port) as raw:
+        raw.producer("persistent://public/many/busy")
+        for number in range(LISTED):
+            raw.send(bytes(100), number)
+        for _ in range(LISTED):
+            raw.expect(wire.SEND_RECEIPT)
+
+
+def rows() -> list[Row]:
+    """Of both figures."""
+    found: list[Row] = []
+    for kind in COST:
+        found.append((f"{kind.name}_rate", kind.title, "requests/s", 0))
+        found.append((f"{kind.name}_us", "  broker CPU", "us", 0))
+    return [
+        *found,
+        ("asked_rate", "the most expensive requests", "requests/s", 0),
+        ("asked_p50_ms", "  p50", "ms", 1),
+        ("asked_cpu", "  broker CPU", "% of a core", 0),
+        ("turn_ms", "  longest turn at most", "ms", 0),
+        ("alone_p99_ms", "another client before, one send at a time, p99", "ms", 2),
+        ("other_p50_ms", "  meanwhile, p50", "ms", 2),
+        ("other_p99_ms", "  p99", "ms", 2),
+        ("other_max_ms", "  at most", "ms", 2),
+    ]
+
+
+FIGURES = {"cost": cost, "turns": turns}
+
+
+def one_life(broker: Broker, options: argparse.Namespace) -> Numbers:
+    """All numbers of one broker on a fresh data directory."""
+    broker.start()
+    return FIGURES[options.figure](broker, options)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the brokers one after the other and prints the tables."""
+    parser = side_by_side.parser(__doc__.splitlines()[0])
+    parser.add_argument("--figure", choices=sorted(FIGURES), default="cost")
+    parser.add_argument("--requests", type=int, default=4_000)
+    parser.add_argument("--topics", type=int, default=1_000, help="of `turns`")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of `turns`")
+    options = parser.parse_args(arguments)
+    side_by_side.run(options, rows(), lambda broker: one_life(broker, options))
     return 0
 
 

@@ -30,6 +30,7 @@ from pyxbroker.base.errors import (
     with_reference,
 )
 from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.base.url_encoding import encode
 from pyxbroker.broker.topics.expiry import is_system_cursor
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 BEING_MADE = "beingMade"  # in the record until all partitions are there; Pulsar ignores it
+SLICE_S = 0.002  # of work, then it yields
 GROWING_TO = "growingTo"  # how many partitions an update makes; Pulsar ignores it too
 
 
@@ -403,12 +405,14 @@ class PartitionedTopics:
         with self._changing(name):
             found = await self._existing(name)
             if not force:
+                slices = Slices(SLICE_S)
                 for index in await self.existing(name, found.target):
                     self._topics.check_unused(name.partition(index))
+                    await slices.pause()
             marked = await self._mark(name, found, {"deleted": True})
             # None comes to be any more.
-            for index in await self.existing(name, found.target):
-                await self._topics.delete_by_name(name.partition(index), force=True)
+            partitions = map(name.partition, await self.existing(name, found.target))
+            await each_of(partitions, partial(self._topics.delete_by_name, force=True))
             await self._topics.forget_schema(name)
             await self._forget(name, marked.version)
             await self._topics.forget_policies(name)
