@@ -1,4 +1,4 @@
-"""A hundred thousand partitions by REST: how long it takes, and what others feel of it.
+"""A hundred thousand partitions by REST: how long they and their list take, and what others feel.
 
     python -m bench.partitions --only pyxbroker
     python -m bench.partitions --only pyxbroker --count 10000
@@ -9,6 +9,7 @@ PUT .../partitions makes a partitioned topic, while messages of another topic ar
 from __future__ import annotations
 
 import http.client
+import statistics
 import sys
 import time
 
@@ -18,7 +19,9 @@ from bench import side_by_side
 from bench.delayed import Others
 from bench.side_by_side import Numbers
 
-PATH = "/admin/v2/persistent/public/default/many/partitions"
+TOPICS = "/admin/v2/persistent/public/default"
+PATH = f"{TOPICS}/many/partitions"
+LISTS = 5
 REQUEST_S_MAX = 900.0
 QUIET_S = 3.0  # of sends alone, to compare with
 
@@ -27,6 +30,8 @@ ROWS = [
     ("s", "making the partitions", "s", 1),
     ("cpu_s", "  broker CPU", "s", 1),
     ("memory_mib", "  memory then", "MiB", 0),
+    ("list_s", "listing them as topics, once", "s", 2),
+    ("list_again_s", "  median of five", "s", 2),
     ("alone_p50_ms", "another topic before, one send at a time, p50", "ms", 2),
     ("alone_p99_ms", "  p99", "ms", 2),
     ("other_p50_ms", "another topic meanwhile, p50", "ms", 2),
@@ -47,6 +52,18 @@ def make(broker: Broker, count: int) -> float:
     return time.perf_counter() - began
 
 
+def listed(broker: Broker, count: int) -> list[float]:
+    """Seconds of each list of all topics."""
+    seconds = []
+    for _ in range(LISTS):
+        began = time.perf_counter()
+        status, topics = broker.rest("GET", TOPICS)
+        seconds.append(time.perf_counter() - began)
+        assert status == 200, topics
+        assert sum("/many-partition-" in each for each in topics) == count, len(topics)
+    return seconds
+
+
 def one_life(broker: Broker, count: int) -> Numbers:
     """All numbers of one broker on a fresh data directory."""
     broker.start()
@@ -56,7 +73,10 @@ def one_life(broker: Broker, count: int) -> Numbers:
     others, cpu_s = Others(broker), broker.cpu_s()
     seconds = make(broker, count)
     numbers = others.stop()
+    lists = listed(broker, count)
     return numbers | {
+        "list_s": lists[0],
+        "list_again_s": statistics.median(lists),
         "s": seconds,
         "cpu_s": broker.cpu_s() - cpu_s,
         "memory_mib": broker.memory_kib() / 1024,
