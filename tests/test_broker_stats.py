@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +65,34 @@ def test_all_topics_are_told_by_bundle_and_domain(tmp_path: Path) -> None:
         [consumer] = subscription["consumers"]
         assert consumer["availablePermits"] >= 0 and "unackedMessages" not in consumer
         assert "storageSize" not in told[PASSING]
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_that_is_closed_while_the_answer_is_read_is_left_out(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await served(rest)
+        names = [f"persistent://public/default/more-{number}" for number in range(3)]
+        kept = {name: weakref.ref(await rest.broker.topic(name)) for name in names}
+        found = await rest.answer("GET", f"{S}/topics")
+        assert not isinstance(found.body, bytes)
+        pieces = aiter(found.body)
+        text = await anext(pieces)
+        for name in names:
+            assert (
+                await rest.answer("DELETE", f"/admin/v2/{name.replace('://', '/')}")
+            ).status == 204
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [name for name, topic in kept.items() if topic() is not None] == []
+        text += b"".join([piece async for piece in pieces])
+        told = [
+            name
+            for bundle in json.loads(text)["public/default"].values()
+            for names in bundle.values()
+            for name in names
+        ]
+        assert sorted(told) == sorted([STORED, PASSING])
 
     run(tmp_path, scenario)
 
@@ -180,7 +211,11 @@ def test_load_is_that_since_the_look_before(
     at[0], cpu[0] = 1_020.0, 15.0
     interfaces(11_000, 7_000)
     assert load.usage() == Usage(100.0, 400.0, 1.0, 2.0, 8.0, 4.0, 1_000.0)
-    # Nothing has gone by, and an interface was taken away.
+    # Who asks at once is told the same.
+    at[0], cpu[0] = 1_020.9, 20.0
+    assert load.usage() == Usage(100.0, 400.0, 1.0, 2.0, 8.0, 4.0, 1_000.0)
+    # Nothing was done, and an interface was taken away.
+    at[0], cpu[0] = 1_021.0, 15.0
     interfaces(0, 0)
     assert load.usage() == Usage(0.0, 400.0, 1.0, 2.0, 0.0, 0.0, 1_000.0)
 

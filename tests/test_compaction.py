@@ -311,7 +311,9 @@ def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(tmp_path: Path) -> None:
+def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(broker: Broker) -> None:
         rest = Rest(broker)
         assert await rest("PUT", f"{P}/p/partitions", "3") == DONE
@@ -322,8 +324,11 @@ def test_a_partition_that_is_being_compacted_keeps_no_other_from_it(tmp_path: Pa
         for _ in range(module.AT_ONCE):
             await turns.acquire()
         topics[0].compacting.begin()
+        topics[1].compacting.begin()
         status, answer = await rest("PUT", f"{P}/p/compaction")
         assert (status, answer["reason"]) == (409, "Compaction already in progress")
+        # The first refusal is the answer; the others are told, too.
+        assert [each.message for each in caplog.records].count("a partition is not compacted") == 1
         assert [each.compacting.is_running for each in topics] == [True] * 3
         for _ in range(module.AT_ONCE):
             turns.release()

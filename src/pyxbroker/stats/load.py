@@ -12,6 +12,7 @@ from pyxbroker.stats.process import PROC, ProcessStats, process_stats
 
 MIB = 1 << 20
 KBIT = 1_000
+FRESH_S = 1.0  # whoever asks so soon after another is told the same
 RECEIVED, SENT = 0, 8  # columns of /proc/net/dev, see proc_pid_net(5)
 LOOPBACK = "lo"
 
@@ -38,7 +39,10 @@ class Look(NamedTuple):
 
 
 class Load:
-    """Looks at the counters of the kernel, and remembers the look before."""
+    """Looks at the counters of the kernel, and remembers the look before.
+
+    Of a very short time counters tell nothing, and who asks often must not take it from others.
+    """
 
     def __init__(
         self,
@@ -50,19 +54,23 @@ class Load:
         self._process = process
         self._directory = directory
         self._before: Look | None = None
+        self._told: Usage | None = None
 
     def usage(self) -> Usage | None:
         """None where there is no /proc. Waits for the kernel: not for the loop."""
+        told, before = self._told, self._before
+        if told and before and 0 <= self._clock() - before.at_s < FRESH_S:
+            return told
         process = self._process()
         if process is None:
             return None
         received, sent = _interfaces(self._directory / "net" / "dev")
         now = Look(self._clock(), process.cpu_s, received, sent)
-        before = self._before or Look(process.start_s, 0.0, received, sent)
+        before = before or Look(process.start_s, 0.0, received, sent)
         self._before = now
-        # Two who ask at once are told of the same time.
+        # The clock may have been set back.
         seconds = max(now.at_s - before.at_s, 0.001)
-        return Usage(
+        self._told = Usage(
             100 * max(now.cpu_s - before.cpu_s, 0.0) / seconds,
             100.0 * (os.cpu_count() or 1),
             process.resident_bytes / MIB,
@@ -71,6 +79,7 @@ class Load:
             8 * max(now.sent - before.sent, 0) / seconds / KBIT,
             process.start_s,
         )
+        return self._told
 
 
 def _interfaces(path: Path) -> tuple[int, int]:

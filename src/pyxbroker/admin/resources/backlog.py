@@ -31,11 +31,14 @@ from pyxbroker.auth.authorization import (
     UNLOAD,
 )
 from pyxbroker.base.errors import PulsarError
+from pyxbroker.base.log import get_logger
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
+
+log = get_logger(__name__)
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
@@ -93,7 +96,7 @@ async def _delete_stored(
 
 async def compact(request: Request) -> Response:
     """Begins to compact a topic, or every partition of one; what one of them refuses is answered
-    when all others have begun.
+    when all others have begun; what further ones refuse is logged.
     """
     name = topic_of(request)
     _check_compactable(name)
@@ -107,6 +110,8 @@ async def compact(request: Request) -> Response:
                 raise HttpError(409, "Compaction already in progress")
             topic.compacting.begin()
         except (HttpError, PulsarError) as error:
+            if refusal is not None:
+                log.warning("a partition is not compacted", topic=each, error=error)
             refusal = refusal or error
     if refusal is not None:
         raise refusal

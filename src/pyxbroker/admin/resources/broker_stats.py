@@ -19,6 +19,7 @@ from pyxbroker.auth.authorization import READ_BROKER_STATS
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.topics.dimensions import dimension_statistics
@@ -26,6 +27,7 @@ from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.stats import topic_stats
 from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.stats.load import Usage
 
 PATH = "/admin/v2/broker-stats"
@@ -180,26 +182,36 @@ async def get_topics(request: Request) -> Response:
     """The statistics of all topics that are open, by namespace, bundle and domain."""
     broker = request.app.broker
     found = await topics_by_bundle(broker.topics, broker.namespaces)
-    namespaces: dict[str, dict[str, list[Topic]]] = {}
+    namespaces: dict[str, dict[str, list[TopicName]]] = {}
     for (namespace, bundle), topics in sorted(found.items()):
-        namespaces.setdefault(namespace, {})[bundle] = topics
-    return Response(_written(namespaces), JSON)
+        namespaces.setdefault(namespace, {})[bundle] = [each.name for each in topics]
+    return Response(_written(namespaces, broker.topics), JSON)
 
 
-async def _written(namespaces: dict[str, dict[str, list[Topic]]]) -> AsyncGenerator[bytes, None]:
-    """The answer topic by topic: all of it may be long."""
+async def _written(
+    namespaces: dict[str, dict[str, list[TopicName]]], topics: Topics
+) -> AsyncGenerator[bytes, None]:
+    """The answer topic by topic: all of it may be long.
+
+    Who reads it slowly keeps names, and no topic that is closed meanwhile.
+    """
     slices = Slices(SLICE_S)
     yield b"{"
     for number, (namespace, bundles) in enumerate(namespaces.items()):
         yield _comma(number) + to_json(namespace) + b":{"
-        for number, (bundle, topics) in enumerate(bundles.items()):
+        for number, (bundle, names) in enumerate(bundles.items()):
             yield _comma(number) + to_json(bundle) + b":{"
             for number, domain in enumerate(("persistent", "non-persistent")):
                 yield _comma(number) + to_json(domain) + b":{"
-                of_it = [each for each in topics if each.name.domain == domain]
-                for number, topic in enumerate(of_it):
-                    told = await to_json_in_slices(await dimension_statistics(topic, slices))
-                    yield _comma(number) + to_json(str(topic.name)) + b":" + told
+                told = 0
+                for name in [each for each in names if each.domain == domain]:
+                    topic = topics.loaded(name)
+                    if topic is None:
+                        continue
+                    text = await to_json_in_slices(await dimension_statistics(topic, slices))
+                    del topic
+                    yield _comma(told) + to_json(str(name)) + b":" + text
+                    told += 1
                     await slices.pause()
                 yield b"}"
             yield b"}"
@@ -301,7 +313,8 @@ def _most(usage: Usage | None) -> float:
     if usage is None:
         return 0.0
     cpu = _percent(usage.cpu_percent, usage.cpu_percent_max)
-    return max(cpu, _percent(usage.memory_mib, usage.memory_mib_max)) / 100
+    memory = _percent(usage.memory_mib, usage.memory_mib_max)
+    return min(max(cpu, memory) / 100, 1.0)  # what was measured may be of a little more time
 
 
 def _percent(used: float, limit: float) -> float:

@@ -376,6 +376,11 @@ class Topics:
         names = [decode(each) for each in await self._store.children(path)]
         return [each for each in names if each != DEDUPLICATION_CURSOR]
 
+    def loaded(self, name: TopicName) -> Topic | None:
+        """The topic, if it is open here."""
+        topic = self._topics.get(name)
+        return None if topic is None or topic.fenced else topic
+
     def is_open(self, name: TopicName) -> bool:
         """Whether a topic is open here, or about to be."""
         return name in self._opening or self._topics.get(name) is not None
