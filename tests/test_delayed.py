@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -88,3 +91,32 @@ def test_times_out_of_range_are_brought_into_it() -> None:
     assert index.take_due(0, 10) == [Position(1, 1)]
     assert index.take_due(2**41, 10) == []
     assert index.next_time == 2**42 - 1
+
+
+WITHOUT_MEMORY = """
+import resource
+from pyxbroker.delayed_index import DelayedIndex
+index = DelayedIndex()
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + (64 << 20), resource.RLIM_INFINITY))
+count = 0
+try:
+    while True:
+        index.put(count, 1, count)
+        count += 1
+except MemoryError as error:
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    print(error)
+assert len(index) == count
+assert index.take_due(2, 5) == [(1, 0), (1, 1), (1, 2)]
+index.put(0, 1, count)
+assert index.take_due(0, 5) == [(1, count)]
+"""
+
+
+def test_without_memory_one_is_refused_and_the_others_stay() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_MEMORY], check=False, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.startswith("no memory for ")
