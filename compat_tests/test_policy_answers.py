@@ -203,7 +203,6 @@ def test_what_is_not_there_has_no_policies(broker: Broker, own_topic: str) -> No
 
 
 NOT_YET = [
-    ("namespaces", "POST", "subscriptionAuthMode", "Prefix"),
     ("namespaces", "PUT", "offloadThreshold", 5),
     ("namespaces", "PUT", "offloadDeletionLagMs", 5),
 ]

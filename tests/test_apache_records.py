@@ -131,9 +131,13 @@ def test_apache_reads_the_policies_of_a_namespace(tmp_path: Path, apache: Apache
             ("PUT", "properties", {"k": "v"}),
             ("POST", "permissions/r1", ["consume", "produce"]),
             ("POST", "permissions/subscription/s", ["r2"]),
+            ("POST", "allowedTopicPropertyKeysForMetrics", ["label"]),
             ("POST", "allowedClusters", ["standalone"]),
         ):
             assert (await rest(method, f"{NS}/{target}", json.dumps(body)))[0] in (200, 204)
+        topic = f"{NS.replace('namespaces', 'persistent')}/t"
+        assert await rest("PUT", topic) == DONE
+        assert await rest("POST", f"{topic}/permissions/r3", '["sinks"]') == DONE
         told = of_java(apache.read("Policies", await stored(rest, paths.namespace_policies("a/x"))))
         for path, value in wanted.items():
             assert at(told, path) == of_java(value), path
@@ -142,12 +146,13 @@ def test_apache_reads_the_policies_of_a_namespace(tmp_path: Path, apache: Apache
         assert told["properties"] == {"k": "v"}
         assert told["auth_policies"] == {
             "namespaceAuthentication": {"r1": ["consume", "produce"]},
-            "topicAuthentication": {},
+            "topicAuthentication": {"persistent://a/x/t": {"r3": ["sinks"]}},
             "subscriptionAuthentication": {"s": ["r2"]},
         }
+        assert told["allowed_topic_property_keys_for_metrics"] == ["label"]
         assert (told["replication_clusters"], told["allowed_clusters"]) == (["standalone"],) * 2
         assert told["bundles"] == (await rest("GET", f"{NS}/bundles"))[1]
-        assert (told["subscription_auth_mode"], told["deleted"]) == ("None", False)
+        assert told["deleted"] is False
 
     run(tmp_path, scenario)
 

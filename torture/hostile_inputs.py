@@ -599,6 +599,41 @@ ENDPOINTS |= {
 }
 
 
+GRANTED = json.dumps(
+    [{"topic": f"persistent://public/default/{NAME}", "role": "r", "actions": ["produce"] * 100}]
+    * 300
+).encode()
+MIGRATION = "/admin/v2/metadata/migration"
+
+ENDPOINTS |= {
+    f"{method} /admin/v2/{TOPIC_ROW}/permissions{role}": request(
+        method,
+        f"{ONE}/permissions" + (f"/{NAME}-{{n}}" if role else ""),
+        b'["produce"' + b',"produce"' * 900 + b"]" if method == "POST" else b"",
+    )
+    for method, role in (("GET", ""), ("POST", "/{role}"), ("DELETE", "/{role}"))
+}
+ENDPOINTS |= {
+    f"POST /admin/v2/namespaces/{verb}PermissionsOnTopics": request(
+        "POST", f"/admin/v2/namespaces/{verb}PermissionsOnTopics", GRANTED
+    )
+    for verb in ("grant", "revoke")
+}
+ENDPOINTS |= {
+    f"{method} {ROW}/allowedTopicPropertyKeysForMetrics": request(
+        method, NS + "/allowedTopicPropertyKeysForMetrics", body
+    )
+    for method, body in (
+        ("GET", b""),
+        ("POST", json.dumps(["k" * 250 + str(i) for i in range(100)]).encode()),
+        ("DELETE", b""),
+    )
+}
+ENDPOINTS |= {
+    f"GET {MIGRATION}/status": request("GET", f"{MIGRATION}/status"),
+    f"POST {MIGRATION}/start": request("POST", f"{MIGRATION}/start?target={NAME}"),
+}
+
 SCHEMA_ROW = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 OF_TOPIC = f"/admin/v2/schemas/public/default/{NAME}"
 SCHEMA = json.dumps(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
-    *("topics", "topic_metadata", "topic_policies"),
+    *("topics", "topic_metadata", "topic_permissions", "topic_policies"),
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {
@@ -29,9 +29,10 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/admin/v2/broker-stats": ("broker_stats",),
     "/admin/v2/brokers": ("brokers", "settings"),
     "/admin/v2/clusters": ("clusters", "isolation"),
+    "/admin/v2/metadata": ("metadata_migration",),
     "/admin/v2/namespaces": (
         *("namespaces", "namespace_topics", "permissions", "bundles"),
-        *("namespace_policies", "namespace_resource_group", "affinity"),
+        *("namespace_policies", "namespace_resource_group", "affinity", "metric_labels"),
     ),
     "/admin/v2/non-persistent": OF_TOPICS,
     "/admin/v2/persistent": OF_TOPICS,
@@ -45,7 +46,6 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/status.html": ("status",),
     # All that is below these is refused (not_built.py).
     "/admin/v2/functions": (),
-    "/admin/v2/metadata": (),
     "/admin/v2/worker": (),
     "/admin/v2/worker-stats": (),
     "/admin/v3": (),

@@ -101,33 +101,6 @@ GET,POST,DELETE TOPIC/offloadPolicies
 """,
     ),
     Part(
-        "entry filters",
-        NOT_IMPLEMENTED,
-        "Entry filters are not built yet.",
-        """
-GET,POST,DELETE NAMESPACE/entryFilters
-GET,POST,DELETE TOPIC/entryFilters
-""",
-    ),
-    Part(
-        "authorization of topics and subscriptions",
-        NOT_IMPLEMENTED,
-        "Authorization is not built yet: everybody may do everything.",
-        """
-POST /admin/v2/namespaces/grantPermissionsOnTopics
-POST /admin/v2/namespaces/revokePermissionsOnTopics
-GET,POST NAMESPACE/subscriptionAuthMode
-GET TOPIC/permissions
-POST,DELETE TOPIC/permissions/{role}
-""",
-    ),
-    Part(
-        "series of metrics by topic properties",
-        NOT_IMPLEMENTED,
-        "Labels of metrics from the properties of topics are not built yet.",
-        "GET,POST,DELETE NAMESPACE/allowedTopicPropertyKeysForMetrics",
-    ),
-    Part(
         "publishing by REST",
         NOT_IMPLEMENTED,
         "Publishing by REST is not built yet.",
@@ -137,14 +110,10 @@ POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
 """,
     ),
     Part(
-        "the end of a broker, and moves of its metadata",
+        "the end of a broker",
         NOT_IMPLEMENTED,
-        "Stopping a broker by REST, and moving its metadata, are not built yet.",
-        """
-POST /admin/v2/brokers/shutdown
-POST /admin/v2/metadata/migration/start
-GET /admin/v2/metadata/migration/status
-""",
+        "While everybody may do everything, nobody may stop the broker by REST: send it SIGTERM.",
+        "POST /admin/v2/brokers/shutdown",
     ),
 )
 """What is not done yet."""

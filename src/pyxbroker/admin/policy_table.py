@@ -390,6 +390,13 @@ ROWS: tuple[Row, ...] = (
         Face("subscriptionTypesEnabled", ("subscriptionTypesEnabled",)),
     ),
     Row(
+        "SUBSCRIPTION_AUTH_MODE",
+        "whether a subscription's name has to begin with the role of who subscribes",
+        Body(Field("string", choices=("None", "Prefix"))),
+        Face("subscriptionAuthMode", ("subscription_auth_mode",), removes=False),
+        unset=lambda config: "None",
+    ),
+    Row(
         "AUTO_TOPIC_CREATION",
         "whether clients create topics by naming them",
         Body(

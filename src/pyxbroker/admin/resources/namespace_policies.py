@@ -8,6 +8,7 @@ from typing import Any
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES
 from pyxbroker.admin.resources.names import check_namespace, namespace_of
 from pyxbroker.admin.resources.policies import (
     NAMESPACE,
@@ -89,4 +90,4 @@ def _rows() -> list[Endpoint]:
     return rows
 
 
-ENDPOINTS = tuple(_rows())
+ENDPOINTS = (*_rows(), *OF_NAMESPACES)

@@ -19,6 +19,7 @@ from pyxbroker.admin.policy_table import (
     applied_to_subscription,
 )
 from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.entry_filters import OF_TOPICS
 from pyxbroker.admin.resources.names import check_length, check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.policies import (
     TOPIC,
@@ -194,4 +195,4 @@ def _rows() -> list[Endpoint]:
     return rows
 
 
-ENDPOINTS = tuple(_rows())
+ENDPOINTS = (*_rows(), *OF_TOPICS)

@@ -413,6 +413,7 @@ class PartitionedTopics:
             # None comes to be any more.
             partitions = map(name.partition, await self.existing(name, found.target))
             await each_of(partitions, partial(self._topics.delete_by_name, force=True))
+            await self._topics.forget_grants(name)
             await self._topics.forget_schema(name)
             await self._forget(name, marked.version)
             await self._topics.forget_policies(name)
@@ -425,6 +426,7 @@ class PartitionedTopics:
                 return
             if await self.existing(name, found.target):
                 return
+            await self._topics.forget_grants(name)
             await self._topics.forget_schema(name)
             await self._forget(name, found.version)
             await self._topics.forget_policies(name)

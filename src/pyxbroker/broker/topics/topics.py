@@ -46,6 +46,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.mledger.limits import ManagedLedgerLimits
 from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.opening import NONE, delete_managed_ledger, open_managed_ledger
+from pyxbroker.policies.grants import forget_topic, has_grants
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.records import Change, Fields, change_namespace, fields_of
 from pyxbroker.policies.table import of_broker
@@ -498,8 +499,8 @@ class Topics:
     async def delete(self, topic: Topic) -> None:
         """Deletes an open topic with everything in it; its clients are sent away.
 
-        Its schema goes first: who is interrupted deletes the topic again. Raises ServiceNotReady
-        while somebody else deletes it, PersistenceError, MetadataError.
+        Its grants and its schema go first: who is interrupted deletes the topic again. Raises
+        ServiceNotReady while somebody else deletes it, PersistenceError, MetadataError.
         """
         if topic.being_deleted:
             raise ServiceNotReady(f"Topic {topic.name} is being deleted; look it up again.")
@@ -507,12 +508,13 @@ class Topics:
         # In the turn of whoever has seen that nobody uses it: nobody begins to meanwhile.
         topic.fenced = topic.being_deleted = True
         try:
-            if not topic.name.is_partitioned:
-                try:
+            try:
+                await self.forget_grants(topic.name)
+                if not topic.name.is_partitioned:
                     await self.forget_schema(topic.name)
-                except BaseException:
-                    topic.fenced = was_fenced
-                    raise
+            except BaseException:
+                topic.fenced = was_fenced
+                raise
             await topic.delete()
         except (LedgerError, ManagedLedgerError) as error:
             raise PersistenceError(f"Topic {topic.name} was not deleted: {error}") from error
@@ -524,6 +526,16 @@ class Topics:
                 await self._records.on_deleted(topic.name)
             else:
                 await self.forget_policies(topic.name)
+
+    async def forget_grants(self, name: TopicName) -> None:
+        """A topic, partitioned or not, is deleted: nobody may do more with one of its name than
+        anywhere in the namespace. Raises MetadataError.
+        """
+        with suppress(NamespaceNotFound):
+            if has_grants(await self.namespace_fields(name.namespace), str(name)):
+                await self.change_namespace(
+                    name.namespace, lambda fields: forget_topic(fields, str(name))
+                )
 
     async def forget_schema(self, name: TopicName) -> None:
         """A topic, partitioned or not, is deleted: its schema goes, unless a topic of the other

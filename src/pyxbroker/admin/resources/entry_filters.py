@@ -1,0 +1,129 @@
+""".../entryFilters of namespaces and of topics, as a Pulsar answers that has no filters installed:
+filters are Java programs, so there are none to be named.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.grants import check_there
+from pyxbroker.admin.resources.names import (
+    check_namespace,
+    namespace_name_of,
+    namespace_of,
+    read_json,
+    topic_of,
+)
+from pyxbroker.admin.resources.policies import APPLIED, IS_GLOBAL, NAMESPACE, TOPIC
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
+
+SEGMENT = "entryFilters"
+NAMES = "entryFilterNames"
+NO_NAMESPACE = "Namespace does not exist"
+NONE: dict[str, Any] = {NAMES: ""}
+BODY_BYTES_MAX = 16 << 10
+FILTERS = {"type": "object", "properties": {NAMES: {"type": "string"}}}
+
+
+async def get_of_namespace(request: Request) -> Response:
+    """The filters of a namespace: none."""
+    await check_namespace(request, namespace_of(request), NO_NAMESPACE)
+    return Response.empty()
+
+
+async def set_of_namespace(request: Request) -> Response:
+    """Refuses any filter: there is none of its name."""
+    await _refuse_names(request)
+    await check_namespace(request, namespace_of(request), NO_NAMESPACE)
+    return Response.empty()
+
+
+async def remove_of_namespace(request: Request) -> Response:
+    """There is nothing to remove."""
+    await check_namespace(request, namespace_of(request), NO_NAMESPACE)
+    return Response.empty()
+
+
+async def get_of_topic(request: Request) -> Response:
+    """The filters of a topic: none."""
+    await check_there(request, topic_of(request))
+    return Response.json(NONE) if request.argument("applied") else Response.empty()
+
+
+async def set_of_topic(request: Request) -> Response:
+    """Refuses any filter: there is none of its name."""
+    await check_there(request, topic_of(request))
+    await _refuse_names(request)
+    return Response.empty()
+
+
+async def remove_of_topic(request: Request) -> Response:
+    """There is nothing to remove."""
+    await check_there(request, topic_of(request))
+    return Response.empty()
+
+
+async def _refuse_names(request: Request) -> None:
+    """Raises HttpError 400 for any names, and for a body that has none; no body is none at all."""
+    body = await read_json(request)
+    if body is None:
+        return
+    if not isinstance(body, dict):
+        raise HttpError(400, f"The body must be a JSON object, not {body!r:.100}.")
+    names = body.get(NAMES)
+    if names is not None and not isinstance(names, str):
+        raise HttpError(400, f"{NAMES} must be a text, not {names!r:.100}.")
+    if not names or not names.strip():
+        raise HttpError(
+            400, f"{NAMES} can't be empty. To remove entry filters use the remove method."
+        )
+    raise HttpError(400, f"Entry filter '{names.split(',')[0].strip():.100}' not found")
+
+
+def _rows(prefix: str) -> tuple[Endpoint, ...]:
+    is_topic = prefix == TOPIC
+    scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
+    resource = topic_of if is_topic else namespace_name_of
+    get, put, remove = (
+        (get_of_topic, set_of_topic, remove_of_topic)
+        if is_topic
+        else (get_of_namespace, set_of_namespace, remove_of_namespace)
+    )
+    read = Right(scope, "READ ENTRY_FILTERS", (TENANT_ADMIN,))
+    write = Right(scope, "WRITE ENTRY_FILTERS", (TENANT_ADMIN,))
+    query = (IS_GLOBAL,) if is_topic else ()
+    content = Content("Names of filters.", {"application/json": FILTERS}, bytes_max=BODY_BYTES_MAX)
+    path, whose = prefix + SEGMENT, "a topic" if is_topic else "a namespace"
+    return (
+        Endpoint(
+            *("GET", path, get, read, f"Tells which entry filters {whose} has: there are none."),
+            Answer("The filters; 204 when none is set.", FILTERS),
+            resource,
+            (APPLIED, *query) if is_topic else (),
+        ),
+        Endpoint(
+            *("POST", path, put, write, f"Sets which entry filters {whose} has: there are none."),
+            resource=resource,
+            query=query,
+            content=content,
+        ),
+        Endpoint(
+            *(
+                "DELETE",
+                path,
+                remove,
+                write,
+                f"Removes {whose}'s policy that says which entry filters it has.",
+            ),
+            resource=resource,
+            query=query,
+        ),
+    )
+
+
+OF_NAMESPACES = _rows(NAMESPACE)
+OF_TOPICS = _rows(TOPIC)

@@ -1,0 +1,125 @@
+"""Who may do what: how REST changes what a namespace's record says.
+
+Grants are kept whether they are looked at yet or not: who switches authorization on has made them
+before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import STRINGS, check_length, read_json
+from pyxbroker.admin.resources.namespaces import change_record
+from pyxbroker.admin.resources.topic_work import partitions_of
+from pyxbroker.admin.response import Response
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import NamespaceNotFound
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.policies.grants import AUTH, TOPICS
+from pyxbroker.policies.records import Fields
+
+ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
+ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those
+BYTES_MAX = 512 << 10  # of all grants of a namespace: its record is one node
+NAME_BYTES_MAX = 1_024
+NO_NAMESPACE = "Topic's namespace does not exist"
+GRANTS = {"type": "object", "additionalProperties": STRINGS}
+
+
+class Grant(NamedTuple):
+    """What a role may do with a topic; None: no more than anywhere in its namespace."""
+
+    topic: TopicName
+    role: str
+    actions: list[str] | None
+
+
+async def check_there(request: Request, name: TopicName) -> None:
+    """Raises HttpError 404 where there is no such topic, partitioned or not."""
+    if not await partitions_of(request, name) and not await request.app.broker.topics.exists(name):
+        raise HttpError(404, f"Topic {name} not found")
+
+
+async def change_topics(request: Request, grants: list[Grant]) -> Response:
+    """Changes what is granted for topics, which are of one namespace."""
+
+    def change(topics: dict[str, Any]) -> None:
+        for each in grants:
+            roles = dict(topics.get(str(each.topic)) or {})
+            if each.actions is None:
+                roles.pop(each.role, None)
+            else:
+                roles[each.role] = each.actions
+            if len(roles) > ENTRIES_MAX:
+                raise HttpError(400, f"A topic has at most {ENTRIES_MAX} such grants.")
+            topics[str(each.topic)] = roles
+            if not roles:
+                del topics[str(each.topic)]
+
+    namespace = grants[0].topic.namespace
+    try:
+        await request.app.broker.namespaces.change(namespace, changing(TOPICS, change))
+    except NamespaceNotFound:
+        raise HttpError(404, NO_NAMESPACE) from None
+    return Response.empty()
+
+
+def auth_of(record: Fields, part: str) -> dict[str, Any]:
+    """A part of the grants in a record; it may be changed."""
+    return dict((record.get(AUTH) or {}).get(part) or {})
+
+
+async def change_part_of(
+    request: Request, part: str, change: Callable[[dict[str, Any]], object], missing: str
+) -> Response:
+    """Changes a part of the grants. Raises HttpError 404 when there is no such namespace."""
+    await change_record(request, changing(part, change), missing)
+    return Response.empty()
+
+
+def changing(part: str, change: Callable[[dict[str, Any]], object]) -> Callable[[Fields], None]:
+    """What changes a part of the grants in a record. It raises HttpError 400 for too many."""
+
+    def change_part(record: Fields) -> None:
+        entries = auth_of(record, part)
+        change(entries)
+        if len(entries) > ENTRIES_MAX:
+            raise HttpError(400, f"A namespace has at most {ENTRIES_MAX} such grants.")
+        record[AUTH] = (record.get(AUTH) or {}) | {part: entries}
+        if len(to_json(record[AUTH])) > BYTES_MAX:
+            raise HttpError(400, f"The grants of a namespace have at most {BYTES_MAX} bytes.")
+
+    return change_part
+
+
+async def actions_of(request: Request) -> list[str]:
+    """Those of a body. Raises HttpError 400."""
+    return checked_actions(await texts_of(request, "Actions should not be null"))
+
+
+def checked_actions(value: object) -> list[str]:
+    """Raises HttpError 400 for what is no list of actions."""
+    if not isinstance(value, list):
+        raise HttpError(400, f"actions must be a list, not {value!r:.100}.")
+    for each in value:
+        if each not in ACTIONS:
+            raise HttpError(400, f"An action is one of {', '.join(ACTIONS)}, not {each!r:.100}.")
+    return list(dict.fromkeys(value))
+
+
+async def texts_of(request: Request, missing: str) -> list[str]:
+    """The list of a body, without what comes twice; the names in the path are looked at, too."""
+    body = await read_json(request)
+    if body is None:
+        raise HttpError(400, missing)
+    if not isinstance(body, list) or not all(isinstance(each, str) for each in body):
+        raise HttpError(400, f"A list of texts is needed, not {body!r:.100}.")
+    if len(body) > ENTRIES_MAX:
+        raise HttpError(400, f"{len(body)} names are more than the {ENTRIES_MAX} allowed.")
+    parts = (request.parameters.get(each, "") for each in ("role", "subscription"))
+    for text in (*body, *parts):
+        check_length("name", text, NAME_BYTES_MAX, 400)
+    return list(dict.fromkeys(body))
