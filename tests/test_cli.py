@@ -351,14 +351,14 @@ def test_unknown_settings_are_named_in_one_warning(tmp_path: Path) -> None:
 def test_mistyped_settings_are_named_with_what_may_have_been_meant(tmp_path: Path) -> None:
     """What differs by a word is another setting of Pulsar; what differs by letters is a mistake."""
     conf = tmp_path / "standalone.conf"
-    conf.write_text("maxMesageSize=1\nbrokerServicePortTls=6651\nauthenticationEnable=true\n")
+    conf.write_text("maxMesageSize=1\nfunctionsWorkerEnabled=false\nauthenticationEnable=true\n")
     setting = {"PULSAR_PREFIX_journalsyncdata": "false"}
     with standalone(tmp_path / "data", "--config", str(conf), **setting) as broker:
         err = broker.stop()[2]
     warnings = complaints(err)
     assert len(warnings) == 1
     assert warnings[0].endswith(
-        'keys="maxMesageSize (did you mean maxMessageSize?),brokerServicePortTls,'
+        'keys="maxMesageSize (did you mean maxMessageSize?),'
         "authenticationEnable (did you mean authenticationEnabled?),"
         'journalsyncdata (did you mean journalSyncData?)"'
     )

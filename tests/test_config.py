@@ -19,7 +19,13 @@ from pyxbroker.settings.config import (
     Config,
     journal_size_min,
 )
-from pyxbroker.settings.names import ALIASES, WITHOUT_EFFECT
+from pyxbroker.settings.names import (
+    ALIASES,
+    CONFIGURATION_STORES,
+    REFUSED_WHEN_SET,
+    REFUSED_WHEN_TRUE,
+    WITHOUT_EFFECT,
+)
 
 SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
 
@@ -98,22 +104,66 @@ def test_unknown_keys_are_listed_once_and_java_keys_are_silent(tmp_path: Path) -
         tmp_path, "functionsWorkerEnabled=true\nnumIOThreads=4\nfunctionsWorkerEnabled=1\n"
     )
     config = Config.load(path, {"PULSAR_PREFIX_functionsWorkerEnabled": "x"})
-    assert config.unknown == ["functionsWorkerEnabled"]
+    assert list(config.ignored.wanted) == ["functionsWorkerEnabled"]
+    assert not config.ignored.at_default
+    assert not config.ignored.unknown
 
 
-@pytest.mark.parametrize("key", ["authenticationEnabled", "authorizationEnabled"])
+def test_keys_that_do_nothing_are_told_by_what_somebody_wants(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "functionsWorkerEnabled=false\nexposeTopicLevelMetric=true\nbrokerClient_x=1\n"
+        "loadBalancerEnabled=true\nloadBalancerSheddingEnabled=false\n",
+    )
+    ignored = Config.load(path).ignored
+    assert list(ignored.at_default) == ["functionsWorkerEnabled", "loadBalancerEnabled"]
+    assert list(ignored.wanted) == ["brokerClient_x", "loadBalancerSheddingEnabled"]
+    assert list(ignored.unknown) == ["exposeTopicLevelMetric"]
+    # Whoever takes it back wants nothing more.
+    again = Config.load(path, overrides={"loadBalancerSheddingEnabled": "true"}).ignored
+    assert list(again.wanted) == ["brokerClient_x"]
+
+
+def test_a_key_that_a_file_has_twice_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path, "clusterName=a\nmaxMessageSize=2000\nclusterName=b\n")
+    config = Config.load(path)
+    assert config.clusterName == "b"
+    assert list(config.ignored.repeated) == ["clusterName"]
+    assert "line 3" in config.ignored.repeated["clusterName"]
+    same = Config.load(write(tmp_path, "clusterName=a\nclusterName=a\n"))
+    assert not same.ignored.repeated
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED_WHEN_SET))
+def test_who_names_a_port_that_nobody_serves_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigError, match=f"line 1: {key} is 'x', and there is"):
+        Config.load(write(tmp_path, f"{key}=x\n"))
+    assert Config.load(write(tmp_path, f"{key}=\n")).changed() == {}
+
+
+@pytest.mark.parametrize("key", sorted(CONFIGURATION_STORES))
+def test_another_store_for_a_part_of_the_metadata_is_refused(tmp_path: Path, key: str) -> None:
+    both = f"metadataStoreUrl=zk:h:2181\n{key}="
+    assert Config.load(write(tmp_path, f"{both}zk:h:2181\n")).metadataStoreUrl == "zk:h:2181"
+    assert Config.load(write(tmp_path, f"{both}h:2181\n")).metadataStoreUrl == "zk:h:2181"
+    assert Config.load(write(tmp_path, f"{both}\n")).metadataStoreUrl == "zk:h:2181"
+    with pytest.raises(ConfigError, match=f"line 2: {key} is 'zk:other:1', and all metadata is in"):
+        Config.load(write(tmp_path, f"{both}zk:other:1\n"))
+
+
+@pytest.mark.parametrize("key", sorted(REFUSED_WHEN_TRUE))
 def test_who_asks_for_a_protection_that_is_not_there_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"line 1: {key} is true, and there is none yet"):
+    with pytest.raises(ConfigError, match=f"line 1: {key} is true, and there is no "):
         Config.load(write(tmp_path, f"{key}= True\n"))
     with pytest.raises(ConfigError, match=key):
         Config.load(environment={f"PULSAR_PREFIX_{key}": "true"})
-    assert Config.load(write(tmp_path, f"{key}=false\n")).unknown == []
+    ignored = Config.load(write(tmp_path, f"{key}=false\n")).ignored
+    assert not (ignored.at_default or ignored.wanted or ignored.unknown)
 
 
 def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
-    assert Config.load(write(tmp_path, "tlsCertRefreshCheckDurationSec=3\n")).unknown == [
-        "tlsCertRefreshCheckDurationSec"
-    ]
+    config = Config.load(write(tmp_path, "tlsCertRefreshCheckDurationSec=3\n"))
+    assert list(config.ignored.wanted) == ["tlsCertRefreshCheckDurationSec"]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +226,15 @@ def test_the_least_journal_size_is_the_one_that_the_storage_opens_with(
             open_with(least - 1)
 
 
-def test_a_line_without_a_value_and_a_missing_file_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="line 1: expected key=value, found 'nonsense'"):
-        Config.load(write(tmp_path, "nonsense\n"))
+def test_what_cannot_be_read_as_settings_is_refused(tmp_path: Path) -> None:
+    # To Java a line without a separator is a key without a value.
+    assert list(Config.load(write(tmp_path, "nonsense\n")).ignored.unknown) == ["nonsense"]
+    with pytest.raises(ConfigError, match="line 2: there is a byte 0, so this is not a file of"):
+        Config.load(write(tmp_path, "a=b\nclusterName=\0\n"))
+    with pytest.raises(ConfigError, match=r"line 1: .*u has to be followed by four hexadecimal"):
+        Config.load(write(tmp_path, "clusterName=\\u12g4\n"))
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        Config.load(tmp_path)
     with pytest.raises(ConfigError, match="cannot be read: No such file or directory"):
         Config.load(tmp_path / "none.conf")
 
@@ -197,7 +253,7 @@ def test_secrets_are_not_shown() -> None:
 def test_the_cache_for_readers_has_the_names_of_broker_and_bookie(tmp_path: Path) -> None:
     config = Config.load(write(tmp_path, "managedLedgerCacheSizeMB=7\nflushInterval=60000\n"))
     assert config.changed() == {"dbStorage_readAheadCacheMaxSizeMb": 7}
-    assert config.unknown == []
+    assert not config.ignored.unknown
     both = "dbStorage_readAheadCacheMaxSizeMb=5\nmanagedLedgerCacheSizeMB=7\n"
     assert Config.load(write(tmp_path, both)).dbStorage_readAheadCacheMaxSizeMb == 5
 
@@ -206,7 +262,7 @@ def test_the_sample_file_states_every_default(tmp_path: Path) -> None:
     text = sample()
     uncommented = re.sub(r"^#(?=\w+=)", "", text, flags=re.MULTILINE)
     config = Config.load(write(tmp_path, uncommented))
-    assert config.unknown == []
+    assert not (config.ignored.unknown or config.ignored.wanted)
     assert config.changed() == {}
     assert all(f"\n#{key}=" in text for key in SCHEMA)
 

@@ -8,24 +8,38 @@ from collections.abc import Sequence
 
 from pyxbroker.cli import Parser
 from pyxbroker.settings.config import SECTIONS
-from pyxbroker.settings.names import ALIASES, OTHERWISE, WITHOUT_EFFECT
+from pyxbroker.settings.names import (
+    ALIASES,
+    CONFIGURATION_STORES,
+    OTHERWISE,
+    REFUSED_WHEN_SET,
+    REFUSED_WHEN_TRUE,
+    WITHOUT_EFFECT,
+)
 from pyxbroker.settings.schema import Setting, Value
 
 INTRODUCTION = """\
 The keys are Apache Pulsar's and Apache BookKeeper's, with their meanings; Pulsar's own
-`broker.conf` and `standalone.conf` can be used as they are. Later sources win:
+`broker.conf` and `standalone.conf` can be used as they are.[^files] Later sources win:
 
 1. the default below,
-2. the file of `--config FILE`, with lines `key=value`,
+2. the file of `--config FILE`, which is read as Java reads Properties: `key=value`, `key: value`,
+   `\\` at the end of a line that goes on, `\\uXXXX` for what ISO-8859-1 does not have,[^properties]
 3. environment variables `PULSAR_PREFIX_<key>`, for example `PULSAR_PREFIX_webServicePort=8081`,
 4. options of the command line, such as `--web-port 8081` or `--set webServicePort=8081`.
 
-A key that is not on this page is ignored; all such keys are named in one warning at start, mistyped
-ones with the key that may have been meant. A value that cannot be used stops the start with its
-place, its key and what was expected.
+A key that is not on this page is ignored, and told at start: keys of Pulsar's and BookKeeper's with
+the value that they have by themselves in one line, those that ask for something in a warning, and
+those that nobody knows in another one, mistyped ones with the key that may have been meant. A value
+that cannot be used stops the start with its place, its key and what was expected.
 
-*Dynamic* are the settings that Pulsar can change while a broker runs and that this broker reads
-anew at each use. There is no way to change them yet but a restart.
+*Dynamic* are the settings that REST changes while a broker runs
+(`POST /admin/v2/brokers/configuration/{name}/{value}`).
+"""
+
+NOTES = """
+[^files]: `tests/test_pulsar_files.py::test_a_file_with_every_key_of_pulsars_is_used_as_it_is`
+[^properties]: `tests/test_pulsar_files.py::test_files_are_read_as_java_reads_them`
 """
 
 ABOUT = """\
@@ -65,13 +79,20 @@ def markdown() -> str:
     lines += ["", "## Other names", ""]
     lines += ["These keys are read as the ones beside them.", ""]
     lines += [f"- `{old}`: `{new}`" for old, new in ALIASES.items()]
+    lines += ["", "## Refused", ""]
+    lines += ["With `true` a start is refused, as others would be let in, or could read along:", ""]
+    lines += [f"- `{key}`: {why}" for key, why in REFUSED_WHEN_TRUE.items()]
+    lines += ["", "And with any value that is not empty:", ""]
+    lines += [f"- `{key}`: {why}" for key, why in REFUSED_WHEN_SET.items()]
+    stores = ", ".join(f"`{key}`" for key in sorted(CONFIGURATION_STORES))
+    lines += [f"- {stores}: but for the value of `metadataStoreUrl`; all metadata is in one store"]
     lines += ["", "## Accepted, without effect", ""]
     lines += ["These are taken silently. What they govern in Pulsar is done another way here:", ""]
     lines += [f"- `{key}`: {why}" for key, why in OTHERWISE.items()]
     lines += ["", "And these are about the insides of the Java programs:", ""]
     words = ", ".join(f"`{key}`" for key in sorted(WITHOUT_EFFECT - OTHERWISE.keys()))
     lines += textwrap.wrap(words, 98, break_long_words=False)
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + NOTES
 
 
 def _row(key: str, row: Setting) -> str:

@@ -93,8 +93,7 @@ def command(arguments: Sequence[str]) -> None:
         config = Config.load(
             Path(options.config) if options.config else None, os.environ, overrides
         )
-        if config.unknown:
-            log.warning("settings that are not implemented", keys=config.explain_unknown())
+        _tell_ignored(config)
         directory = DataDirectory(Path(options.data))
         try:
             run(config, directory.path, options.accept_loss)
@@ -103,6 +102,34 @@ def command(arguments: Sequence[str]) -> None:
     except (ConfigError, DataDirectoryError, StartError) as error:
         write_repeated(is_end=True)
         fail(str(error))
+
+
+def _tell_ignored(config: Config) -> None:
+    """One line for each kind of settings that were given and do nothing."""
+    ignored = config.ignored
+    if ignored.at_default:
+        log.info(
+            "settings of Pulsar's have no effect here",
+            number=len(ignored.at_default),
+            keys=",".join(ignored.at_default),
+        )
+    if ignored.wanted:
+        log.warning(
+            "settings of Pulsar's ask for what is not done here",
+            number=len(ignored.wanted),
+            keys=",".join(ignored.wanted),
+        )
+    if ignored.unknown:
+        log.warning(
+            "settings that nobody knows are ignored",
+            number=len(ignored.unknown),
+            keys=config.explain_unknown(),
+        )
+    if ignored.repeated:
+        log.warning(
+            "settings are given twice in a file, the last value counts",
+            keys=",".join(f"{key} ({place})" for key, place in ignored.repeated.items()),
+        )
 
 
 def _parser() -> Parser:

@@ -27,6 +27,7 @@ from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorum
 from pyxbroker.ledger.metadata import DigestType
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.roles.data import StandaloneData
+from pyxbroker.settings.config import Config
 from pyxbroker.stats.latencies import Latency
 from pyxbroker.stats.stalls import STALL_S, StallLog
 from pyxbroker.turn import Turn
@@ -39,6 +40,12 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.standalone")
 
+BOOKIES = 1
+QUORUMS = (
+    "managedLedgerDefaultEnsembleSize",
+    "managedLedgerDefaultWriteQuorum",
+    "managedLedgerDefaultAckQuorum",
+)
 SHORT_GARBAGE_INTERVAL_S = 30.0  # between two garbage collections while space is short
 
 
@@ -82,6 +89,7 @@ class Standalone:
     async def start(self, storage: _native.Storage, bookie_id: str) -> None:
         """Makes the other parts, and serves the ports."""
         config = self.config
+        _fit_to_bookies(config)
         self.loop.set_exception_handler(_on_loop_error)
         connections = Connections(
             self.loop,
@@ -274,3 +282,15 @@ class Standalone:
         if self._turns is not None and self._stalls is not None:
             self._turns.close()
             self._stalls.join()
+
+
+def _fit_to_bookies(config: Config) -> None:
+    """Pulsar's broker.conf asks for two copies of each entry, and here one bookie keeps them all:
+    it is used as it is, and the log says what that means.
+    """
+    wanted = {name: getattr(config, name) for name in QUORUMS}
+    if max(wanted.values()) > BOOKIES:
+        log.warning("entries have fewer copies than the settings ask for: there is one bookie",
+                    **wanted)  # fmt: skip
+        for name, count in wanted.items():
+            setattr(config, name, min(count, BOOKIES))

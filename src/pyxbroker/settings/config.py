@@ -15,7 +15,7 @@ from pathlib import Path
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, too_long
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings import sources
-from pyxbroker.settings.names import PROTECTION
+from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
 from pyxbroker.settings.sections.dispatch import Dispatch
 from pyxbroker.settings.sections.general import PORT_MAX as PORT_MAX
@@ -32,6 +32,7 @@ DEFAULT_METADATA_URL = "embedded:metadata"
 
 MISTYPED_LETTERS_MAX = 2  # by which the length of a mistyped key differs
 MISTYPED_LIKENESS_MIN = 0.85
+MISTYPED_SHOWN_MAX = 15  # each costs milliseconds, and a line of the log has an end
 
 # What a journal file holds besides the largest payload: the rest of its frame, the packaging of an
 # entry, the headers of record, group and file, and the padding to blocks (storage.c, journal.h).
@@ -47,12 +48,12 @@ class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, 
     """All settings of one process, as attributes with Pulsar's names.
 
     The order of the sections is that of the reference page. `Config(brokerServicePort=0)` sets some
-    and takes the default of the others; `Config.load` reads the usual sources. `unknown` lists the
+    and takes the default of the others; `Config.load` reads the usual sources. `ignored` has the
     keys that were given and that do nothing here.
     """
 
     def __init__(self, **values: Value) -> None:
-        self.unknown: list[str] = []
+        self.ignored = sources.Ignored()
         for key, row in SCHEMA.items():
             setattr(self, key, row.default)
         for key, value in values.items():
@@ -77,9 +78,10 @@ class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, 
         reader.read(sources.of_environment(environment or {}))
         reader.read(sources.of_command_line(overrides or {}))
         config = cls(**reader.values)
-        config.unknown = reader.unknown
+        config.ignored = reader.ignored
         config._check_journal_size()
         config._check_cluster_name()
+        config._check_configuration_stores(reader.configuration_stores)
         return config
 
     def _check_journal_size(self) -> None:
@@ -95,22 +97,25 @@ class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, 
         if trouble is not None:
             raise ConfigError(f"clusterName cannot be used. {trouble}")
 
+    def _check_configuration_stores(self, stores: Mapping[str, tuple[str, str]]) -> None:
+        for key, (url, place) in stores.items():
+            if url and url.removeprefix("zk:") != self.metadataStoreUrl.removeprefix("zk:"):
+                raise ConfigError(
+                    f"{place}: {key} is {url!r}, and all metadata is in one store: leave it empty,"
+                    f" or as metadataStoreUrl ({self.metadataStoreUrl!r})."
+                )
+
     def explain_unknown(self) -> str:
-        """The keys of `unknown`, each with the one that may have been meant.
-
-        Of Pulsar's many keys that do nothing here most are like another one; so only what differs
-        by letters, and not by a word, is taken for a mistake.
-        """
+        """The keys that nobody has, each with the one that may have been meant."""
         from pyxbroker.base.near_names import did_you_mean
+        from pyxbroker.settings import java_keys
 
+        names = {*SCHEMA, *ALIASES, *sources.SILENT, *java_keys.DEFAULTS}
         explained = []
-        for key in self.unknown:
-            likely = [
-                each
-                for each in (*SCHEMA, *PROTECTION)
-                if key not in SCHEMA and abs(len(each) - len(key)) <= MISTYPED_LETTERS_MAX
-            ]
-            meant = did_you_mean(key, likely, MISTYPED_LIKENESS_MIN, shown_max=1)
+        for key in list(self.ignored.unknown)[:MISTYPED_SHOWN_MAX]:
+            # Keys of a settings file are long and alike: what differs by a word is another one.
+            likely = [each for each in names if abs(len(each) - len(key)) <= MISTYPED_LETTERS_MAX]
+            meant = did_you_mean(key, sorted(likely), MISTYPED_LIKENESS_MIN, shown_max=1)
             explained.append(f"{key} ({meant})" if meant else key)
         return ",".join(explained)
 

@@ -1,4 +1,4 @@
-"""Names of settings besides those of the schema: older ones, and silent ones."""
+"""Names of settings besides those of the schema: older ones, refused ones, and silent ones."""
 
 from __future__ import annotations
 
@@ -19,9 +19,42 @@ ALIASES = {
     ),
 }
 
-# Keys that ask for a protection that is not there: who sets one to true is refused, as others would
-# be let in whom it is to keep out.
-PROTECTION = frozenset({"authenticationEnabled", "authorizationEnabled"})
+# Older names that Pulsar goes by when they have a positive value, whatever the current name has;
+# its own files have them with -1. Of the other older names the current one wins.
+OLDER_WINS = frozenset(
+    {
+        "zooKeeperSessionTimeoutMillis",
+        "zooKeeperOperationTimeoutSeconds",
+        "managedLedgerMaxUnackedRangesToPersistInZooKeeper",
+    }
+)
+
+# Keys that ask for what is not there and what nobody should believe to be there, and why: others
+# would be let in, read along or be sent to a port that nobody serves. With `true` a start is
+# refused,
+REFUSED_WHEN_TRUE = {
+    "authenticationEnabled": "there is no such check yet: whoever connects would be served",
+    "authorizationEnabled": "there is no such check yet: whoever connects would be served",
+    "tlsEnabled": "there is no TLS yet: connections would not be encrypted",
+}
+# and with any value.
+_NO_TLS = "there is no TLS yet; leave it empty, connections are not encrypted"
+_ONE_LISTENER = (
+    "there is one listener only: leave it empty, and set bindAddress, advertisedAddress,"
+    " brokerServicePort and webServicePort"
+)
+REFUSED_WHEN_SET = {
+    "brokerServicePortTls": _NO_TLS,
+    "webServicePortTls": _NO_TLS,
+    "bindAddresses": _ONE_LISTENER,
+    "advertisedListeners": _ONE_LISTENER,
+}
+
+# Where Pulsar has the metadata that several clusters share: here it is with all other metadata, and
+# so it may only be named there.
+CONFIGURATION_STORES = frozenset(
+    {"configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers"}
+)
 
 # Keys about what is done another way here, and why they have nothing to govern: taken silently.
 OTHERWISE = {
@@ -44,34 +77,39 @@ OTHERWISE = {
 # Keys that are about the insides of Pulsar's and BookKeeper's Java programs: taken silently.
 WITHOUT_EFFECT = frozenset(OTHERWISE) | frozenset(
     """
-    acknowledgmentAtBatchIndexLevelEnabled allowLoopback bookkeeperClientNumWorkerThreads
-    bookkeeperNumberOfChannelsPerBookie
-    bookkeeperClientUseV2Protocol bookkeeperUseV2WireProtocol
-    dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
-    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel
-    dbStorage_rocksDB_logPath dbStorage_rocksDB_numFilesInLevel0
-    dbStorage_rocksDB_numLevels dbStorage_rocksDB_maxSizeInLevel1MB
-    dbStorage_rocksDB_numBackgroundThreads dbStorage_rocksDB_sstSizeInMB
-    dbStorage_rocksDB_writeBufferSizeMB
-    delayedDeliveryTrackerFactoryClassName
-    diskUsageWarnThreshold journalMaxGroupWaitMSec
-    journalAdaptiveGroupWrites journalBufferedWritesThreshold journalMaxBackups
+    acknowledgmentAtBatchIndexLevelEnabled allowLoopback bookkeeperClientNumIoThreads
+    bookkeeperClientNumWorkerThreads bookkeeperClientSeparatedIoThreadsEnabled
+    bookkeeperClientUseV2Protocol bookkeeperNumberOfChannelsPerBookie
+    bookkeeperUseV2WireProtocol dbStorage_rocksDB_blockCacheSize dbStorage_rocksDB_blockSize
+    dbStorage_rocksDB_bloomFilterBitsPerKey dbStorage_rocksDB_logLevel dbStorage_rocksDB_logPath
+    dbStorage_rocksDB_maxSizeInLevel1MB dbStorage_rocksDB_numBackgroundThreads
+    dbStorage_rocksDB_numFilesInLevel0 dbStorage_rocksDB_numLevels dbStorage_rocksDB_sstSizeInMB
+    dbStorage_rocksDB_writeBufferSizeMB delayedDeliveryTrackerFactoryClassName
+    diskUsageWarnThreshold enableBusyWait httpServerAcceptQueueSize
+    httpServerThreadPoolQueueSize isRunningStandalone journalAdaptiveGroupWrites
+    journalBufferedWritesThreshold journalMaxBackups journalMaxGroupWaitMSec
     journalPreAllocSizeMB journalRemoveFromPageCache journalWriteBufferSizeKB
     jvmGCMetricsLoggerClassName ledgerStorageClass managedLedgerCacheCopyEntries
-    managedLedgerCacheEvictionFrequency managedLedgerNumSchedulerThreads
-    managedLedgerMaxBatchDeletedIndexToPersist managedLedgerNumWorkerThreads
+    managedLedgerCacheEvictionFrequency managedLedgerCacheEvictionIntervalMs
+    managedLedgerCacheEvictionWatermark managedLedgerMaxBatchDeletedIndexToPersist
+    managedLedgerNumSchedulerThreads managedLedgerNumWorkerThreads
+    managedLedgerOffloadMaxThreads managedLedgerOffloadReadThreads
     managedLedgerPersistIndividualAckAsLongArray
-    managedLedgerPrometheusStatsLatencyRolloverSeconds
-    managedLedgerTraceTaskExecution managedLedgerUnackedRangesOpenCacheSetEnabled
-    maxConcurrentHttpRequests maxConcurrentNonPersistentMessagePerConnection
-    messagePublishBufferCheckIntervalInMillis
-    metadataStoreBatchingEnabled metadataStoreBatchingMaxDelayMillis
-    metadataStoreBatchingMaxOperations metadataStoreBatchingMaxSizeKb metadataStoreConfigPath
-    metadataStoreCacheExpirySeconds narExtractionDirectory nettyMaxFrameSizeBytes
+    managedLedgerPrometheusStatsLatencyRolloverSeconds managedLedgerTraceTaskExecution
+    managedLedgerUnackedRangesOpenCacheSetEnabled maxConcurrentHttpRequests
+    maxConcurrentNonPersistentMessagePerConnection maxSecondsToClearTopicNameCache
+    messagePublishBufferCheckIntervalInMillis metadataStoreBatchingEnabled
+    metadataStoreBatchingMaxDelayMillis metadataStoreBatchingMaxOperations
+    metadataStoreBatchingMaxSizeKb metadataStoreCacheExpirySeconds metadataStoreConfigPath
+    metadataStoreSerDesThreads narExtractionDirectory nettyMaxFrameSizeBytes numAcceptorThreads
     numAddWorkerThreads numCacheExecutorThreadPoolSize numExecutorThreadPoolSize
     numHighPriorityWorkerThreads numHttpServerThreads numIOThreads numJournalCallbackThreads
-    numOrderedExecutorThreads numReadWorkerThreads numWorkerThreadsForNonPersistentTopic
-    persistentUnackedRangesWithMultipleEntriesEnabled
-    serverNumIOThreads skipBrokerShutdownOnOOM useHostNameAsBookieID zooKeeperCacheExpirySeconds
+    numOrderedExecutorThreads numReadWorkerThreads numTransactionReplayThreadPoolSize
+    numWorkerThreadsForNonPersistentTopic persistentUnackedRangesWithMultipleEntriesEnabled
+    pulsarChannelWriteBufferHighWaterMark pulsarChannelWriteBufferLowWaterMark
+    serverNumIOThreads skipBrokerShutdownOnOOM topicNameCacheMaxCapacity
+    topicOrderedExecutorThreadNum useHostNameAsBookieID useSeparateThreadPoolForProtocolHandlers
+    webSocketConnectionsPerBroker webSocketNumIoThreads webSocketNumServiceThreads
+    zooKeeperCacheExpirySeconds
     """.split()
 )

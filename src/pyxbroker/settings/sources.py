@@ -8,13 +8,19 @@ from pathlib import Path
 from pyxbroker.base.properties import ConfigError, read_properties
 from pyxbroker.settings.names import (
     ALIASES,
-    PROTECTION,
+    CONFIGURATION_STORES,
+    OLDER_WINS,
+    REFUSED_WHEN_SET,
+    REFUSED_WHEN_TRUE,
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
 )
 from pyxbroker.settings.schema import Setting, Value
 
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
+
+# Keys that are looked at, or taken silently, without being settings.
+SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {*REFUSED_WHEN_TRUE, *REFUSED_WHEN_SET}
 
 
 # Key and value as somebody wrote them, and where, for the sentence that refuses the value.
@@ -41,38 +47,72 @@ def of_command_line(overrides: Mapping[str, str]) -> Iterator[Given]:
         yield key, text, "command line"
 
 
+class Ignored:
+    """What was given and has no effect, each key once, in the order in which they were given."""
+
+    def __init__(self) -> None:
+        # Keys of Pulsar's and BookKeeper's: with the value that they have when nobody changed it,
+        self.at_default: dict[str, None] = {}
+        # and with another one: somebody wants something.
+        self.wanted: dict[str, None] = {}
+        self.unknown: dict[str, None] = {}  # keys that nobody has
+        # Where a file has a key again with another value, which counts.
+        self.repeated: dict[str, str] = {}
+
+    def add(self, key: str, text: str) -> None:
+        """Takes a key that is no setting here; of several values the last one counts."""
+        # What few files have need not be imported by all.
+        from pyxbroker.settings import java_keys
+
+        if not java_keys.is_known(key):
+            self.unknown[key] = None
+            return
+        is_default = java_keys.asks_for_nothing(key, text)
+        now, other = (self.at_default, self.wanted)[:: 1 if is_default else -1]
+        other.pop(key, None)
+        now[key] = None
+
+
 class Reader:
     """Makes values of what sources say; a later source wins.
 
-    `values` is by the keys of the schema. `unknown` lists what was given and does nothing here, in
-    the words of who gave it.
+    `values` is by the keys of the schema.
     """
 
     def __init__(self, schema: Mapping[str, Setting]) -> None:
         self.values: dict[str, Value] = {}
-        self.unknown: list[str] = []
+        self.ignored = Ignored()
+        # URLs of another place for a part of the metadata, by their keys, and where they are given.
+        self.configuration_stores: dict[str, tuple[str, str]] = {}
         self._schema = schema
 
     def read(self, source: Iterable[Given]) -> None:
         """Takes the values of one source. Raises ConfigError for one that cannot be used."""
-        # By which name a key was set last: Pulsar's current one wins over its older ones whatever
-        # their order in a file.
+        # By which name a key was set last: of two names one wins, whatever their order in a file.
         named_by: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for key, text, place in source:
+            if texts.setdefault(key, text) != text:
+                self.ignored.repeated[key] = place
+            texts[key] = text
             self._take(key, text, place, named_by)
 
     def _take(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
-        if key in PROTECTION and text.strip().lower() == "true":
-            raise ConfigError(
-                f"{place}: {key} is true, and there is none yet: anybody would be served."
-            )
+        if key in REFUSED_WHEN_TRUE or key in REFUSED_WHEN_SET:
+            _refuse(key, text.strip(), place)
+            return
+        if key in CONFIGURATION_STORES:
+            self.configuration_stores[key] = text.strip(), place
+            return
         target = ALIASES.get(key, key)
         row = self._schema.get(target)
         if row is None:
-            if key not in WITHOUT_EFFECT | PROTECTION and key not in self.unknown:
-                self.unknown.append(key)
+            if key not in WITHOUT_EFFECT:
+                self.ignored.add(key, text)
             return
-        if key != target and (not text.strip() or named_by.get(target) == target):
+        if key != target and _is_unset(key, text):
+            return
+        if _rank(named_by.get(target, key)) > _rank(key):
             return
         try:
             value = row.parse(text)
@@ -84,3 +124,21 @@ class Reader:
             value = f"zk:{value}"
         self.values[target] = value
         named_by[target] = key
+
+
+def _refuse(key: str, text: str, place: str) -> None:
+    if key in REFUSED_WHEN_TRUE and text.lower() == "true":
+        raise ConfigError(f"{place}: {key} is true, and {REFUSED_WHEN_TRUE[key]}.")
+    if key in REFUSED_WHEN_SET and text:
+        raise ConfigError(f"{place}: {key} is {text!r}, and {REFUSED_WHEN_SET[key]}.")
+
+
+def _is_unset(older: str, text: str) -> bool:
+    """Whether a value of an older name says that the current one counts."""
+    text = text.strip()
+    return not text or (older in OLDER_WINS and (text == "0" or text.startswith("-")))
+
+
+def _rank(name: str) -> int:
+    """The highest of the names of one setting wins."""
+    return 2 if name in OLDER_WINS else 0 if name in ALIASES else 1

@@ -100,13 +100,19 @@ def _rows(prefix: str) -> tuple[Endpoint, ...]:
     path, whose = prefix + SEGMENT, "a topic" if is_topic else "a namespace"
     return (
         Endpoint(
-            *("GET", path, get, read, f"Tells which entry filters {whose} has: there are none."),
-            Answer("The filters; 204 when none is set.", FILTERS),
+            *("GET", path, get, read, f"Tells which entry filters {whose} has."),
+            Answer("The filters; 204 when they are not set.", FILTERS),
             resource,
             (APPLIED, *query) if is_topic else (),
         ),
         Endpoint(
-            *("POST", path, put, write, f"Sets which entry filters {whose} has: there are none."),
+            *(
+                "POST",
+                path,
+                put,
+                write,
+                f"Sets which entry filters {whose} has, which a broker without filters refuses.",
+            ),
             resource=resource,
             query=query,
             content=content,

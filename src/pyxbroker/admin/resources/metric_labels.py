@@ -50,7 +50,7 @@ ENDPOINTS = (
         get_keys,
         READ_METRIC_LABELS,
         "Which properties of topics may become labels of their metrics.",
-        Answer("Their names; 204 when none is set.", STRINGS),
+        Answer("Their names; 204 when they are not set.", STRINGS),
         namespace_name_of,
     ),
     Endpoint(
