@@ -11,7 +11,7 @@ import pytest
 
 from pyxbroker.base import bundles
 from pyxbroker.base.bundles import WHOLE, Bundle, boundaries_of, hash_of, parse
-from pyxbroker.base.errors import MetadataStoreError
+from pyxbroker.base.errors import ConcurrentModification, MetadataStoreError
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
@@ -268,6 +268,19 @@ def test_a_bundle_that_is_split_by_two_at_once_is_split_once(
         monkeypatch.setattr("pyxbroker.broker.namespaces.BUNDLES_MAX", 5)
         full = (412, "A namespace has at most 5 bundles.")
         assert await rest.reason("PUT", f"{A}/{LAST}/split") == full
+
+    run(tmp_path, scenario)
+
+
+def test_a_bundle_that_is_not_there_any_more_is_not_split(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        await begin_with(rest)
+        namespaces = rest.broker.service.namespaces
+        before = await namespaces.bundles("a/x")
+        gone = Bundle(before[0] + 1, before[1])
+        with pytest.raises(ConcurrentModification):
+            await namespaces.split_bundle("a/x", gone, [before[0] + 2])
+        assert await namespaces.bundles("a/x") == before
 
     run(tmp_path, scenario)
 

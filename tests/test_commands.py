@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
+from harness import wire as client_wire
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -462,3 +463,27 @@ def test_the_largest_message_header_fits_its_buffer(words: int) -> None:
     )
     assert run.returncode == 0, f"{words} words: the process died with {run.returncode}"
     assert run.stdout.strip() == plain.build_message_header(*arguments).hex()
+
+
+@pytest.mark.parametrize("is_packed", [False, True], ids=["one by one", "packed"])
+@pytest.mark.parametrize("count", [1_024, 1_025, 20_000])
+def test_an_ack_set_has_no_more_words_than_there_is_room_for(count: int, is_packed: bool) -> None:
+    words = b"\x01" * count
+    if is_packed:
+        ack_set = client_wire.encode({5: words})
+    else:
+        ack_set = b"".join(b"\x28" + words[at : at + 1] for at in range(count))
+    one = client_wire.encode({1: 7, 2: 8}) + ack_set
+    command = client_wire.encode({1: 3, 2: 0}) + client_wire.encode({3: one})
+    found = commands.decode_ack_py(command)
+    if count > 1_024:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[1] == [(7, 8, -1, 0, [1] * count)]
+
+
+def test_a_field_of_a_send_that_nobody_knows_says_nothing() -> None:
+    known = pb.CommandSend(producer_id=1, sequence_id=2).SerializeToString()
+    unknown = b"".join(bytes([number << 3, 1]) for number in range(9, 16))
+    assert commands.decode_send_py(known + unknown) == commands.decode_send_py(known)

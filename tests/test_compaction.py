@@ -22,6 +22,7 @@ from compacting import (
 from interrupted import Answer, How, Interrupted
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, run
+from pyxbroker import compaction as compaction_module
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import compaction as module
 from pyxbroker.broker.topics.compaction import Status
@@ -305,6 +306,10 @@ def test_partitions_have_their_number_in_the_ids(tmp_path: Path) -> None:
         stored = (await handle.read_future(0, 0)).data(0)
         found = pb.MessageIdData.FromString(stored[4 : 4 + stored[3]])
         assert found.partition == 1
+        # Read again, it is no part of the position.
+        batch = await handle.read_future(0, 0)
+        assert compaction_module.wrapped_position(batch, 0) == (found.ledgerId, found.entryId)
+        assert found.entryId == 0
         status, _ = await rest("GET", f"{P}/p/compaction")
         assert status == 404
 

@@ -197,4 +197,14 @@ KEPT: list[Kept] = [
     reader_open(&s->reader, &s->logs, &s->events, s->event_fd);""",
         "no thread runs yet, and the flusher only remembers where the reader is",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/broker/dispatch/read_trouble.py",
+        "ReadTrouble.try_again",
+        """        self._batch = self._batch_min
+        self._loop.call_later(self._delay_s, self._turn.run, self._dispatcher.retry_read)""",
+        """        self._loop.call_later(self._delay_s, self._turn.run, self._dispatcher.retry_read)
+        self._batch = self._batch_min""",
+        "what is called later is called after both",
+    ),
 ]
