@@ -179,6 +179,18 @@ static void test_who_gets_no_file_is_told_why(void) {
     stop(&t, first);
 }
 
+/* Nothing went wrong: what is asked for while the storage closes is not made any more. */
+static void test_who_comes_when_the_storage_closes_is_told_so(void) {
+    setting t;
+    start(&t);
+    journal_file *first = take(&t), *second;
+    pthread_mutex_lock(&t.files.lock);
+    t.files.stopping = 1;
+    pthread_mutex_unlock(&t.files.lock);
+    CHECK(journal_files_take(&t.files, FILE_BYTES, &second) == -ECANCELED && second == NULL);
+    stop(&t, first);
+}
+
 static const check_test tests[] = {
     {"journal_files_steps_are_small_while_there_is_time", test_steps_are_small_while_there_is_time},
     {"journal_files_steps_are_large_when_half_of_the_file_is_used",
@@ -188,6 +200,8 @@ static const check_test tests[] = {
     {"journal_files_a_close_during_a_preparation_removes_what_is_not_needed",
      test_a_close_during_a_preparation_removes_what_is_not_needed},
     {"journal_files_who_gets_no_file_is_told_why", test_who_gets_no_file_is_told_why},
+    {"journal_files_who_comes_when_the_storage_closes_is_told_so",
+     test_who_comes_when_the_storage_closes_is_told_so},
 };
 
 int main(int argc, char **argv) {
