@@ -10,6 +10,7 @@ ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
+REQUESTS ?= 1000000
 WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 
 .DEFAULT_GOAL := help
@@ -107,6 +108,10 @@ torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits
 	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS)
+
+.PHONY: reststorm
+reststorm: dev ## REQUESTS (1000000) fuzzed requests to REST by SEED (1), beside a polite client
+	$(PY) -m torture.rest_storm --requests $(REQUESTS) --seed $(SEED)
 
 .PHONY: bench
 bench: dev ## micro-benchmarks, then side by side with the peers (ARGS='--figure ...')

@@ -1,0 +1,83 @@
+"""A short storm of fuzzed requests, and what makes it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from harness.brokers import Broker
+
+from torture.rest_storm import BATCH, FOR_ALL, NoAnswer, Storm, all_rows, an_answer, batch, storm
+
+REQUESTS = 20_000
+
+
+def test_a_batch_is_the_same_for_the_same_seed_and_number() -> None:
+    rows = all_rows()
+    assert batch(1, 2, rows) == batch(1, 2, rows)
+    assert len(batch(1, 0, rows)) == len(batch(1, 1, rows)) == BATCH
+    assert len({tuple(batch(seed, number, rows)) for seed in (1, 2) for number in (1, 2)}) == 4
+
+
+def test_no_row_is_one_that_changes_the_broker_for_everybody() -> None:
+    rows = all_rows()
+    assert len(rows) > 400
+    assert not [row for row in rows if FOR_ALL.search(row.path)]
+
+
+@pytest.mark.parametrize(
+    ("sent", "wanted"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", (204, False, b"")),
+        (b"HTTP/1.1 400 X\r\nContent-Length: 2\r\nConnection: close\r\n\r\nab", (400, True, b"ab")),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1\r\nc\r\n0\r\n\r\n",
+            (200, False, b"abc"),
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", None),
+        (b"", None),
+    ],
+)
+def test_an_answer_is_read_or_missed(sent: bytes, wanted: tuple[int, bool, bytes] | None) -> None:
+    async def read() -> tuple[int, bool, bytes]:
+        reader = asyncio.StreamReader()
+        reader.feed_data(sent)
+        reader.feed_eof()
+        return await an_answer(reader)
+
+    if wanted is not None:
+        assert asyncio.run(read()) == wanted
+        return
+    with pytest.raises(NoAnswer):
+        asyncio.run(read())
+
+
+def test_a_fault_and_a_connection_that_ends_are_told_with_seed_and_request() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 X\r\nContent-Length: 4\r\n\r\noops")
+        writer.close()
+
+    async def run() -> list[str]:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=1 << 20)
+        async with server:
+            one = Storm(server.sockets[0].getsockname()[1], 7, BATCH)
+            await one.run(1)
+        return one.problems
+
+    problems = asyncio.run(run())
+    assert all(each.startswith("seed 7, batch 0: b'") for each in problems)
+    assert any(each.endswith("500 b'oops'") for each in problems)
+    assert any("no answer" in each for each in problems)
+
+
+def test_a_storm_of_requests_has_no_fault_and_nobody_else_notices(tmp_path: Path) -> None:
+    broker = Broker("pyxbroker", tmp_path / "broker")
+    try:
+        broker.start()
+        text, problems = storm(broker, REQUESTS, seed=1, connections=4)
+    finally:
+        broker.close()
+    assert not problems, "\n".join(problems)
+    assert f"{REQUESTS} answers" in text
