@@ -502,6 +502,27 @@ def test_a_value_that_cannot_be_is_refused_and_changes_nothing(
     run(tmp_path, scenario)
 
 
+def test_without_a_body_a_topic_that_is_missing_is_told_before_an_object_that_is(
+    tmp_path: Path,
+) -> None:
+    """As Apache Pulsar 4.2 does; a number or a truth value it asks for before it looks."""
+    missing = "/admin/v2/persistent/public/default/none"
+    nowhere = "/admin/v2/persistent/public/none/t"
+    objects = ("dispatchRate", "persistence", "publishRate", "retention", "subscribeRate")
+    no_topic = {"reason": "Topic persistent://public/default/none not found"}
+
+    async def scenario(rest: Rest) -> None:
+        for segment in (*objects, "subscriptionDispatchRate", "s/dispatchRate"):
+            assert await rest("POST", f"{missing}/{segment}", "") == (404, no_topic)
+            status, _ = await rest("POST", f"{nowhere}/{segment}", "")
+            assert status == 404
+        for segment in ("maxConsumers", "maxProducers", "schemaValidationEnforced"):
+            status, _ = await rest("POST", f"{missing}/{segment}", "")
+            assert status == 400
+
+    run(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("nothing", ["", "null", " null "])
 @pytest.mark.parametrize("level", ["namespace", "topic"])
 def test_no_value_removes_a_policy_or_is_refused(level: str, nothing: str, tmp_path: Path) -> None:
