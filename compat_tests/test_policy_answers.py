@@ -196,6 +196,23 @@ def test_a_topic_goes_before_its_namespace(broker: Broker) -> None:
     until(lambda: told(broker, segment) == 0)
 
 
+def test_a_topic_is_in_its_own_cluster_alone(broker: Broker, own_topic: str) -> None:
+    path = own_topic + "/replication"
+    assert broker.request("GET", path)[1] == ""
+    assert ask_json(broker, "GET", path + "?applied=true") == (200, ["standalone"])
+    assert broker.request("POST", path, ["standalone"]) == DONE
+    until(lambda: broker.request("GET", path)[1] == '["standalone"]')
+    for query, clusters, status in (
+        ("", [], 412),
+        ("", ["other"], 412),
+        ("", ["standalone", "other"], 403),
+        ("?isGlobal=true", ["standalone"], 412),
+    ):
+        assert broker.request("POST", path + query, clusters)[0] == status
+    assert broker.request("DELETE", path) == DONE
+    until(lambda: broker.request("GET", path)[1] == "")
+
+
 def test_what_is_not_there_has_no_policies(broker: Broker, own_topic: str) -> None:
     assert broker.request("GET", own_topic + "-none/maxProducers")[0] == 404
     assert broker.request("GET", "/admin/v2/namespaces/public/none/retention")[0] == 404

@@ -693,6 +693,12 @@ ANY_GROUP = b'"' + b"g" * 1_024 + b'"'
 AFFINITY = b'{"bookkeeperAffinityGroupPrimary":"p","unknown":[' + b"{}," * 5_000 + b"1]}"
 
 ENDPOINTS |= {
+    f"GET /admin/v2/{TOPIC_ROW}/replication": request("GET", ONE + "/replication?applied=true"),
+    f"POST /admin/v2/{TOPIC_ROW}/replication": request("POST", ONE + "/replication", CLUSTERS),
+    f"DELETE /admin/v2/{TOPIC_ROW}/replication": request("DELETE", ONE + "/replication"),
+}
+
+ENDPOINTS |= {
     f"GET {ISOLATION_ROW}": request("GET", ISOLATIONS),
     f"GET {ISOLATION_ROW}/brokers": request("GET", ISOLATIONS + "/brokers"),
     f"GET {ISOLATION_ROW}/brokers/{{broker}}": request("GET", f"{ISOLATIONS}/brokers/{NAME}"),

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 OF_TOPICS = (
     *("backlog", "messages", "partitions", "positions", "statistics", "subscriptions"),
     *("topics", "topic_metadata", "topic_permissions", "topic_policies"),
+    "topic_replication",
 )
 # For each prefix of paths, the files of resources/ that have its rows.
 RESOURCES: dict[str, tuple[str, ...]] = {

@@ -81,7 +81,6 @@ NOT_BUILT = (
         """
 GET,POST /admin/v2/clusters/{cluster}/migrate
 POST NAMESPACE/migration
-GET,POST,DELETE TOPIC/replication
 GET,PUT,DELETE TOPIC/shadowTopics
 """,
     ),

@@ -90,8 +90,8 @@ async def create(request: Request) -> Response:
     tenant = await broker.tenants.record(name.tenant)
     config = broker.config
     fields = new(body, config)
-    replication = _clusters(fields[REPLICATION])
-    allowed = _clusters(fields[ALLOWED])
+    replication = clusters_of(fields[REPLICATION])
+    allowed = clusters_of(fields[ALLOWED])
     if allowed and not set(replication) <= set(allowed):
         raise HttpError(
             400,
@@ -99,8 +99,8 @@ async def create(request: Request) -> Response:
             f" Repl clusters: {_shown(replication)}, allowed clusters: {_shown(allowed)}",
         )
     for cluster in (*replication, *allowed):
-        _check_allowed(cluster, tenant, name.tenant)
-    _check_local(request, replication, allowed)
+        check_allowed(cluster, tenant, name.tenant)
+    check_local(request, replication, allowed)
     fields |= {REPLICATION: replication, ALLOWED: allowed}
     await broker.namespaces.create(name, fields)
     return Response.empty()
@@ -210,22 +210,22 @@ async def get_replication(request: Request) -> Response:
 async def set_replication(request: Request) -> Response:
     """Says which clusters a namespace is in: this one, and no other one yet."""
     request.argument("compareTopicPartitions")
-    clusters = _clusters(await read_json(request))
+    clusters = clusters_of(await read_json(request))
     if not clusters:
         raise HttpError(412, "ClusterIds should not be null or empty")
     record = await record_of(request)
     allowed = record.get(ALLOWED) or []
-    await _check_exist(request, clusters)
+    await check_exist(request, clusters)
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     for cluster in clusters:
-        _check_allowed(cluster, tenant, request.parameters["tenant"])
+        check_allowed(cluster, tenant, request.parameters["tenant"])
         if allowed and cluster not in allowed:
             raise HttpError(
                 403,
                 f"Cluster [{cluster}] is not in the list of allowed clusters list for namespace"
                 f" [{namespace_of(request)}]",
             )
-    _check_local(request, clusters, [])
+    check_local(request, clusters, [])
     await set_field(request, REPLICATION, clusters)
     return Response.empty(200)
 
@@ -237,12 +237,12 @@ async def get_allowed_clusters(request: Request) -> Response:
 
 async def set_allowed_clusters(request: Request) -> Response:
     """Says which clusters a namespace, or a topic in it, may be in."""
-    clusters = _clusters(await read_json(request))
+    clusters = clusters_of(await read_json(request))
     record = await record_of(request)
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     for cluster in clusters:
-        _check_allowed(cluster, tenant, request.parameters["tenant"])
-    await _check_exist(request, clusters)
+        check_allowed(cluster, tenant, request.parameters["tenant"])
+    await check_exist(request, clusters)
     for cluster in record.get(REPLICATION) or []:
         if cluster not in clusters:
             raise HttpError(
@@ -250,12 +250,12 @@ async def set_allowed_clusters(request: Request) -> Response:
                 f"Allowed clusters do not contain the replication cluster [{cluster}]. Please"
                 " remove the replication cluster if the cluster is not allowed for this namespace",
             )
-    _check_local(request, [], clusters)
+    check_local(request, [], clusters)
     await set_field(request, ALLOWED, clusters)
     return Response.empty(200)
 
 
-def _clusters(value: object) -> list[str]:
+def clusters_of(value: object) -> list[str]:
     """The names of clusters in a body, each once. Raises HttpError 400."""
     if value is None:
         return []
@@ -270,7 +270,7 @@ def _shown(clusters: list[str]) -> str:
     return f"[{', '.join(clusters)}]"
 
 
-async def _check_exist(request: Request, clusters: list[str]) -> None:
+async def check_exist(request: Request, clusters: list[str]) -> None:
     """Raises HttpError 403 for a cluster that there is not."""
     known = await request.app.broker.metadata.children(paths.CLUSTERS)
     for cluster in clusters:
@@ -278,7 +278,7 @@ async def _check_exist(request: Request, clusters: list[str]) -> None:
             raise HttpError(403, f"Invalid cluster id: {cluster}")
 
 
-def _check_allowed(cluster: str, tenant: Fields, name: str) -> None:
+def check_allowed(cluster: str, tenant: Fields, name: str) -> None:
     """Raises HttpError 403 for a cluster that the tenant may not be in."""
     if cluster not in (tenant.get("allowedClusters") or []):
         raise HttpError(
@@ -287,14 +287,14 @@ def _check_allowed(cluster: str, tenant: Fields, name: str) -> None:
         )
 
 
-def _check_local(request: Request, *given: list[str]) -> None:
+def check_local(request: Request, *given: list[str], whose: str = "namespace") -> None:
     """Raises HttpError 412 for another cluster than this one, to which nothing is replicated."""
     local = request.app.broker.config.clusterName
     others = [each for clusters in given for each in clusters if each != local]
     if others:
         raise HttpError(
             412,
-            f"A namespace is in cluster {local} alone: this broker does not replicate to"
+            f"A {whose} is in cluster {local} alone: this broker does not replicate to"
             f" {others[0]!r:.100}.",
         )
 

@@ -40,7 +40,7 @@ from pyxbroker.policies.shapes import Level
 from pyxbroker.policies.values import Policies
 
 
-async def _topic(request: Request) -> TopicName:
+async def checked_topic(request: Request) -> TopicName:
     """The topic of a request, which is there and may have policies. Raises HttpError."""
     topics: Topics = request.app.broker.topics
     if not topics.has_records:
@@ -63,16 +63,16 @@ async def _topic_before_no_body(request: Request) -> None:
     content = request.endpoint.content
     assert content is not None
     if not await request.read(content.bytes_max):
-        await _topic(request)
+        await checked_topic(request)
 
 
-async def _topic_fields(request: Request, name: TopicName) -> Fields:
+async def topic_fields(request: Request, name: TopicName) -> Fields:
     topics: Topics = request.app.broker.topics
     await topics.policies(name)
     return topics.records.fields(name, request.argument("isGlobal"))
 
 
-async def _told(
+async def told(
     request: Request,
     applied: Callable[[Policies], Any] | None,
     own: Callable[[Fields], Any],
@@ -80,16 +80,16 @@ async def _told(
     """What holds for a topic, where that is asked for and there is an answer, or what it says of
     itself; None: it says nothing, and is not told a default either.
     """
-    name = await _topic(request)
+    name = await checked_topic(request)
     if applied is not None and request.argument("applied"):
         value = applied(await request.app.broker.topics.policies(name))
     else:
-        value = own(await _topic_fields(request, name))
+        value = own(await topic_fields(request, name))
     return Response.empty() if value is None else Response.json(value)
 
 
-async def _change_topic(request: Request, change: Callable[[Fields], None]) -> Response:
-    name = await _topic(request)
+async def change_topic(request: Request, change: Callable[[Fields], None]) -> Response:
+    name = await checked_topic(request)
 
     def changed(fields: Fields) -> Fields:
         change(fields)
@@ -107,22 +107,22 @@ def _of_topic(row: Row, face: Face) -> list[Endpoint]:
             value = get_at(fields, face.path)
             return unset if value is None else value
 
-        return await _told(request, row.applied, own)
+        return await told(request, row.applied, own)
 
     async def put(request: Request) -> Response:
         if row.body is not None and row.body.value is None:
             await _topic_before_no_body(request)
         value = await asked_for(request, row, face)
-        return await _change_topic(request, setting(request, row, Level.TOPIC, face.path, value))
+        return await change_topic(request, setting(request, row, Level.TOPIC, face.path, value))
 
     async def remove(request: Request) -> Response:
-        return await _change_topic(request, lambda fields: set_at(fields, face.path, None))
+        return await change_topic(request, lambda fields: set_at(fields, face.path, None))
 
     return endpoints(row, face, TOPIC, (get, put, remove))
 
 
 async def _get_topic_quotas(request: Request) -> Response:
-    return await _told(
+    return await told(
         request, BACKLOG_QUOTA.applied, lambda fields: fields.get("backLogQuotaMap", {})
     )
 
@@ -134,7 +134,7 @@ def _of_subscription(request: Request) -> tuple[str, ...]:
 
 async def _get_subscription_rate(request: Request) -> Response:
     path = _of_subscription(request)
-    return await _told(
+    return await told(
         request,
         lambda policies: applied_to_subscription(policies, path[1]),
         lambda fields: get_at(fields, path),
@@ -148,7 +148,7 @@ async def _set_subscription_rate(request: Request) -> Response:
     path = _of_subscription(request)
     check_length("subscription", path[1], limits.SUBSCRIPTION_BYTES_MAX)
     check_at(request, Level.TOPIC, path, value)
-    return await _change_topic(request, lambda fields: set_at(fields, path, value))
+    return await change_topic(request, lambda fields: set_at(fields, path, value))
 
 
 async def _remove_subscription_rate(request: Request) -> Response:
@@ -159,11 +159,11 @@ async def _remove_subscription_rate(request: Request) -> Response:
         if get_at(fields, path[:2]) == {}:
             set_at(fields, path[:2], None)
 
-    return await _change_topic(request, change)
+    return await change_topic(request, change)
 
 
 async def _get_topic_delay(request: Request) -> Response:
-    return await _told(request, DELAYED_DELIVERY.applied, _own_delay)
+    return await told(request, DELAYED_DELIVERY.applied, _own_delay)
 
 
 def _own_delay(fields: Fields) -> Fields | None:
@@ -183,7 +183,7 @@ async def _set_topic_delay(request: Request) -> Response:
     def change(fields: Fields) -> None:
         fields.update(found)
 
-    return await _change_topic(request, change)
+    return await change_topic(request, change)
 
 
 async def _remove_topic_delay(request: Request) -> Response:
@@ -191,7 +191,7 @@ async def _remove_topic_delay(request: Request) -> Response:
         for field in DELAYED_DELIVERY_FIELDS.values():
             fields.pop(field, None)
 
-    return await _change_topic(request, change)
+    return await change_topic(request, change)
 
 
 def _rows() -> list[Endpoint]:
@@ -204,7 +204,7 @@ def _rows() -> list[Endpoint]:
     rates = (_get_subscription_rate, _set_subscription_rate, _remove_subscription_rate)
     rows += endpoints(OF_SUBSCRIPTION, OF_SUBSCRIPTION.topic, TOPIC, rates, is_applied=True)
     quotas = BACKLOG_QUOTA.topic
-    rows += quota_endpoints(Level.TOPIC, quotas, TOPIC, _get_topic_quotas, _change_topic)
+    rows += quota_endpoints(Level.TOPIC, quotas, TOPIC, _get_topic_quotas, change_topic)
     return rows
 
 
