@@ -99,7 +99,8 @@ BODIES = [
     b'{"retentionTimeInMinutes":-5,"retentionSizeInMB":1e30}',
     b'{"retentionTimeInMinutes":1,"retentionSizeInMB":1}',
     b'{"limitSize":1,"limitTime":99999999999999999999,"policy":"producer_request_hold"}',
-    b'{"schema":"{\\"type\\":\\"record\\",\\"name\\":\\"r\\",\\"fields\\":[]}","type":"AVRO","properties":{}}',
+    b'{"schema":"{\\"type\\":\\"record\\",\\"name\\":\\"r\\",\\"fields\\":[]}"'
+    b',"type":"AVRO","properties":{}}',
     b'{"ledgerId":-1,"entryId":9223372036854775808,"partitionIndex":-1}',
     b'{"replication_clusters":["standalone"],"bundles":{"boundaries":[],"numBundles":-1}}',
 ]

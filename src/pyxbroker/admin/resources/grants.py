@@ -17,7 +17,7 @@ from pyxbroker.admin.resources.topic_work import partitions_of
 from pyxbroker.admin.response import Response
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import PARTITIONED_TOPIC_SUFFIX, TopicName
 from pyxbroker.policies.grants import AUTH, TOPICS
 from pyxbroker.policies.records import Fields
 
@@ -48,16 +48,13 @@ async def change_topics(request: Request, grants: list[Grant]) -> Response:
 
     def change(topics: dict[str, Any]) -> None:
         for each in grants:
-            roles = dict(topics.get(str(each.topic)) or {})
             if each.actions is None:
-                roles.pop(each.role, None)
-            else:
-                roles[each.role] = each.actions
+                _revoke(topics, str(each.topic), each.role)
+                continue
+            roles = (topics.get(str(each.topic)) or {}) | {each.role: each.actions}
             if len(roles) > ENTRIES_MAX:
                 raise HttpError(400, f"A topic has at most {ENTRIES_MAX} such grants.")
             topics[str(each.topic)] = roles
-            if not roles:
-                del topics[str(each.topic)]
 
     namespace = grants[0].topic.namespace
     try:
@@ -65,6 +62,18 @@ async def change_topics(request: Request, grants: list[Grant]) -> Response:
     except NamespaceNotFound:
         raise HttpError(404, NO_NAMESPACE) from None
     return Response.empty()
+
+
+def _revoke(topics: dict[str, Any], name: str, role: str) -> None:
+    """Of a topic, and of its partitions where it has some, as in Pulsar."""
+    partitions = name + PARTITIONED_TOPIC_SUFFIX
+    of_it = [each for each in topics if each == name or each.startswith(partitions)]
+    for each in of_it:
+        left = {other: actions for other, actions in (topics[each] or {}).items() if other != role}
+        if left:
+            topics[each] = left
+        else:
+            del topics[each]
 
 
 def auth_of(record: Fields, part: str) -> dict[str, Any]:
