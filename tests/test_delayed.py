@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,6 +115,7 @@ assert index.take_due(0, 5) == [(1, count)]
 """
 
 
+@pytest.mark.slow  # and not under ASan, whose allocator ends the process
 def test_without_memory_one_is_refused_and_the_others_stay() -> None:
     run = subprocess.run(
         [sys.executable, "-c", WITHOUT_MEMORY], check=False, capture_output=True, text=True

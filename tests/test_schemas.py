@@ -38,6 +38,7 @@ from pyxbroker.schemas.values import (
     at_once,
     key_value_data,
 )
+from test_admin_topics import Rest
 
 ID = "public/default/t"
 PATH = paths.schema(ID)
@@ -641,5 +642,16 @@ def test_no_more_versions_are_kept_in_mind_than_there_is_room_for(
         assert list(storage._known) == [f"public/default/{number}" for number in range(15, 20)]
         assert (storage._known_versions, len(schemas._locks)) == (5, 0)
         assert await schemas.find_or_create("public/default/0", avro("a"), FULL) == 0
+
+    run(tmp_path, scenario)
+
+
+def test_what_is_no_name_is_refused_before_an_answer_begins(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        for name in ("..", ".", "%2e%2e", "%2e"):
+            for what in ("schema", "schemas", "metadata"):
+                path = f"/admin/v2/schemas/public/default/{name}/{what}"
+                assert (await rest("GET", path))[0] == 412
 
     run(tmp_path, scenario)

@@ -38,6 +38,8 @@ def test_a_name_has_a_full_form(written: str, full: str) -> None:
         ("", "blank"),
         (" ", "blank"),
         ("persistent://a/b/", "blank"),
+        ("..", "no name of a node"),
+        ("non-persistent://a/b/.", "no name of a node"),
         ("a/b", "a short name is topic or tenant/namespace/topic"),
         ("a/b/c/d", "a short name"),
         ("/", "a short name"),

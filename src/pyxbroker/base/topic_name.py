@@ -34,6 +34,7 @@ CACHED_NAME_LENGTH_MAX = 1_024  # characters; a client must not fill the memory 
 SHOWN_LENGTH_MAX = 256  # characters of a wrong name that its error repeats
 PARTITION_INDEX_MAX = 2**31 - 1
 
+_NO_NODES = (".", "..")
 _NAMED_ENTITY = re.compile(r"[-=:.\w]+", re.ASCII)
 _DOMAINS = (PERSISTENT, NON_PERSISTENT)
 SYSTEM_NAMESPACE = "pulsar/system"
@@ -164,6 +165,11 @@ class TopicName:
             raise InvalidTopicName(
                 f"{_shown(self._full_name)} is not a topic name: the part after the namespace has"
                 " a slash."
+            )
+        if local_name in _NO_NODES:
+            raise InvalidTopicName(
+                f"{_shown(self._full_name)} is not a topic name: {local_name} is no name of a node"
+                " in metadata."
             )
         self.domain = domain
         self.is_persistent = domain == PERSISTENT
@@ -338,7 +344,7 @@ def _is_system(local_name: str) -> bool:
 
 def _is_entity(text: str) -> bool:
     # A path in metadata cannot have the dots.
-    return _NAMED_ENTITY.fullmatch(text) is not None and text not in (".", "..")
+    return _NAMED_ENTITY.fullmatch(text) is not None and text not in _NO_NODES
 
 
 def _check_length(what: str, text: str, bytes_max: int) -> None:

@@ -93,6 +93,8 @@ async def get_version(request: Request) -> Response:
 async def get_all(request: Request) -> Response:
     """All versions since the last deletion."""
     name, schemas = await _asked(request)
+    # What cannot be read is told before the answer begins.
+    await schemas.has_schema(name.schema_name)
     return Response(_pieces(schemas, name.schema_name), JSON)
 
 
