@@ -38,6 +38,8 @@ PROBLEMS_MAX = 20
 # Many times what the polite client waits, since others use the machine as well.
 P99_MS_MAX = 500
 GROWTH_KIB_MAX = 64 << 10
+# The polite client's messages wait for it until the end: what they take fills these soon.
+SETTINGS = {"dbStorage_writeCacheMaxSizeMb": "8", "dbStorage_readAheadCacheMaxSizeMb": "8"}
 # What the broker says of what it does not have (not_built.py); any other one above is a fault.
 REFUSALS = {501, 503}
 
@@ -309,7 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--connections", type=int, default=4)
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="rest-storm-") as workspace:
-        broker = Broker("pyxbroker", Path(workspace) / "broker")
+        broker = Broker("pyxbroker", Path(workspace) / "broker", settings=SETTINGS)
         try:
             broker.start()
             text, problems = storm(broker, options.requests, options.seed, options.connections)

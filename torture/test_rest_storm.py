@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from harness.brokers import Broker
 
-from torture.rest_storm import BATCH, FOR_ALL, NoAnswer, Storm, all_rows, an_answer, batch, storm
+from torture.rest_storm import (
+    BATCH,
+    FOR_ALL,
+    SETTINGS,
+    NoAnswer,
+    Storm,
+    all_rows,
+    an_answer,
+    batch,
+    storm,
+)
 
 REQUESTS = 20_000
 
@@ -73,7 +83,7 @@ def test_a_fault_and_a_connection_that_ends_are_told_with_seed_and_request() -> 
 
 
 def test_a_storm_of_requests_has_no_fault_and_nobody_else_notices(tmp_path: Path) -> None:
-    broker = Broker("pyxbroker", tmp_path / "broker")
+    broker = Broker("pyxbroker", tmp_path / "broker", settings=SETTINGS)
     try:
         broker.start()
         text, problems = storm(broker, REQUESTS, seed=1, connections=4)
