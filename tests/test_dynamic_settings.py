@@ -95,7 +95,7 @@ CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
 # Asked for at each use; compat_tests/test_admin_settings.py changes some of them by REST.
 AT_EACH_USE = {
     *("forceDeleteNamespaceAllowed", "forceDeleteTenantAllowed"),
-    *("maxTenants", "maxNamespacesPerTenant"),
+    *("maxTenants", "maxNamespacesPerTenant", "defaultNumberOfNamespaceBundles"),
 }
 
 

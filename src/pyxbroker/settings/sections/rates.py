@@ -5,28 +5,33 @@ from __future__ import annotations
 from pyxbroker.settings.schema import LONG_MAX, Section, setting
 
 
-def _messages(what: str) -> int:
-    return setting(0, f"Messages that {what} in a second; 0 is no limit.")
+def _messages(what: str, dynamic: bool = False) -> int:
+    return setting(0, f"Messages that {what} in a second; 0 is no limit.", dynamic=dynamic)
 
 
-def _bytes(what: str) -> int:
-    return setting(0, f"Bytes that {what} in a second; 0 is no limit.", maximum=LONG_MAX)
+def _bytes(what: str, dynamic: bool = False) -> int:
+    about = f"Bytes that {what} in a second; 0 is no limit."
+    return setting(0, about, maximum=LONG_MAX, dynamic=dynamic)
 
 
 class Rates(Section, title="Rates"):
-    maxPublishRatePerTopicInMessages: int = _messages("may be published to a topic")
-    maxPublishRatePerTopicInBytes: int = _bytes("may be published to a topic")
+    maxPublishRatePerTopicInMessages: int = _messages("may be published to a topic", dynamic=True)
+    maxPublishRatePerTopicInBytes: int = _bytes("may be published to a topic", dynamic=True)
     brokerPublisherThrottlingMaxMessageRate: int = _messages("may be published to this broker")
     brokerPublisherThrottlingMaxByteRate: int = _bytes("may be published to this broker")
     dispatchThrottlingRateInMsg: int = _messages("this broker may send to consumers")
     dispatchThrottlingRateInByte: int = _bytes("this broker may send to consumers")
-    dispatchThrottlingRatePerTopicInMsg: int = _messages("the consumers of a topic may be sent")
-    dispatchThrottlingRatePerTopicInByte: int = _bytes("the consumers of a topic may be sent")
+    dispatchThrottlingRatePerTopicInMsg: int = _messages(
+        "the consumers of a topic may be sent", dynamic=True
+    )
+    dispatchThrottlingRatePerTopicInByte: int = _bytes(
+        "the consumers of a topic may be sent", dynamic=True
+    )
     dispatchThrottlingRatePerSubscriptionInMsg: int = _messages(
-        "the consumers of a subscription may be sent"
+        "the consumers of a subscription may be sent", dynamic=True
     )
     dispatchThrottlingRatePerSubscriptionInByte: int = _bytes(
-        "the consumers of a subscription may be sent"
+        "the consumers of a subscription may be sent", dynamic=True
     )
     dispatchThrottlingOnNonBacklogConsumerEnabled: bool = setting(
         True,

@@ -146,7 +146,10 @@ class Topics(Section, title="Topics and subscriptions"):
         False, "Whether consumers get that, too, if their client knows it."
     )
     defaultNumberOfNamespaceBundles: int = setting(
-        4, "Bundles of a namespace that is created without saying how many.", minimum=1
+        4,
+        "Bundles of a namespace that is created without saying how many.",
+        minimum=1,
+        dynamic=True,
     )
     forceDeleteTenantAllowed: bool = setting(
         False,
