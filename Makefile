@@ -11,7 +11,7 @@ EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
 REQUESTS ?= 1000000
-WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 
 .DEFAULT_GOAL := help
 
@@ -49,7 +49,7 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
 # line is the last one. Peers that are missing are failures, not skips. Tests wait for clients and
-# disks half of their time, so there are two workers more than cores; who has nothing left takes over
+# disks half of their time, so there is one worker more than cores; who has nothing left takes over
 # tests of others. A test that fails is run once more, and told with what it said: what fails once
 # is most often a test that a busy machine gave no time, and is looked for all the same.
 .PHONY: test

@@ -15,6 +15,7 @@ import http.client
 import importlib.util
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -29,15 +30,27 @@ import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 KINDS = ("pyxbroker", "pulsar-lite", "apache")
+PORTS = (10_000, 32_000)
+CHANCE = random.SystemRandom()  # that of the tests may be the same in each of their processes
 _HANDSHAKE = bytes.fromhex("000000110000000d08021209") + b"\x0a\x05tests\x20\x15"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; they are held together so that all differ."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Ports nobody listens on now; they are held together so that all differ.
+
+    They are below those that the kernel gives to whoever connects: with many tests at once one of
+    these would be taken before the broker binds it.
+    """
+    sockets: list[socket.socket] = []
     try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
+        while len(sockets) < count:
+            one = socket.socket()
+            try:
+                one.bind(("127.0.0.1", CHANCE.randrange(*PORTS)))
+            except OSError:
+                one.close()
+            else:
+                sockets.append(one)
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:

@@ -601,7 +601,7 @@ ENDPOINTS |= {
 
 GRANTED = json.dumps(
     [{"topic": f"persistent://public/default/{NAME}", "role": "r", "actions": ["produce"] * 100}]
-    * 300
+    * 100
 ).encode()
 MIGRATION = "/admin/v2/metadata/migration"
 
