@@ -15,7 +15,7 @@ NAMESPACE, TOPIC, GLOBAL = "namespace", "topic", "global"
 OF_TOPICS, EVERYWHERE = (TOPIC, GLOBAL), (NAMESPACE, TOPIC, GLOBAL)
 """The levels. A topic has two records: its own one, and one that all clusters share (GLOBAL)."""
 
-FOREVER_S = 30.0
+FOREVER_S = 90.0  # clients that are refused try again after half a minute at times
 """A change is in force long before: within a second, and sooner at once."""
 
 
