@@ -14,11 +14,11 @@ import pytest
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, run, section
 from pyxbroker.base.errors import InvalidTopicName, NotAllowed, PoliciesTooLarge
+from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import topic_policies
 from pyxbroker.broker.topics.messages import read_message, write_message
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.topic_policies import _java_hash
 from pyxbroker.entry import Position
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata import paths
@@ -178,9 +178,9 @@ def test_a_key_names_the_topic_and_the_record() -> None:
 
 def test_a_partition_is_chosen_as_java_does() -> None:
     # String.hashCode of these is well known.
-    assert _java_hash("") == 0
-    assert _java_hash("hello") == 99162322
-    assert _java_hash("polygenelubricants") == -(2**31) & 0x7FFFFFFF
+    assert java_hash("") == 0
+    assert java_hash("hello") == 99162322
+    assert java_hash("polygenelubricants") == -(2**31) & 0x7FFFFFFF
 
 
 def test_a_message_of_the_broker_is_read_back() -> None:
@@ -526,7 +526,7 @@ def test_a_partition_of_events_takes_only_what_it_said_with_it(tmp_path: Path) -
         topics = [await broker.topic(str(name)) for name in names]
         for name in names:
             await say(broker, name=name, maxProducerPerTopic=3)
-        gone = [_java_hash(str(name)) % 2 == 0 for name in names]
+        gone = [java_hash(str(name)) % 2 == 0 for name in names]
         assert any(gone) and not all(gone)
         await broker.topics.delete_by_name(EVENTS.partition(0), force=True)
         after = [{} if is_gone else {"maxProducerPerTopic": 3} for is_gone in gone]

@@ -634,6 +634,28 @@ ENDPOINTS |= {
     f"POST {MIGRATION}/start": request("POST", f"{MIGRATION}/start?target={NAME}"),
 }
 
+PUBLISHED = json.dumps(
+    {
+        "messages": [
+            {
+                "payload": "x" * 5_000,
+                "key": "k" * 100,
+                "properties": {f"k{i}": "v" * 20 for i in range(6)},
+            }
+        ]
+        * 1_000
+    }
+).encode()
+
+ENDPOINTS |= {
+    "POST /topics/{domain}/{tenant}/{namespace}/{topic}": request(
+        "POST", "/topics/persistent/public/default/rest-{n}", PUBLISHED
+    ),
+    "POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition:int}": request(
+        "POST", "/topics/persistent/public/default/many-{n}/partitions/0", PUBLISHED
+    ),
+}
+
 SCHEMA_ROW = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
 OF_TOPIC = f"/admin/v2/schemas/public/default/{NAME}"
 SCHEMA = json.dumps(

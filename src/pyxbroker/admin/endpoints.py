@@ -45,12 +45,12 @@ RESOURCES: dict[str, tuple[str, ...]] = {
     "/metrics": ("metrics",),
     "/openapi.json": ("openapi",),
     "/status.html": ("status",),
+    "/topics": ("rest_topics",),
     # All that is below these is refused (not_built.py).
     "/admin/v2/functions": (),
     "/admin/v2/worker": (),
     "/admin/v2/worker-stats": (),
     "/admin/v3": (),
-    "/topics": (),
 }
 
 BODY_BYTES_MAX = 1 << 20

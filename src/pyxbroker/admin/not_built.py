@@ -100,15 +100,6 @@ GET,POST,DELETE TOPIC/offloadPolicies
 """,
     ),
     Part(
-        "publishing by REST",
-        NOT_IMPLEMENTED,
-        "Publishing by REST is not built yet.",
-        """
-POST /topics/{domain}/{tenant}/{namespace}/{topic}
-POST /topics/{domain}/{tenant}/{namespace}/{topic}/partitions/{partition}
-""",
-    ),
-    Part(
         "the end of a broker",
         NOT_IMPLEMENTED,
         "While everybody may do everything, nobody may stop the broker by REST: send it SIGTERM.",

@@ -27,6 +27,7 @@ from pyxbroker.broker.dispatch.unacked import BrokerUnacked
 from pyxbroker.broker.topics import expiry, quotas
 from pyxbroker.broker.topics.access import EPOCH_PROPERTY, stored_epoch
 from pyxbroker.broker.topics.expiry import DEDUPLICATION_CURSOR
+from pyxbroker.broker.topics.own_messages import Waiting
 from pyxbroker.broker.topics.subscription import REPLICATED_SUBSCRIPTION, Subscription
 from pyxbroker.broker.topics.topic import SubscribeRequest, Topic
 from pyxbroker.entry import EntryRun, Position
@@ -61,21 +62,6 @@ LIMITS_MAX = 1_000  # different ones
 KEEPS_ALL = Retention(-1.0, -1)
 # What the broker keeps among the properties of a topic.
 OWN_PROPERTIES = frozenset({EPOCH_PROPERTY, compacted_ledger.NAMES_PROPERTY})
-
-
-class _Waiting:
-    """The owner of a run that somebody waits for."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
-
-    def on_run_added(self, run: EntryRun) -> None:
-        if not self.future.done():
-            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
-
-    def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
 
 
 class PersistentTopic(Topic):
@@ -164,7 +150,7 @@ class PersistentTopic(Topic):
 
         Raises ManagedLedgerError.
         """
-        waiting = _Waiting()
+        waiting = Waiting(self)
         self.turn.run(self._append, EntryRun.of(entry, waiting))
         return await waiting.future
 

@@ -85,6 +85,12 @@ class Publication:
         """A SEND is not stored; its client gets a receipt that says it is at a position."""
         self._decisions.setdefault(index, position)
 
+    def raise_refusal(self) -> None:
+        """Raises the first PulsarError that a SEND of the run was refused with."""
+        for decision in self._decisions.values():
+            if isinstance(decision, PulsarError):
+                raise decision
+
     def append_rest(self, append: Append) -> None:
         """Appends what no step has decided about. Raises ManagedLedgerError."""
         self.stored = self.run.without(self._decisions.keys())

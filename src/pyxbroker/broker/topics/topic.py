@@ -270,6 +270,23 @@ class Topic:
         if self._publish_rate is not None and self._publish_rate.is_limit:
             self.publish = self._publish_rate.before(self.publish)
 
+    def publish_own(self, run: EntryRun) -> None:
+        """Appends a run that comes from no producer; policies look at it as at any other one.
+
+        Raises PulsarError for one that they forbid or that the topic cannot have now, and
+        ManagedLedgerError.
+        """
+        self.check_open()
+        self._check_writable()
+        if self._policy_steps:
+            from pyxbroker.broker.topics.publish_steps import Publication
+
+            publication = Publication(run)
+            for step in self._policy_steps:
+                step.check(publication)
+            publication.raise_refusal()
+        self._append(run)
+
     @property
     def _append(self) -> Callable[[EntryRun], None]:
         """Appends a run, whatever anybody says of it."""

@@ -21,6 +21,7 @@ from pyxbroker.base.errors import (
     ServiceNotReady,
     TopicNotFound,
 )
+from pyxbroker.base.java_hash import java_hash
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import CHANGE_EVENTS, NamespaceName, TopicName
@@ -208,7 +209,7 @@ class TopicPolicies:
 
         key = key_of(name, is_global)
         names = await self._event_topics(name.namespace_name)
-        target = names[_java_hash(key) % len(names)]
+        target = names[java_hash(key) % len(names)]
         events = await self._open(namespace, target, create=True)
         metadata = pb.MessageMetadata(
             producer_name=f"{self._cluster}-policies",
@@ -341,11 +342,3 @@ class _Listener:
 
     def on_confirmed(self, run: EntryRun, first: Position) -> None:
         self._wake()
-
-
-def _java_hash(key: str) -> int:
-    """Java's hash of a text without its sign: by it Pulsar's clients choose a partition."""
-    value = 0
-    for unit in memoryview(key.encode("utf-16-le")).cast("H"):
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return value & 0x7FFFFFFF

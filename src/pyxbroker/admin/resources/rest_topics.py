@@ -1,0 +1,375 @@
+"""/topics: messages are published by REST, as Pulsar's Topics has it.
+
+Each message is an entry of its own, durable before the answer. One that cannot be published is told
+in its place, and the others are published all the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint
+from pyxbroker.admin.errors import HttpError
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.resources.names import (
+    check_length,
+    check_not_system,
+    read_body,
+    read_json,
+    strings_of,
+    texts_of,
+    topic_of,
+)
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authorization import PRODUCE_TO_TOPIC
+from pyxbroker.base import limits
+from pyxbroker.base.errors import IncompatibleSchema, NamespaceNotFound, PulsarError, TopicNotFound
+from pyxbroker.base.java_hash import java_hash
+from pyxbroker.base.json_weight import is_heavy
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.topics.messages import write_message
+from pyxbroker.broker.topics.own_messages import Publication
+from pyxbroker.schemas.registry import Rules
+from pyxbroker.schemas.texts import ENCODERS
+from pyxbroker.schemas.values import Schema, SchemaType, version_bytes
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
+
+ONE = "/topics/{domain}/{tenant}/{namespace}/{topic}"
+MESSAGES_MAX = 1_000
+BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
+SIGNS_MAX = 20_000  # values and names of a body: to read so many takes a few milliseconds at once
+CLUSTERS_MAX = 100
+SLICE_S = 0.002
+FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
+NOT_REPLICATED = "__local__"
+PRODUCER = "RestProducer"
+STRING = Schema(SchemaType.STRING, b"", (("__charset", "UTF-8"),))
+NUMBER_MAX = 2**63
+
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """One message cannot be published; the sentence says why."""
+
+
+class Encoder(NamedTuple):
+    """What the payloads of a request are."""
+
+    version: int  # of their schema
+    encode: Callable[[str], bytes]  # raises ValueError
+
+
+async def publish_messages(request: Request) -> Response:
+    """Publishes to a topic; to the partitions of one in turn, or by the key of a message."""
+    name = _named(request)
+    count = await _partitions(request, name)
+    return await _publish(request, [name.partition(n) for n in range(count)] if count else [name])
+
+
+async def publish_to_partition(request: Request) -> Response:
+    """The same to one partition."""
+    name, number = _named(request), request.parameters["partition"]
+    count = await _partitions(request, name)
+    if number >= count:
+        raise _missing(name.partition(number) if count else name)
+    return await _publish(request, [name.partition(number)])
+
+
+def _named(request: Request) -> TopicName:
+    name = topic_of(request)
+    check_not_system(name, "Publishing by REST")
+    return name
+
+
+async def _partitions(request: Request, name: TopicName) -> int:
+    """How many partitions a topic has. Raises HttpError 404 where there is no such topic."""
+    topics = request.app.broker.topics
+    try:
+        await topics.policies(name)
+    except NamespaceNotFound:
+        raise HttpError(404, "Fail to publish message: Namespace not found") from None
+    count: int = (await topics.partitioned.read(name)).partitions
+    if not count and not await topics.exists(name):
+        raise _missing(name)
+    return count
+
+
+def _missing(name: TopicName) -> HttpError:
+    return HttpError(404, f"Fail to publish message: Topic {name} not found")
+
+
+async def _publish(request: Request, names: list[TopicName]) -> Response:
+    if await is_heavy(await read_body(request), SIGNS_MAX):
+        raise HttpError(400, f"The body has more than {SIGNS_MAX} values and names.")
+    body = await read_json(request)
+    if not isinstance(body, dict):
+        raise HttpError(400, f"The body must be a JSON object, not {body!r:.100}.")
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+        raise HttpError(400, "messages must be a list of objects.")
+    if len(messages) > MESSAGES_MAX:
+        raise HttpError(400, f"{len(messages)} messages are more than the {MESSAGES_MAX} allowed.")
+    producer = body.get("producerName") or PRODUCER
+    if not isinstance(producer, str):
+        raise HttpError(400, f"producerName must be text, not {producer!r:.100}.")
+    check_length("producerName", producer, limits.PRODUCER_BYTES_MAX, 400)
+    opened: dict[TopicName, Topic] = {names[0]: await _opened(request, names[0])}
+    encoder = await _encoder(request, opened[names[0]], body)
+    bytes_max = request.app.broker.config.maxMessageSize
+    results: list[Json] = []
+    slices = Slices(SLICE_S)
+    waiting: list[tuple[Publication, TopicName, Json]] = []
+    for number, message in enumerate(messages):
+        name = _chosen(names, message, number)
+        if name not in opened:
+            opened[name] = await _opened(request, name)
+        result: Json = {}
+        results.append(result)
+        try:
+            entry = _entry(message, producer, encoder)
+            if len(entry) > bytes_max:
+                raise Refused("Exceed maximum message size")
+            waiting.append((Publication(opened[name], entry), name, result))
+        except (Refused, PulsarError) as error:
+            result.update(_failure(error, name, encoder.version))
+        await slices.pause()
+    for publication, name, result in waiting:
+        result.update(await _settled(publication, name, encoder.version))
+        await slices.pause()
+    return await Response.long_json(
+        {"messagePublishResults": results, "schemaVersion": encoder.version}
+    )
+
+
+async def _opened(request: Request, name: TopicName) -> Topic:
+    """Raises HttpError 404, and what keeps producers from coming."""
+    try:
+        # A partition that its topic tells of is there, or comes to be.
+        topics = request.app.broker.topics
+        topic: Topic = await (
+            topics.make(name) if name.is_partitioned else topics.get(name, create=False)
+        )
+    except TopicNotFound:
+        raise _missing(name) from None
+    await topic.check_quotas()
+    return topic
+
+
+def _chosen(names: list[TopicName], message: Json, number: int) -> TopicName:
+    """As Pulsar's clients choose a partition: those of one key go to the same one."""
+    key = message.get("key")
+    at = java_hash(key) if isinstance(key, str) and key else number
+    return names[at % len(names)]
+
+
+async def _settled(publication: Publication, name: TopicName, version: int) -> Json:
+    try:
+        ledger_id, entry_id = await publication.position()
+    except PulsarError as error:
+        return _failure(error, name, version)
+    return {
+        "messageId": f"{ledger_id}:{entry_id}:{name.partition_index}",
+        "errorCode": 0,
+        "schemaVersion": version,
+    }
+
+
+def _failure(error: Exception, name: TopicName, version: int) -> Json:
+    return {
+        "errorMsg": str(error),
+        "messageId": str(name.partition_index),
+        "errorCode": FAILED,
+        "schemaVersion": version,
+    }
+
+
+# --- schemas ----------------------------------------------------------------------------------
+
+
+async def _encoder(request: Request, topic: Topic, body: Json) -> Encoder:
+    """Of the schema that a body names by its version, or brings; else of texts. Raises HttpError
+    for one that there is not, and 409 for one that the topic cannot have.
+    """
+    schemas = request.app.broker.topics.schemas
+    schema_id = topic.name.schema_name
+    version = body.get("schemaVersion", -1)
+    if type(version) is not int or not -NUMBER_MAX <= version < NUMBER_MAX:
+        raise HttpError(400, f"schemaVersion must be a whole number, not {version!r:.100}.")
+    if body.get("keySchema"):
+        raise HttpError(400, "Messages with a keySchema cannot be published by REST.")
+    if version >= 0:
+        found = await schemas.get(schema_id, version)
+        if found is None or found.deleted:
+            raise HttpError(404, f"Fail to publish message: there is no schema {version}")
+        schema = found.schema
+    else:
+        schema = _brought(body.get("valueSchema"))
+        policies = topic.policies
+        rules = Rules(
+            policies.schema_strategy, policies.schema_auto_update, check_open=topic.check_open
+        )
+        _encoder_of(schema)
+        try:
+            version = await schemas.find_or_create(schema_id, schema, rules)
+        except IncompatibleSchema as error:
+            raise HttpError(409, f"Fail to publish message: {error}") from None
+    return Encoder(version, _encoder_of(schema))
+
+
+def _encoder_of(schema: Schema) -> Callable[[str], bytes]:
+    encode = ENCODERS.get(schema.type)
+    if encode is None:
+        kind = schema.type.name
+        raise HttpError(400, f"Messages of a schema of type {kind} cannot be published by REST.")
+    return encode
+
+
+def _brought(text: object) -> Schema:
+    """The SchemaInfo in a text of JSON; its definition is base64. Raises HttpError 400."""
+    if text is None or text == "":
+        return STRING
+    try:
+        if not isinstance(text, str):
+            raise ValueError("it is no text")
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError("it is no object")
+        kind, data = found.get("type"), found.get("schema") or ""
+        if not isinstance(data, str):
+            raise ValueError("schema is no text")
+        if kind == "BYTES":
+            kind = "NONE"
+        if not isinstance(kind, str) or kind not in SchemaType.__members__:
+            raise ValueError(f"{kind!r:.50} is no type of a schema")
+        definition = base64.b64decode(data, validate=True)
+    except (ValueError, RecursionError, binascii.Error) as error:
+        raise HttpError(400, f"valueSchema must be the JSON of a SchemaInfo: {error}.") from None
+    properties = tuple(strings_of(found.get("properties"), "properties").items())
+    return Schema(SchemaType[kind], definition, properties)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
+    """A message as it is stored. Raises Refused."""
+    from pyxbroker.proto import PulsarApi as pb
+
+    now_ms = int(time.time() * 1000)
+    metadata = pb.MessageMetadata(
+        producer_name=producer,
+        sequence_id=_number(message, "sequenceId", 0),
+        publish_time=now_ms,
+    )
+    if encoder.version >= 0:
+        metadata.schema_version = version_bytes(encoder.version)
+    key = message.get("key")
+    if key is not None:
+        metadata.partition_key = _text(key, "key")
+    try:
+        for name, value in strings_of(message.get("properties"), "properties").items():
+            metadata.properties.add(key=name, value=value)
+        clusters = message.get("replicationClusters") or []
+        clusters = texts_of(clusters, "replicationClusters", CLUSTERS_MAX, limits.CLUSTER_BYTES_MAX)
+    except HttpError as error:
+        raise Refused(error.reason) from None
+    metadata.replicate_to.extend(
+        [NOT_REPLICATED] if message.get("disableReplication") is True else clusters
+    )
+    event_time = _number(message, "eventTime", 0)
+    if event_time > 0:
+        metadata.event_time = event_time
+    deliver_at = _number(message, "deliverAt", 0)
+    delay = _number(message, "deliverAfterMs", 0)
+    if deliver_at > 0 or delay > 0:
+        metadata.deliver_at_time = min(
+            deliver_at if deliver_at > 0 else now_ms + delay, NUMBER_MAX - 1
+        )
+    payload = message.get("payload")
+    if payload is None:
+        raise Refused("payload is missing.")
+    try:
+        return write_message(metadata, encoder.encode(_text(payload, "payload")))
+    except ValueError as error:
+        raise Refused(f"The payload does not fit the schema: {error}.") from None
+
+
+def _text(value: object, what: str) -> str:
+    """A text; numbers and truth values are written as JSON has them. Raises Refused."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise Refused(f"{what} has half of a character.") from None
+        return value
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    raise Refused(f"{what} must be a text.")
+
+
+def _number(message: Json, what: str, default: int) -> int:
+    """A whole number from 0 on, or a text that is one. Raises Refused."""
+    value = message.get(what)
+    if value is None or value == "":
+        return default
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+        value = int(value)
+    if type(value) is not int or not 0 <= value < NUMBER_MAX:
+        raise Refused(f"{what} must be a whole number of 0 or more.")
+    return value
+
+
+MESSAGES = {
+    "type": "object",
+    "properties": {
+        "schemaVersion": {"type": "integer"},
+        "valueSchema": {"type": "string"},
+        "producerName": {"type": "string"},
+        "messages": {"type": "array", "items": {"type": "object"}},
+    },
+}
+RESULTS = {
+    "type": "object",
+    "properties": {
+        "messagePublishResults": {"type": "array", "items": {"type": "object"}},
+        "schemaVersion": {"type": "integer"},
+    },
+}
+CONTENT = Content(
+    "Pulsar's ProducerMessages.",
+    {"application/json": MESSAGES},
+    required=True,
+    bytes_max=BODY_BYTES_MAX,
+)
+
+ENDPOINTS = (
+    Endpoint(
+        "POST",
+        ONE,
+        publish_messages,
+        PRODUCE_TO_TOPIC,
+        "Publishes messages to a topic.",
+        Answer("Where each message is, or why it is not published.", RESULTS),
+        topic_of,
+        content=CONTENT,
+    ),
+    Endpoint(
+        "POST",
+        ONE + "/partitions/{partition:int}",
+        publish_to_partition,
+        PRODUCE_TO_TOPIC,
+        "Publishes messages to one partition of a topic.",
+        Answer("Where each message is, or why it is not published.", RESULTS),
+        topic_of,
+        content=CONTENT,
+    ),
+)

@@ -1,0 +1,53 @@
+"""Messages that no producer publishes: those of the broker itself, and those that come by REST."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from pyxbroker.broker.topics.producer import refusal_of
+from pyxbroker.entry import EntryRun, Position
+from pyxbroker.mledger.errors import ManagedLedgerError
+
+if TYPE_CHECKING:
+    from pyxbroker.broker.topics.topic import Topic
+
+
+class Waiting:
+    """The owner of a run that somebody waits for."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.future: asyncio.Future[Position] = asyncio.get_running_loop().create_future()
+        self._topic = topic
+
+    def on_run_added(self, run: EntryRun) -> None:
+        if not self.future.done():
+            self.future.set_result(Position(run.ledger_id, run.first_entry_id))
+
+    def on_run_failed(self, run: EntryRun, error: ManagedLedgerError) -> None:
+        if self._topic.entry_metadata is not None:
+            self._topic.entry_metadata.take_back(run)
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Publication:
+    """A message that was handed to a topic, which no producer did."""
+
+    def __init__(self, topic: Topic, entry: bytes) -> None:
+        """Policies look at it as at any other one; rates and deduplication, which are about
+        producers, do not. Raises PulsarError.
+        """
+        waiting = Waiting(topic)
+        self._future = waiting.future
+        try:
+            topic.turn.run(topic.publish_own, EntryRun.of(entry, waiting))
+        except ManagedLedgerError as error:
+            raise refusal_of(error) from error
+
+    async def position(self) -> tuple[int, int]:
+        """Ledger and entry id, when it is durable. Raises PulsarError when it never will be."""
+        try:
+            return await self._future
+        except ManagedLedgerError as error:
+            raise refusal_of(error) from error
