@@ -150,10 +150,12 @@ def test_parts_that_are_off_answer_as_without_them(
 
 @pytest.mark.pyxbroker
 def test_what_is_not_built_is_501_with_a_sentence(broker: Broker) -> None:
+    topic = "/admin/v2/persistent/public/default/not-built"
+    assert web(broker, "PUT", topic).status == 204
     for method, path in (
-        ("GET", "/admin/v2/persistent/public/default/t/shadowTopics"),
+        ("GET", f"{topic}/shadowTopics"),
         ("DELETE", "/admin/v2/namespaces/public/default/offloadDeletionLagMs"),
-        ("POST", "/topics/persistent/public/default/t"),
+        ("POST", "/admin/v2/clusters/standalone/migrate"),
     ):
         answer = web(broker, method, path)
         assert (answer.status, answer.reason.endswith(".")) == (501, True)

@@ -118,8 +118,7 @@ class Ledger(EntrySource):
             self.watchers.append(wake)
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        if wake in self.watchers:
-            self.watchers.remove(wake)
+        self.watchers.remove(wake)
 
     def publish(self, count: int) -> None:
         """There are more entries, as far as LEDGER has them."""
@@ -220,8 +219,6 @@ class Desk:
         self._ids = 0
 
     def close(self) -> None:
-        # As when its last consumer leaves: the watch of the clock knows who has a timer.
-        self.dispatcher.abandon()
         self.connection.close()
         self._far.close()
 

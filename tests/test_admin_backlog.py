@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -330,10 +331,13 @@ def test_what_is_not_there_is_404(tmp_path: Path, method: str, path: str) -> Non
 
 def test_messages_of_a_non_persistent_topic_do_not_expire(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
-        for path in ("subscription/s", "all_subscription"):
-            assert await rest.reason("POST", f"{N}/t/{path}/expireMessages/1") == (
+        for path, whose in (("subscription/s", ""), ("all_subscription", " for all subscriptions")):
+            expire = f"{path}/expireMessages/1"
+            assert (await rest("POST", f"{N}/not-there/{expire}"))[0] == 404
+            assert await rest("PUT", f"{N}/t") in (DONE, (409, ANY))
+            assert await rest.reason("POST", f"{N}/t/{expire}") == (
                 405,
-                "Expire messages on a non-persistent topic is not allowed",
+                f"Expire messages{whose} on a non-persistent topic is not allowed",
             )
 
     run(tmp_path, scenario)

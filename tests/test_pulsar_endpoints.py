@@ -7,6 +7,9 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -92,7 +95,14 @@ def test_a_refusal_is_a_status_and_a_sentence() -> None:
 
 
 async def answered(row: Endpoint) -> tuple[int, object]:
-    request = Request(row.method, row.path, "", {}, Body(0, lambda: None))
+    there = SimpleNamespace(topics=AsyncMock(), namespaces=AsyncMock())
+    there.namespaces.record.return_value = {}
+    app = cast(Any, SimpleNamespace(broker=there))
+    parameters = dict.fromkeys(re.findall(r"\{(\w+)\}", row.path), "x") | {"domain": "persistent"}
+    body = Body(0, lambda: None)
+    body.end()
+    request = Request(row.method, row.path, "", {}, body)
+    request.app, request.endpoint, request.parameters = app, row, parameters
     answer = await row.handler(request)
     assert isinstance(answer.body, bytes)
     return answer.status, json.loads(answer.body)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Schema
 from pyxbroker.admin.errors import refusal
 from pyxbroker.admin.pulsar_endpoints import endpoints, rows_of
 from pyxbroker.admin.request import Request
@@ -20,6 +20,7 @@ from pyxbroker.auth.authorization import AUTHENTICATED
 
 NOT_FOUND = 404
 NOT_IMPLEMENTED = 501
+BODY_BYTES_MAX = 16 << 10
 
 
 class Part(NamedTuple):
@@ -121,8 +122,41 @@ def refused() -> tuple[Endpoint, ...]:
 
 
 def _row(part: Part, method: str, path: str) -> Endpoint:
+    checks = part.status == NOT_IMPLEMENTED and "{namespace}" in path
+
     async def refuse(request: Request) -> Response:
+        if checks:
+            await _check(request)
         return refusal(part.status, part.reason)
 
     answer = Answer(part.reason, status=part.status)
-    return Endpoint(method, path, refuse, AUTHENTICATED, f"About {part.about}.", answer)
+    content = None
+    if checks and method in ("PUT", "POST"):
+        schemas: dict[str, Schema] = {"application/json": {}}
+        content = Content("It is not looked at.", schemas, bytes_max=BODY_BYTES_MAX)
+    about = f"About {part.about}."
+    return Endpoint(method, path, refuse, AUTHENTICATED, about, answer, content=content)
+
+
+async def _check(request: Request) -> None:
+    """What is wrong besides is told first: the body, the names, and what is not there. Raises
+    HttpError.
+    """
+    # What is not built needs them as seldom as it is asked for.
+    from pyxbroker.admin.resources.grants import check_there
+    from pyxbroker.admin.resources.names import (
+        NO_NAMESPACE,
+        check_namespace,
+        namespace_of,
+        read_json,
+        topic_of,
+    )
+
+    if request.endpoint.content is not None:
+        await read_json(request)
+    if "topic" in request.parameters:
+        name = topic_of(request)
+        await check_namespace(request, name.namespace)
+        await check_there(request, name)
+    else:
+        await check_namespace(request, namespace_of(request), NO_NAMESPACE)

@@ -13,6 +13,7 @@ from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
     check_changeable,
+    check_stored,
     missing,
     moved_subscription_of,
     names_of,
@@ -42,6 +43,7 @@ log = get_logger(__name__)
 
 TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
+EXPIRING = "Expire messages"
 NOT_ISSUED = (
     "Expire message by position not issued on topic {} for subscription {} due to ongoing message"
     " expiration not finished or invalid message position provided."
@@ -171,18 +173,19 @@ async def skip_all(request: Request) -> Response:
 
 async def expire(request: Request) -> Response:
     """Acknowledges for a subscription what is older than so many seconds, in every partition."""
-    return await _expire(request, lambda topic: [moved_subscription_of(request, topic)])
+    return await _expire(request, EXPIRING, lambda topic: [moved_subscription_of(request, topic)])
 
 
 async def expire_all(request: Request) -> Response:
     """The same for all subscriptions."""
-    return await _expire(request, expiry.held_back)
+    return await _expire(request, f"{EXPIRING} for all subscriptions", expiry.held_back)
 
 
 async def _expire(
-    request: Request, of: Callable[[PersistentTopic], list[Subscription]]
+    request: Request, what: str, of: Callable[[PersistentTopic], list[Subscription]]
 ) -> Response:
-    name, seconds = _persistent(request), _not_negative(request, "seconds")
+    name, seconds = topic_of(request), _not_negative(request, "seconds")
+    await check_stored(request, name, what)
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
@@ -192,7 +195,7 @@ async def _expire(
         for each in subscriptions:
             await each.persist()
 
-    await check_changeable(request, name, "Expire messages")
+    await check_changeable(request, name, EXPIRING)
     await with_each(request, name, work)
     return Response.empty()
 
@@ -201,11 +204,12 @@ async def expire_to(request: Request) -> Response:
     """Acknowledges for a subscription everything up to a message, with it unless the body says
     that it is excluded.
     """
-    name = _persistent(request)
+    name = topic_of(request)
     position = _position(await read_json(request))
-    await check_changeable(request, name, "Expire messages")
+    await check_changeable(request, name, EXPIRING)
     if (await request.app.broker.topics.partitioned.read(name)).partitions:
         raise HttpError(405, "Expire message at position is not supported for partitioned-topic")
+    await check_stored(request, name, EXPIRING)
 
     async def work(topic: Topic) -> None:
         assert isinstance(topic, PersistentTopic)
@@ -216,13 +220,6 @@ async def expire_to(request: Request) -> Response:
 
     await with_each(request, name, work)
     return Response.empty()
-
-
-def _persistent(request: Request) -> TopicName:
-    name = topic_of(request)
-    if not name.is_persistent:
-        raise HttpError(405, "Expire messages on a non-persistent topic is not allowed")
-    return name
 
 
 def _not_negative(request: Request, parameter: str) -> int:

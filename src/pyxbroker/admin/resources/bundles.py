@@ -11,12 +11,13 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
+    NO_NAMESPACE,
     namespace_name_of,
     namespace_of,
     read_json,
 )
 from pyxbroker.admin.resources.namespace_topics import AUTHORITATIVE, clear, delete_subscriptions
-from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
+from pyxbroker.admin.resources.namespaces import ONE
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
@@ -185,7 +186,7 @@ async def delete(request: Request) -> Response:
     broker = request.app.broker
     if force and not broker.config.forceDeleteNamespaceAllowed:
         raise HttpError(405, "Broker doesn't allow forced deletion of namespaces")
-    bundle = await bundle_of(request, NOT_FOUND)
+    bundle = await bundle_of(request, NO_NAMESPACE)
     await broker.namespaces.delete_bundle(namespace_of(request), bundle, force)
     return Response.empty()
 

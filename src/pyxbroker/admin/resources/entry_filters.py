@@ -11,6 +11,7 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.grants import check_there
 from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
     check_namespace,
     namespace_name_of,
     namespace_of,
@@ -23,7 +24,6 @@ from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
 
 SEGMENT = "entryFilters"
 NAMES = "entryFilterNames"
-NO_NAMESPACE = "Namespace does not exist"
 NONE: dict[str, Any] = {NAMES: ""}
 BODY_BYTES_MAX = 16 << 10
 FILTERS = {"type": "object", "properties": {NAMES: {"type": "string"}}}
@@ -50,21 +50,27 @@ async def remove_of_namespace(request: Request) -> Response:
 
 async def get_of_topic(request: Request) -> Response:
     """The filters of a topic: none."""
-    await check_there(request, topic_of(request))
+    await _check_topic(request)
     return Response.json(NONE) if request.argument("applied") else Response.empty()
 
 
 async def set_of_topic(request: Request) -> Response:
     """Refuses any filter: there is none of its name."""
-    await check_there(request, topic_of(request))
+    await _check_topic(request)
     await _refuse_names(request)
     return Response.empty()
 
 
 async def remove_of_topic(request: Request) -> Response:
     """There is nothing to remove."""
-    await check_there(request, topic_of(request))
+    await _check_topic(request)
     return Response.empty()
+
+
+async def _check_topic(request: Request) -> None:
+    name = topic_of(request)
+    await check_namespace(request, name.namespace)
+    await check_there(request, name)
 
 
 async def _refuse_names(request: Request) -> None:

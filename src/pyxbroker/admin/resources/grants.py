@@ -25,7 +25,7 @@ ACTIONS = ("produce", "consume", "functions", "sources", "sinks", "packages")
 ENTRIES_MAX = 1_000  # roles, subscriptions or topics of one namespace, and roles of one of those
 BYTES_MAX = 512 << 10  # of all grants of a namespace: its record is one node
 NAME_BYTES_MAX = 1_024
-NO_NAMESPACE = "Topic's namespace does not exist"
+NO_NAMESPACE_OF_TOPIC = "Topic's namespace does not exist"
 GRANTS = {"type": "object", "additionalProperties": STRINGS}
 
 
@@ -60,7 +60,7 @@ async def change_topics(request: Request, grants: list[Grant]) -> Response:
     try:
         await request.app.broker.namespaces.change(namespace, changing(TOPICS, change))
     except NamespaceNotFound:
-        raise HttpError(404, NO_NAMESPACE) from None
+        raise HttpError(404, NO_NAMESPACE_OF_TOPIC) from None
     return Response.empty()
 
 

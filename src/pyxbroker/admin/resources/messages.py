@@ -129,11 +129,14 @@ async def get_id_by_time(request: Request) -> Response:
 async def get_id_by_index(request: Request) -> Response:
     """The id of the entry that has the message with an index."""
     refusal = "GetMessageIDByIndex is not allowed on partitioned-topic"
+    no_indexes = HttpError(
+        412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
+    )
+    if not request.app.broker.config.brokerEntryMetadataInterceptors:
+        raise no_indexes
     topic = await stored_topic(request, "Get message id by index", refusal)
     if topic.entry_metadata is None or not topic.entry_metadata.has_indexes:
-        raise HttpError(
-            412, "GetMessageIDByIndex is not allowed when broker entry metadata is disabled"
-        )
+        raise no_indexes
     index = request.argument("index")
     if index < 0:
         raise HttpError(404, f"Invalid message index: {index}")
@@ -163,8 +166,10 @@ def _message_id(
 async def analyze(request: Request) -> Response:
     """Counts what a subscription has not acknowledged, by reading it."""
     refusal = f"Analyze backlog on a partitioned topic is not allowed{ELSEWHERE}"
-    topic = await stored_topic(request, "Analyze backlog", refusal)
     body = await read_json(request)
+    if body is not None and not isinstance(body, dict):
+        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+    topic = await stored_topic(request, "Analyze backlog", refusal)
     start = _position(body) if isinstance(body, dict) and body.get("ledgerId") is not None else None
     found = await looking.analyze_backlog(topic, subscription_of(request, topic), start)
     return Response.json(found.to_json())
@@ -173,10 +178,10 @@ async def analyze(request: Request) -> Response:
 async def backlog_size(request: Request) -> Response:
     """How many bytes are stored after a message, about; -1:-1 stands for all of them."""
     refusal = "calculate backlog size is not allowed for partitioned-topic"
-    topic = await stored_topic(request, "Calculate backlog size", refusal)
     body = await read_json(request)
     if not isinstance(body, dict):
         raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+    topic = await stored_topic(request, "Calculate backlog size", refusal)
     position = _position(body)
     return Response.json(
         topic.storage_size if position.ledger_id == -1 else topic.bytes_after(position)

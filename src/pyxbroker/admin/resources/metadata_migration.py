@@ -13,6 +13,12 @@ from pyxbroker.auth.authorization import MIGRATE_METADATA
 PATH = "/admin/v2/metadata/migration"
 
 
+NOT_CONFIGURED = (
+    "Metadata store is not configured for migration. Please ensure you're using a supported source"
+    " metadata store (e.g., ZooKeeper)."
+)
+
+
 async def get_status(request: Request) -> Response:
     """It never began."""
     return Response.json({"phase": "NOT_STARTED"})
@@ -22,7 +28,7 @@ async def start(request: Request) -> Response:
     """Refuses to begin."""
     if not request.argument("target"):
         raise HttpError(400, "Target URL is required")
-    raise HttpError(400, "Metadata store is not configured for migration.")
+    raise HttpError(400, NOT_CONFIGURED)
 
 
 ENDPOINTS = (

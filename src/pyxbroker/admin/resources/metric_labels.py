@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS, namespace_name_of, read_json, texts_of
+from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
+    STRINGS,
+    namespace_before_no_body,
+    namespace_name_of,
+    read_json,
+    texts_of,
+)
 from pyxbroker.admin.resources.namespaces import ONE, change_record, record_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_METRIC_LABELS, WRITE_METRIC_LABELS
@@ -28,6 +35,7 @@ async def get_keys(request: Request) -> Response:
 
 async def set_keys(request: Request) -> Response:
     """Says which properties may become labels."""
+    await namespace_before_no_body(request, NO_NAMESPACE)
     keys = texts_of(await read_json(request), "The body", KEYS_MAX, KEY_BYTES_MAX)
 
     def change(fields: Fields) -> None:

@@ -9,7 +9,12 @@ from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.policy_table import BACKLOG_QUOTA, DELAYED_DELIVERY, ROWS, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES
-from pyxbroker.admin.resources.names import check_namespace, namespace_of
+from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
+    check_namespace,
+    namespace_before_no_body,
+    namespace_of,
+)
 from pyxbroker.admin.resources.policies import (
     NAMESPACE,
     Fields,
@@ -24,7 +29,32 @@ from pyxbroker.admin.response import Response
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.policies.shapes import CLUSTER, Level, Path
 
-NO_NAMESPACE = "Namespace does not exist"
+# Pulsar says it in other words for these.
+NO_POLICIES = "Namespace policies does not exist"
+OF_NO_POLICIES = frozenset(
+    {
+        "POST deduplicationSnapshotInterval",
+        "POST delayedDelivery",
+        "DELETE delayedDelivery",
+        "GET dispatcherPauseOnAckStatePersistent",
+        "POST inactiveTopicPolicies",
+        "DELETE inactiveTopicPolicies",
+        "POST maxSubscriptionsPerTopic",
+        "DELETE maxSubscriptionsPerTopic",
+        "POST maxTopicsPerNamespace",
+        "DELETE maxTopicsPerNamespace",
+        "GET replicatorDispatchRate",
+        "POST retention",
+        "DELETE retention",
+    }
+)
+NAMESPACE_FIRST = "subscriptionAuthMode"  # is looked for before the body is missed
+
+
+def _missing(request: Request) -> str:
+    """The sentence for a namespace that is not there."""
+    segment = request.endpoint.path.rpartition("/")[2]
+    return NO_POLICIES if f"{request.method} {segment}" in OF_NO_POLICIES else NO_NAMESPACE
 
 
 def _path(request: Request, path: Path) -> Path:
@@ -34,7 +64,7 @@ def _path(request: Request, path: Path) -> Path:
 
 async def _namespace_fields(request: Request) -> Fields:
     namespace = namespace_of(request)
-    await check_namespace(request, namespace, NO_NAMESPACE)
+    await check_namespace(request, namespace, _missing(request))
     topics: Topics = request.app.broker.topics
     return await topics.namespace_fields(namespace)
 
@@ -42,7 +72,7 @@ async def _namespace_fields(request: Request) -> Fields:
 async def _change_namespace(request: Request, change: Callable[[Fields], None]) -> Response:
     namespace = namespace_of(request)
     # What keeps a deletion from being completed can be taken back.
-    await check_namespace(request, namespace, NO_NAMESPACE, request.method == "DELETE")
+    await check_namespace(request, namespace, _missing(request), request.method == "DELETE")
     await request.app.broker.topics.change_namespace(namespace, change)
     return Response.empty()
 
@@ -55,6 +85,8 @@ def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
         return Response.empty() if value is None else Response.json(value)
 
     async def put(request: Request) -> Response:
+        if face.segment == NAMESPACE_FIRST:
+            await namespace_before_no_body(request, NO_NAMESPACE)
         value = await asked_for(request, row, face)
         path = _path(request, face.path)
         return await _change_namespace(request, setting(request, row, Level.NAMESPACE, path, value))

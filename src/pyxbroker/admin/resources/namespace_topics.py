@@ -7,11 +7,12 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NAMESPACE_NOT_FOUND,
+    NO_NAMESPACE,
     STRINGS,
     namespace_name_of,
     namespace_of,
 )
-from pyxbroker.admin.resources.namespaces import NOT_FOUND, ONE
+from pyxbroker.admin.resources.namespaces import ONE
 from pyxbroker.admin.resources.topics import SYSTEM_TOPICS, listed
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
@@ -40,7 +41,7 @@ async def get_topics(request: Request) -> Response:
     name = namespace_of(request)
     namespaces = request.app.broker.namespaces
     if not await namespaces.exists(name):
-        raise HttpError(404, NOT_FOUND)
+        raise HttpError(404, NO_NAMESPACE)
     names = [each for domain in MODES[mode] for each in await namespaces.topic_names(name, domain)]
     return await listed(names, request.argument("includeSystemTopic"))
 

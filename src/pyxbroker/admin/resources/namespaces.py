@@ -7,8 +7,10 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.namespace_record import new, shown
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
     STRING_MAP,
     STRINGS,
+    check_tenant,
     namespace_name_of,
     namespace_of,
     read_json,
@@ -36,7 +38,6 @@ from pyxbroker.policies.records import Change, Fields
 
 PATH = "/admin/v2/namespaces/{tenant}"
 ONE = PATH + "/{namespace}"
-NOT_FOUND = "Namespace does not exist"
 REPLICATION = "replication_clusters"
 ALLOWED = "allowed_clusters"
 PROPERTIES = "properties"
@@ -118,7 +119,7 @@ async def delete(request: Request) -> Response:
     return Response.empty()
 
 
-async def record_of(request: Request, reason: str = NOT_FOUND) -> Fields:
+async def record_of(request: Request, reason: str = NO_NAMESPACE) -> Fields:
     """The record of the namespace of a path. Raises HttpError 404."""
     try:
         return await request.app.broker.namespaces.record(namespace_of(request))
@@ -126,7 +127,7 @@ async def record_of(request: Request, reason: str = NOT_FOUND) -> Fields:
         raise HttpError(404, reason) from None
 
 
-async def change_record(request: Request, change: Change, reason: str = NOT_FOUND) -> None:
+async def change_record(request: Request, change: Change, reason: str = NO_NAMESPACE) -> None:
     """Changes the record of the namespace of a path. Raises HttpError 404, and what change does."""
     try:
         await request.app.broker.namespaces.change(namespace_of(request), change)
@@ -148,11 +149,13 @@ async def set_field(request: Request, field: str, value: object) -> None:
 
 async def get_properties(request: Request) -> Response:
     """All properties of a namespace."""
+    await check_tenant(request)
     return Response.json((await record_of(request)).get(PROPERTIES) or {})
 
 
 async def set_properties(request: Request) -> Response:
     """Sets properties; those that the body does not name stay."""
+    await check_tenant(request)
     await _set_properties(request, strings_of(await read_json(request), "The properties"))
     return Response.empty()
 
@@ -170,24 +173,28 @@ async def _set_properties(request: Request, properties: dict[str, str]) -> None:
 
 async def delete_properties(request: Request) -> Response:
     """Deletes all properties."""
+    await check_tenant(request)
     await set_field(request, PROPERTIES, {})
     return Response.empty()
 
 
 async def get_property(request: Request) -> Response:
     """The value of one property, bare; nothing when there is none."""
+    await check_tenant(request)
     properties = (await record_of(request)).get(PROPERTIES) or {}
     return Response.text(properties.get(request.parameters["key"], ""), JSON)
 
 
 async def set_property(request: Request) -> Response:
     """Sets one property."""
+    await check_tenant(request)
     await _set_properties(request, {request.parameters["key"]: request.parameters["value"]})
     return Response.empty()
 
 
 async def delete_property(request: Request) -> Response:
     """Deletes one property; its value, bare, or nothing when there was none."""
+    await check_tenant(request)
     found: list[str] = []
 
     def change(fields: Fields) -> None:
@@ -237,6 +244,7 @@ async def get_allowed_clusters(request: Request) -> Response:
 
 async def set_allowed_clusters(request: Request) -> Response:
     """Says which clusters a namespace, or a topic in it, may be in."""
+    await check_tenant(request)
     clusters = clusters_of(await read_json(request))
     record = await record_of(request)
     tenant = await request.app.broker.tenants.record(request.parameters["tenant"])

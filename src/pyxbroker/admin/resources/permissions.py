@@ -12,7 +12,7 @@ from pyxbroker.admin.resources.grants import (
     ENTRIES_MAX,
     GRANTS,
     NAME_BYTES_MAX,
-    NO_NAMESPACE,
+    NO_NAMESPACE_OF_TOPIC,
     Grant,
     actions_of,
     auth_of,
@@ -22,8 +22,14 @@ from pyxbroker.admin.resources.grants import (
     checked_actions,
     texts_of,
 )
-from pyxbroker.admin.resources.names import STRINGS, check_length, namespace_name_of, read_json
-from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, NOT_FOUND, ONE, record_of
+from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
+    STRINGS,
+    check_length,
+    namespace_name_of,
+    read_json,
+)
+from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, ONE, record_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     GET_PERMISSION,
@@ -56,13 +62,13 @@ async def grant(request: Request) -> Response:
     def change(roles: dict[str, Any]) -> None:
         roles[role] = actions
 
-    return await change_part_of(request, ROLES, change, NO_NAMESPACE)
+    return await change_part_of(request, ROLES, change, NO_NAMESPACE_OF_TOPIC)
 
 
 async def revoke(request: Request) -> Response:
     """A role may do nothing in the namespace any more."""
     role = request.parameters["role"]
-    return await change_part_of(request, ROLES, lambda roles: roles.pop(role, None), NOT_FOUND)
+    return await change_part_of(request, ROLES, lambda roles: roles.pop(role, None), NO_NAMESPACE)
 
 
 async def grant_subscription(request: Request) -> Response:
@@ -73,7 +79,7 @@ async def grant_subscription(request: Request) -> Response:
     def change(subscriptions: dict[str, Any]) -> None:
         subscriptions[subscription] = roles
 
-    return await change_part_of(request, SUBSCRIPTIONS, change, NO_NAMESPACE)
+    return await change_part_of(request, SUBSCRIPTIONS, change, NO_NAMESPACE_OF_TOPIC)
 
 
 async def revoke_subscription(request: Request) -> Response:
@@ -86,7 +92,7 @@ async def revoke_subscription(request: Request) -> Response:
             raise HttpError(404, "couldn't find subscription")
         subscriptions[parts["subscription"]] = [each for each in roles if each != parts["role"]]
 
-    return await change_part_of(request, SUBSCRIPTIONS, change, NOT_FOUND)
+    return await change_part_of(request, SUBSCRIPTIONS, change, NO_NAMESPACE)
 
 
 async def grant_of_topics(request: Request) -> Response:

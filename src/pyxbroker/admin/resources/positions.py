@@ -51,6 +51,7 @@ TOPIC = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
 SUBSCRIPTION = TOPIC + "/subscription/{subName}"
 EARLIEST, LATEST = -1, 2**63 - 1
 BATCH_MESSAGES_MAX = 1 << 20  # of which one is chosen; of a larger one all come
+NO_PLACE = "The body must be a message id, latest or earliest."
 
 
 class Place(NamedTuple):
@@ -72,10 +73,10 @@ async def create(request: Request) -> Response:
     """
     name = topic_of(request)
     replicated = request.argument("replicated")
+    place = _place(await read_json(request), Place())
     if not name.is_persistent:
         reason = "Create subscription on non-persistent topic can only be done through client"
         raise HttpError(400, reason)
-    place = _place(await read_json(request), Place())
     await check_namespace(request, name.namespace)
     subscription = new_subscription_of(request)
     is_new = False
@@ -148,10 +149,12 @@ async def reset_to_time(request: Request) -> Response:
 async def reset_to_id(request: Request) -> Response:
     """Moves a subscription to a message, or behind it."""
     refusal = "Reset-cursor at position is not allowed for partitioned-topic"
-    topic = await stored_topic(request, "Reset-cursor at position", refusal)
     body = await read_json(request)
+    if body is not None and not isinstance(body, (dict, str)):
+        raise HttpError(400, NO_PLACE)
+    topic = await stored_topic(request, "Reset-cursor at position", refusal)
     if body is None:
-        raise HttpError(400, "The body must be a message id, latest or earliest.")
+        raise HttpError(400, NO_PLACE)
     subscription = moved_subscription_of(request, topic)
     place = _place(body, Place())
     mark, ack_set = await _mark(request, topic, place)
@@ -209,7 +212,7 @@ def _place(body: object, default: Place) -> Place:
     if body == "earliest":
         return Place(EARLIEST, EARLIEST)
     if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a message id, latest or earliest.")
+        raise HttpError(400, NO_PLACE)
     properties: dict[str, str] = {}
     if body.get("properties") is not None:
         properties = strings_of(body["properties"], "properties")
@@ -269,12 +272,12 @@ async def get_replicated(request: Request) -> Response:
 async def set_replicated(request: Request) -> Response:
     """Says whether the position is to be replicated; kept, since there is no other cluster."""
     name = topic_of(request)
-    if not name.is_persistent:
-        reason = "Cannot enable/disable replicated subscriptions on non-persistent topics"
-        raise HttpError(405, reason)
     enabled = await read_json(request)
     if not isinstance(enabled, bool):
         raise HttpError(400, "The body must be true or false.")
+    if not name.is_persistent:
+        reason = "Cannot enable/disable replicated subscriptions on non-persistent topics"
+        raise HttpError(405, reason)
     await check_namespace(request, name.namespace)
 
     async def work(topic: Topic) -> None:

@@ -70,8 +70,8 @@ def topic_of(request: Request) -> TopicName:
         name = TopicName(PERSISTENT, namespace, parts["topic"])
         if request.method != "DELETE":
             name.check_length()
-    except InvalidTopicName as error:
-        raise HttpError(412, f"Topic name is not valid: {error}") from None
+    except InvalidTopicName:
+        raise HttpError(412, "Topic name is not valid") from None
     return name
 
 

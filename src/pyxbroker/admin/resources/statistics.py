@@ -121,6 +121,10 @@ async def _partitions(request: Request, reason: str) -> tuple[Json, list[TopicNa
     if found.fields.get("properties") is not None:
         metadata["properties"] = found.fields["properties"]
     existing = await partitioned.existing(name, found.partitions)
+    if not existing and not name.is_persistent:
+        # Nobody uses it yet: in Pulsar they are there all the same, and so all fields are.
+        await request.app.broker.topics.make(name.partition(0))
+        existing = [0]
     return metadata, [name.partition(index) for index in existing]
 
 

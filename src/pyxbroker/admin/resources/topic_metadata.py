@@ -83,13 +83,13 @@ async def put_properties(request: Request) -> Response:
 async def delete_property(request: Request) -> Response:
     """Takes one property from a topic; nothing happens where there is none of that name."""
     key = request.argument("key")
-    if not key:
-        raise HttpError(412, "The query needs the key of a property.")
 
     def drop(properties: Properties) -> Properties:
         return {name: value for name, value in properties.items() if name != key}
 
     name = await _stored(request)
+    if not key:
+        raise HttpError(412, "The query needs the key of a property.")
     if await partitions_of(request, name):
         await request.app.broker.topics.partitioned.change_properties(name, drop)
     else:
@@ -151,6 +151,7 @@ async def get_in_bundle(request: Request) -> Response:
 
 async def get_info(request: Request) -> Response:
     """What metadata says of the ledgers and cursors of a topic, or of its partitions."""
+    await check_namespace(request, topic_of(request).namespace)
     name = await _stored(request)
     broker = request.app.broker
     count = await partitions_of(request, name)

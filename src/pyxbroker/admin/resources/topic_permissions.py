@@ -12,11 +12,11 @@ from pyxbroker.admin.resources.grants import (
     change_topics,
     check_there,
 )
-from pyxbroker.admin.resources.names import STRINGS, namespace_name_of, topic_of
+from pyxbroker.admin.resources.names import STRINGS, check_tenant, topic_of
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, record_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_PERMISSION, GRANT_PERMISSION, REVOKE_PERMISSION
-from pyxbroker.base.topic_name import TopicName
+from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.policies.grants import ROLES, TOPICS
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/permissions"
@@ -34,6 +34,8 @@ async def get_topic_permissions(request: Request) -> Response:
 
 async def grant_of_topic(request: Request) -> Response:
     """Says what a role may do with one topic; what it was granted for it before does not count."""
+    if not await request.read(NAMES_BYTES_MAX):
+        await _topic_there(request)
     role, actions = request.parameters["role"], await actions_of(request)
     name = await _topic_there(request)
     return await change_topics(request, [Grant(name, role, actions)])
@@ -47,8 +49,14 @@ async def revoke_of_topic(request: Request) -> Response:
 
 async def _topic_there(request: Request) -> TopicName:
     name = topic_of(request)
+    await check_tenant(request)
     await check_there(request, name)
     return name
+
+
+def _namespace_of(request: Request) -> NamespaceName:
+    """Where it is decided who may; the name of the topic may be wrong. Raises HttpError 412."""
+    return topic_of(request).namespace_name
 
 
 ENDPOINTS = (
@@ -59,7 +67,7 @@ ENDPOINTS = (
         GET_PERMISSION,
         "What each role may do with a topic.",
         Answer("The actions by role.", GRANTS),
-        namespace_name_of,
+        _namespace_of,
     ),
     Endpoint(
         "POST",
@@ -67,7 +75,7 @@ ENDPOINTS = (
         grant_of_topic,
         GRANT_PERMISSION,
         "Says what a role may do with a topic.",
-        resource=namespace_name_of,
+        resource=_namespace_of,
         content=Content("The actions.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
     ),
     Endpoint(
@@ -76,6 +84,6 @@ ENDPOINTS = (
         revoke_of_topic,
         REVOKE_PERMISSION,
         "A role may do no more with a topic than it may in its namespace.",
-        resource=namespace_name_of,
+        resource=_namespace_of,
     ),
 )

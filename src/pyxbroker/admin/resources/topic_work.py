@@ -39,15 +39,26 @@ async def stored_topic(request: Request, what: str, partitioned: str = "") -> Pe
     """
     name = topic_of(request)
     await check_namespace(request, name.namespace)
-    if not name.is_persistent:
-        raise HttpError(405, f"{what} on a non-persistent topic is not allowed")
     if await partitions_of(request, name):
         if partitioned == MISSING:
             raise missing(name)
         raise HttpError(405, partitioned or f"{what} on a partitioned topic is not allowed")
+    await check_stored(request, name, what)
     topic = await opened(request, name)
     assert isinstance(topic, PersistentTopic)
     return topic
+
+
+async def check_stored(request: Request, name: TopicName, what: str) -> None:
+    """Whether a topic stores messages; what is not allowed on any other one. Raises HttpError: the
+    namespace, and a topic that does not, may not be there either.
+    """
+    await check_namespace(request, name.namespace)
+    if name.is_persistent:
+        return
+    if not await partitions_of(request, name) and not await request.app.broker.topics.exists(name):
+        raise missing(name)
+    raise HttpError(405, f"{what} on a non-persistent topic is not allowed")
 
 
 MISSING = "missing"

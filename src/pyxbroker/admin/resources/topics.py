@@ -15,6 +15,7 @@ from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
+    NO_NAMESPACE,
     STRING_MAP,
     STRINGS,
     check_namespace,
@@ -36,7 +37,6 @@ from pyxbroker.metadata import paths
 NAMESPACE = "/admin/v2/{domain}/{tenant}/{namespace}"
 TOPIC = NAMESPACE + "/{topic}"
 EXISTS = "This topic already exists"
-NO_NAMESPACE = "Namespace does not exist"
 # Names that are handled in one piece: 100,000 would keep the loop for a second.
 SLICE = 256
 # Every hash that a name can have.

@@ -1,0 +1,95 @@
+"""Asks a broker all cases, each in a scene that no other has changed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+from collections.abc import Iterable
+
+from harness.brokers import Broker
+
+from compat_tests.answers.cases import Case
+from compat_tests.answers.differences import Told
+
+TIMEOUT_S = 20.0
+NEVER = (0, "")  # no answer in that time: its status and text
+
+
+class Asker:
+    """Asks one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._port = broker.web_port
+        self._number = 0
+        self._used = True
+        self._ledger = "0"
+        status, text = self._request("GET", "/admin/v2/brokers/standalone")
+        self._broker = json.loads(text)[0] if status == 200 else "none"
+
+    def ask(self, cases: Iterable[Case]) -> Iterable[tuple[Case, Told]]:
+        """Each case with its answer."""
+        for case in cases:
+            if self._used:
+                self._set_scene()
+            status, text = self._send(
+                case.method, self._named(case.path), self._body(case.body), case.media
+            )
+            # What is refused has changed nothing; of an unforeseen error nobody knows.
+            self._used = case.method != "GET" and (status < 400 or status >= 500)
+            yield case, Told(status, self._put_back(text))
+
+    def _set_scene(self) -> None:
+        """A tenant, a namespace, topics with a subscription, a message, and a cluster."""
+        self._number += 1
+        self._used = False
+        topics = "persistent/T/ns"
+        for method, path, body in (
+            ("PUT", "/admin/v2/clusters/C", b'{"serviceUrl":"http://127.0.0.1:1"}'),
+            ("PUT", "/admin/v2/tenants/T", b'{"allowedClusters":["standalone"]}'),
+            ("PUT", "/admin/v2/namespaces/T/ns", b'{"bundles":{"numBundles":1}}'),
+            ("PUT", f"/admin/v2/{topics}/topic", None),
+            ("PUT", f"/admin/v2/{topics}/partitioned/partitions", b"2"),
+            ("PUT", "/admin/v2/non-persistent/T/ns/topic", None),
+            ("PUT", "/admin/v2/non-persistent/T/ns/partitioned/partitions", b"2"),
+            ("PUT", f"/admin/v2/{topics}/topic/subscription/sub", b'{"ledgerId":-1,"entryId":-1}'),
+            ("PUT", f"/admin/v2/{topics}/partitioned/subscription/sub", None),
+            ("POST", f"/topics/{topics}/topic", b'{"messages":[{"payload":"hello"}]}'),
+            ("PUT", "/admin/v2/resourcegroups/T-resources", b'{"publishRateInMsgs":1}'),
+        ):
+            status, text = self._request(method, self._named(path), body)
+            assert status in (200, 204), (method, path, status, text)
+            if path.startswith("/topics/"):
+                [result] = json.loads(text)["messagePublishResults"]
+                self._ledger = result["messageId"].partition(":")[0]
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
+        return self._send(method, path, body, None if body is None else "application/json")
+
+    def _send(
+        self, method: str, path: str, body: bytes | None, media: str | None
+    ) -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
+        try:
+            connection.request(method, path, body, {"Content-Type": media} if media else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode(errors="replace")
+        except OSError:
+            return NEVER
+        finally:
+            connection.close()
+
+    def _named(self, path: str) -> str:
+        path = re.sub(r"(?<=/)T(?=[-/?]|$)", f"t{self._number}", path)
+        path = re.sub(r"(?<=/)C(?=[-/?]|$)", f"c{self._number}", path)
+        path = re.sub(r"/C(-\w+)", rf"/c{self._number}\1", path)
+        return path.replace("BROKER", self._broker).replace("LEDGER", self._ledger)
+
+    def _body(self, body: bytes | None) -> bytes | None:
+        return body and re.sub(rb'(?<=[/"])T(?=/)', b"t%d" % self._number, body)
+
+    def _put_back(self, text: str) -> str:
+        text = re.sub(rf"\bt{self._number}\b", "T", text)
+        text = re.sub(rf"\bc{self._number}\b", "C", text)
+        text = text.replace(self._broker, "BROKER")
+        return re.sub(rf"\b{self._ledger}:", "LEDGER:", text) if self._ledger != "0" else text

@@ -1,0 +1,48 @@
+"""What Apache Pulsar 4.2.4 answered, as it was asked once: statuses, and what it said in its own
+words.
+
+A line has a row and the answers to its cases, by their number in a list of all answers. Texts that
+Pulsar did not write (pages of its container, Java's exceptions) and those that are compared by
+their status alone (statistics, settings) are left out: None.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from compat_tests.answers.differences import Told, is_of_library, is_of_state
+
+FILE = Path(__file__).parent / "apache-4.2.4.json"
+Answer = tuple[int, str | None]
+
+
+def record(answers: Mapping[str, Told]) -> None:
+    """Writes the file."""
+    numbers: dict[Answer, int] = {}
+    rows: dict[str, dict[str, int]] = {}
+    for name, told in answers.items():
+        row, _, kind = name.partition(" | ")
+        left_out = is_of_library(told) or is_of_state(name, told)
+        answer = (told.status, None if left_out else told.text)
+        rows.setdefault(row, {})[kind] = numbers.setdefault(answer, len(numbers))
+    lines = ["{", '"answers": [', *_lines(json.dumps(each) for each in numbers), "],", '"rows": {']
+    lines += _lines(f"{json.dumps(row)}: {json.dumps(kinds)}" for row, kinds in rows.items())
+    FILE.write_text("\n".join([*lines, "}", "}", ""]))
+
+
+def _lines(values: Iterable[str]) -> list[str]:
+    found = list(values)
+    return [each + "," for each in found[:-1]] + found[-1:]
+
+
+def recorded() -> dict[str, Answer]:
+    """The answer to each case, by its name."""
+    whole = json.loads(FILE.read_text())
+    answers = [(status, text) for status, text in whole["answers"]]
+    return {
+        f"{row} | {kind}": answers[number]
+        for row, kinds in whole["rows"].items()
+        for kind, number in kinds.items()
+    }
