@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import tempfile
@@ -276,6 +277,24 @@ def test_a_zlib_stream_needs_no_end_mark() -> None:
     packer = zlib.compressobj()
     cut = packer.compress(BATCH) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert unpack(pb.ZLIB, len(BATCH), cut, LARGE) == BATCH
+
+
+def without_its_end(data: bytes, left_out: int) -> bytes:
+    """A shorter one, with what it does not have behind it in memory."""
+    whole = bytes(bytearray(data))  # nobody else's
+    size = ctypes.c_ssize_t.from_address(id(whole) + object.__basicsize__)
+    assert size.value == len(data)
+    size.value -= left_out
+    return whole
+
+
+@pytest.mark.parametrize("left_out", range(1, len(batched(Sent("b", b"2")))))
+def test_a_batch_that_ends_too_early_is_kept_whatever_lies_behind_it(left_out: int) -> None:
+    lines = [batch(Sent("a", b"1"), Sent("b", b"2")), single("a", b"3"), single("b", b"4")]
+    assert compacted(lines)[0] is None
+    cut = without_its_end(lines[0], left_out)
+    # Nobody can tell which keys it has.
+    assert compacted([cut, *lines[1:]]) == [cut, *lines[1:]]
 
 
 def test_places_that_a_producer_makes_up_change_nothing() -> None:

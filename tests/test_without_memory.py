@@ -1,0 +1,128 @@
+"""Allocations of what is compiled that fail, each once: MemoryError, nothing worse, and all goes on
+when there is memory again.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from harness.no_memory import build_no_memory, environment
+
+PROGRAM = """
+import ctypes, tempfile
+from pyxbroker.entry import AckRun, EntryBatch, EntryRun
+from pyxbroker.compaction import KEY_PARTS, LatestMessages
+from pyxbroker.delayed_index import DelayedIndex
+from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from compacting import Sent, batch, single
+
+def acks():
+    run = AckRun()
+    for entry_id in range(40):
+        run.add(1, entry_id, [7] * (entry_id % 3 * 5), 64)
+    assert [run.position(at)[:2] for at in range(40)] == [(1, at) for at in range(40)]
+    assert [len(run.ack_set(at)) for at in range(40)] == [at % 3 * 5 for at in range(40)]
+
+def runs():
+    run = EntryRun.of(b"entry")
+    run.prefix(1, 5)
+    run.keep()
+    found = EntryBatch.of_run(run)
+    assert found.data(0).endswith(b"entry")
+
+def compacted():
+    latest = LatestMessages(bytes(16))
+    entries = [
+        EntryBatch.of_run(EntryRun.of(each))
+        for each in (
+            batch(Sent("a", b"1"), Sent("b", b"1")),
+            *(single(f"k{at}", b"x") for at in range(100)),
+            single("a", b"2"),
+        )
+    ]
+    for each in entries:
+        assert latest.scan(each, 0) == 1
+    for part in range(KEY_PARTS):
+        latest.resolve(part, None)
+    latest.begin()
+    assert latest.select(entries[0], 0, -1, 1 << 20) == (None, 0, True)
+    assert latest.rebuild(entries[0], 0, None)[1] == [1]
+    for each in entries[1:]:
+        run, at, partly = latest.select(each, 0, -1, 1 << 20)
+        assert (run.count, at, partly) == (1, 1, False)
+
+def spilled():
+    latest = LatestMessages(bytes(16))
+    one = EntryBatch.of_run(EntryRun.of(batch(*[Sent("a", b"1")] * 10_000)))
+    latest.scan(one, 0)
+    with tempfile.TemporaryFile() as file:
+        latest.spill(file)
+        for part in range(KEY_PARTS):
+            latest.resolve(part, file)
+
+def delayed():
+    index = DelayedIndex()
+    for at in range(5_000):
+        index.put(at, 1, at)
+    assert len(index.take_due(5_000, 5_000)) == 5_000
+
+def ranges():
+    held = HeldRanges()
+    for slot in range(1, 20):
+        held.add(slot, HashRanges.of([(slot * 10, slot * 10 + 5)]))
+    for slot in range(1, 20, 2):
+        held.remove(slot)
+    assert held.conflict(HashRanges.of([(20, 21)])) == 2
+
+memory = ctypes.CDLL(None)
+name, part = {name}, {part}
+fails = 0
+for after in range(10_000):
+    assert memory.no_memory_begin(part.encode(), after, 1) == 0
+    try:
+        globals()[name]()
+        refused = False
+    except MemoryError:
+        refused = True
+    failed = memory.no_memory_end()
+    assert refused <= failed
+    fails += refused
+    if not failed:
+        break
+print("refused", fails)
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_no_memory(tmp_path_factory.mktemp("no-memory"))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "refusals"),
+    [
+        ("entry", "acks", 6),
+        ("entry", "runs", 3),
+        ("compaction", "compacted", 100),
+        ("compaction", "spilled", 4),
+        ("delayed_index", "delayed", 5),
+        ("hash_ranges", "ranges", 20),
+    ],
+)
+def test_an_allocation_that_fails_is_a_memory_error(
+    library: Path, module: str, name: str, refusals: int
+) -> None:
+    program = PROGRAM.replace("{name}", repr(name)).replace("{part}", repr(f"/{module}."))
+    path = f"{Path(__file__).parent}:" + ":".join(sys.path)
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(library) | {"PYTHONPATH": path},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, (run.returncode, run.stderr)
+    assert int(run.stdout.split()[1]) >= refusals, run.stdout
