@@ -9,6 +9,7 @@
 #include "bytes.h"
 #include "check.h"
 #include "entry_log_index.h"
+#include "memory.h"
 #include "support.h"
 
 enum { LEDGERS = 3, ENTRIES = 12 };
@@ -294,6 +295,31 @@ static void test_indexes_take_no_more_than_their_limit(void) {
     sim_disk_free(disk);
 }
 
+/* Without memory for it no log is opened, and none is left over. */
+static void test_a_log_is_opened_when_there_is_memory(void) {
+    sim_disk *disk = flushed();
+    const disk_calls *calls = sim_disk_calls(disk);
+    char error[256];
+    events told;
+    events_open(&told, -1);
+    int fd = calls->open_directory(calls->ctx, LEDGER_DIRECTORY);
+    entry_log *log = NULL;
+    int status = -ENOMEM;
+    uint64_t refused = 0;
+    for (; status == -ENOMEM; refused++) {
+        memory_fail(refused, 1);
+        status = entry_log_open(calls, &told, fd, 1, &log, error, sizeof error);
+        CHECK(memory_is_back() == (status == 0 ? 0 : 1));
+        CHECK(status == 0 || (log == NULL && strstr(error, "cannot be read: ") != NULL));
+    }
+    CHECK(refused > 1 && status == 0 && log->row_count == LEDGERS);
+    entry_log_free(log);
+    calls->close(calls->ctx, fd);
+    events_close(&told);
+    CHECK(sim_disk_clean(disk));
+    sim_disk_free(disk);
+}
+
 static const check_test tests[] = {
     {"cache_ledgers_rest_for_generations", test_ledgers_rest_for_generations},
     {"entry_log_intact", test_intact},
@@ -304,6 +330,7 @@ static const check_test tests[] = {
      test_punch_leaves_readers_alone_and_survives_a_restart},
     {"entry_log_empty_logs_are_removed", test_empty_logs_are_removed},
     {"entry_log_indexes_keep_their_limit", test_indexes_take_no_more_than_their_limit},
+    {"entry_log_is_opened_when_there_is_memory", test_a_log_is_opened_when_there_is_memory},
     {"cache_pins_outlive_eviction", test_pins_outlive_eviction},
 };
 

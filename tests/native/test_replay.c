@@ -1,4 +1,5 @@
 /* test_replay.c - journals whose bytes were changed behind the storage's back. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -433,6 +434,76 @@ static void test_many_damaged_entries_are_told_in_a_few_lines(void) {
     sim_disk_free(killed);
 }
 
+static const disk_calls *inner;
+
+static int open_no_new_log(void *ctx, int directory_fd, const char *name, int flags) {
+    if (strstr(name, ".log.tmp") != NULL)
+        return -ENOSPC;
+    return inner->open(ctx, directory_fd, name, flags);
+}
+
+/* What was damaged and was added again before anything was flushed is in the journal twice: the good
+ * one counts, although the other one is told of at the next start, too. */
+static void test_what_was_added_again_after_damage_is_there(void) {
+    enum { DAMAGED = 2 * PER_GROUP - 1 };
+    sim_disk *disk = written();
+    size_t bytes, places[GROUPS + 1];
+    CHECK(group_places(disk, places) == GROUPS);
+    uint8_t *data = journal_bytes(disk, &bytes);
+    group_header h;
+    CHECK(group_header_decode(data + places[1], &h));
+    data[places[1] + h.length - 16] ^= 3; /* two bits: one alone is known for what it is */
+    inner = sim_disk_calls(disk);
+    disk_calls full = *inner;
+    full.open = open_no_new_log;
+    storage_options options = small_options(&full);
+    storage *s = must_open(&options);
+    CHECK(read_entry(s, 1, DAMAGED) == STORAGE_DAMAGED);
+    CHECK(wait_durable(s, add_entry(s, 1, DAMAGED)) == 0);
+    CHECK(read_entry(s, 1, DAMAGED) == 1);
+    sim_disk *killed = sim_disk_killed(disk);
+    CHECK(storage_close(s, 0) == 0);
+    outcome o = reopen(killed);
+    CHECK(o.there == ENTRIES && o.errors > 0);
+    sim_disk_free(killed);
+    sim_disk_free(disk);
+}
+
+static int64_t read_up_to;
+
+static ssize_t noted_pread(void *ctx, int fd, void *buffer, size_t bytes, int64_t offset) {
+    if (offset + (int64_t)bytes > read_up_to)
+        read_up_to = offset + (int64_t)bytes;
+    return inner->pread(ctx, fd, buffer, bytes, offset);
+}
+
+/* A file that is hardly written is not read to its end. */
+static void test_the_unwritten_rest_of_a_file_is_not_read(void) {
+    enum { WHOLE_BYTES = 12 << 20, READ_BYTES_MAX = 5 << 20 };
+    sim_disk *model = written(), *disk = sim_disk_new();
+    char name[64];
+    size_t bytes;
+    const uint8_t *data = journal_from(model, 0, name, &bytes);
+    uint8_t *whole = calloc(1, WHOLE_BYTES);
+    CHECK(whole != NULL && bytes < READ_BYTES_MAX);
+    memcpy(whole, data, bytes);
+    sim_disk_put(disk, JOURNAL_DIRECTORY, name, whole, WHOLE_BYTES);
+    sim_disk_put_directory(disk, LEDGER_DIRECTORY);
+    inner = sim_disk_calls(disk);
+    disk_calls noting = *inner;
+    noting.pread = noted_pread;
+    storage_options options = small_options(&noting);
+    read_up_to = 0;
+    storage *s = must_open(&options);
+    CHECK(read_up_to > (int64_t)bytes && read_up_to < READ_BYTES_MAX);
+    for (int entry = 0; entry < ENTRIES; entry++)
+        CHECK(read_entry(s, 1, entry) == 1);
+    CHECK(storage_close(s, 0) == 0);
+    free(whole);
+    sim_disk_free(disk);
+    sim_disk_free(model);
+}
+
 static const check_test tests[] = {
     {"replay_intact", test_intact},
     {"replay_torn_at_every_sector", test_torn_at_every_sector},
@@ -448,6 +519,8 @@ static const check_test tests[] = {
     {"replay_torn_first_write_of_a_session", test_a_torn_first_write_of_a_session_is_cut},
     {"replay_damaged_file_header", test_damaged_file_header},
     {"replay_truncated_file", test_truncated_file},
+    {"replay_what_was_added_again_after_damage", test_what_was_added_again_after_damage_is_there},
+    {"replay_unwritten_rest_of_a_file", test_the_unwritten_rest_of_a_file_is_not_read},
     {"replay_foreign_and_garbage_files", test_foreign_and_garbage_files},
     {"replay_recycled_files_keep_their_past_dead", test_recycled_files_keep_their_past_dead},
 };
