@@ -12,7 +12,7 @@ import pytest
 from one_bookie import until
 from one_broker import TOPIC, Broker, Client, run
 from pyxbroker.broker import client_memory
-from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.client_memory import ClientMemory, ConnectionMemory
 from pyxbroker.broker.dispatch.dispatcher import Dispatcher
 from pyxbroker.broker.topics.producer import Producer
 from pyxbroker.proto import PulsarApi as pb
@@ -64,6 +64,14 @@ def test_a_connection_opens_no_more_than_its_memory_allows(tmp_path: Path, kind:
         assert (await open_many(greedy, kind))[0] > 0
 
     run(tmp_path, scenario, maxClientStateSizeInMBPerConnection=2)
+
+
+def test_without_settings_there_is_no_limit() -> None:
+    budget = ClientMemory()
+    one = ConnectionMemory(budget, "address")
+    one.charge(1 << 40)
+    assert budget.charge_answer(1 << 40) == 0
+    assert (budget.used, budget.refused, budget.answers_refused) == (1 << 40, 0, 0)
 
 
 def test_what_is_closed_is_not_counted_any_more(tmp_path: Path) -> None:
