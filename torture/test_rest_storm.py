@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
 from harness.brokers import Broker
 
-from torture.rest_storm import (
-    BATCH,
-    FOR_ALL,
-    SETTINGS,
-    NoAnswer,
-    Storm,
-    all_rows,
-    an_answer,
-    batch,
-    storm,
-)
+from torture import rest_bodies
+from torture.rest_bodies import KINDS, Bodies
+from torture.rest_requests import BATCH, FOR_ALL, NoAnswer, all_rows, an_answer, batch
+from torture.rest_storm import SETTINGS, Storm, storm
 
 REQUESTS = 20_000
 
@@ -80,6 +74,53 @@ def test_a_fault_and_a_connection_that_ends_are_told_with_seed_and_request() -> 
     assert all(each.startswith("seed 7, batch 0: b'") for each in problems)
     assert any(each.endswith("500 b'oops'") for each in problems)
     assert any("no answer" in each for each in problems)
+
+
+def problems_of_bodies(answer: bytes, read_bytes: int, count: int) -> tuple[Bodies, set[str]]:
+    """What some bodies say of who answers so, after so many bytes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read(read_bytes)
+            writer.write(answer)
+            await writer.drain()
+            while read_bytes < 0 and await reader.read(1 << 20):
+                pass
+        writer.close()
+
+    async def run() -> Bodies:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            bodies = Bodies(server.sockets[0].getsockname()[1], 7, all_rows())
+            for number in range(count):
+                await bodies.meet(number)
+        return bodies
+
+    bodies = asyncio.run(run())
+    assert all(each.startswith("seed 7, body ") for each in bodies.problems)
+    return bodies, {each.rsplit(": ", 1)[1] for each in bodies.problems}
+
+
+def test_each_kind_of_body_is_sent_and_a_fault_is_told_of_each_but_who_is_gone() -> None:
+    bodies, said = problems_of_bodies(b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n", 1, 60)
+    assert said == {"500"}
+    assert {each.split()[0] for each in bodies.answers} == {each.__name__[1:] for each in KINDS}
+    assert bodies.answers["gone -"] == bodies.answers.total() - len(bodies.problems)
+    fine, said = problems_of_bodies(b"HTTP/1.1 400 X\r\nContent-Length: 0\r\n\r\n", 1, 20)
+    assert (fine.answers.total(), said) == (20, set())
+
+
+def test_a_body_that_has_no_answer_is_told() -> None:
+    _, said = problems_of_bodies(b"", 1, 20)
+    assert any("IncompleteReadError" in each for each in said)
+
+
+def test_who_takes_an_endless_body_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest_bodies, "KINDS", [rest_bodies._endless])
+    monkeypatch.setattr(rest_bodies, "TAKEN_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(rest_bodies, "ANSWER_S_MAX", 1)
+    _, said = problems_of_bodies(b"", -1, 3)
+    assert said == {"no end after 1 s"}
 
 
 def test_a_storm_of_requests_has_no_fault_and_nobody_else_notices(tmp_path: Path) -> None:
