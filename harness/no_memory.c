@@ -2,8 +2,8 @@
  * no_memory: an LD_PRELOAD library that makes allocations of one loaded object fail on demand, so
  * that Python itself, and every other library, goes on.
  *
- *   no_memory_begin(part, after, times)  lets so many allocations of the object whose path has this
- *                                        part pass, then fails so many; -1 when there is no such one
+ *   no_memory_begin(part, after, times)  lets so many allocations of the object pass whose path has
+ *                                        this part, then fails so many; -1 when there is none
  *   no_memory_end()                      all succeed again; how many failed
  *
  * Whose an allocation is says its return address. One thread calls the two; any may allocate.
@@ -65,11 +65,11 @@ static int refused(const void *caller) {
     return 1;
 }
 
-/* That of the next library, which is ASan's when that is loaded. glibc's dlsym allocates only when it
- * does not find what it is asked for. */
-#define NEXT(name)                                                                                 \
-    static __typeof__(&name) next;                                                                 \
-    if (next == NULL)                                                                              \
+/* That of the next library, which is ASan's when that is loaded. glibc's dlsym allocates only when
+ * it does not find what it is asked for. */
+#define NEXT(name)                                                                               \
+    static __typeof__(&name) next;                                                               \
+    if (next == NULL)                                                                            \
     next = (__typeof__(&name))dlsym(RTLD_NEXT, #name)
 
 void *malloc(size_t bytes) {

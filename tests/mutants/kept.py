@@ -207,4 +207,14 @@ KEPT: list[Kept] = [
         self._batch = self._batch_min""",
         "what is called later is called after both",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/delivery.pyx",
+        "ConsumerState.deliver",
+        """                        taker._send(batch, i - 1, messages, words, 0, count, True)
+                        taker._mark_sent()""",
+        """                        taker._mark_sent()
+                        taker._send(batch, i - 1, messages, words, 0, count, True)""",
+        "its connection is written to at the end of the turn, after both",
+    ),
 ]

@@ -442,8 +442,8 @@ static int open_no_new_log(void *ctx, int directory_fd, const char *name, int fl
     return inner->open(ctx, directory_fd, name, flags);
 }
 
-/* What was damaged and was added again before anything was flushed is in the journal twice: the good
- * one counts, although the other one is told of at the next start, too. */
+/* What was damaged and was added again before anything was flushed is in the journal twice: the
+ * good one counts, although the other one is told of at the next start, too. */
 static void test_what_was_added_again_after_damage_is_there(void) {
     enum { DAMAGED = 2 * PER_GROUP - 1 };
     sim_disk *disk = written();
