@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from compacting import compact, single, view
+from compacting import compact, single, values, view
 from one_bookie import append
 from one_broker import Broker, run, section
 from pyxbroker.broker.topics import compacted as module
 from pyxbroker.broker.topics.compacted import CompactedLedger, CompactedSource
 from pyxbroker.entry import Position
-from pyxbroker.ledger.handle import LedgerError
+from pyxbroker.ledger.client import LedgerClient
+from pyxbroker.ledger.handle import LedgerError, NoSuchEntry
 from pyxbroker.ledger.patience import Patience
 from pyxbroker.proto import PulsarApi as pb
 from test_compaction import last_id, published, read, reader, reopened
@@ -56,6 +57,44 @@ def test_an_entry_before_many_lost_ones_is_found(
         monkeypatch.setattr(module, "LOST_MAX", 64)
         with pytest.raises(LedgerError, match="more than 64 entries of compacted ledger"):
             await ledger.find((ledger_id, 10))
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("what", ["metadata", "entries"])
+def test_who_reads_a_compacted_ledger_that_is_lost_gets_what_the_log_has(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        entries = [single(key, value) for key, value in (("a", b"1"), ("b", b"1"), ("a", b"2"))]
+        topic = await published(broker, *entries)
+        await compact(topic)
+        assert len(await view(topic)) == 2
+
+        async def lost(*_: Any) -> Any:
+            if what == "metadata":
+                raise NoSuchEntry("its metadata is no metadata")
+
+        with monkeypatch.context() as patches:
+            if what == "metadata":
+                patches.setattr(LedgerClient, "open_compacted", lost)
+            else:
+                patches.setattr(CompactedLedger, "read_one", lost)
+            topic = await reopened(broker)
+            assert topic.compacted is None
+            errors = [each for each in caplog.records if each.levelname == "ERROR"]
+            assert ["the compacted ledger is lost" in each.message for each in errors] == [True]
+            # An older value is read before the newer one, and nothing is left out.
+            assert [entry for _, entry in await view(topic)] == entries
+            client = await broker.client()
+            assert len(await read(client, 1, **reader((-1, -1)))) == 3
+        await published(broker, single("b", b"2"))
+        await compact(topic)
+        assert await values(topic) == {"a": b"2", "b": b"2"}
+        assert len(await view(await reopened(broker))) == 2
 
     run(tmp_path, scenario)
 

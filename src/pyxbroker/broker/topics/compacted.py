@@ -50,12 +50,17 @@ class CompactedLedger:
         self._last_message: tuple[Position, int] | None = None
 
     async def open(self) -> None:
-        """Learns what its last entry and its last message are. Raises LedgerError."""
+        """Learns what its last entry and its last message are. Raises LedgerError; NoSuchEntry:
+        all that it had is lost.
+        """
         patience = Patience(f"the compacted ledger {self.ledger_id}")
         index = self.last_index
         while index >= 0 and self.last is None:
             self.last = await self._position(index, patience)
             index -= 1
+        if self.last is None and self.last_index >= 0:
+            # As one that is empty it would hide all that the log has up to the horizon.
+            raise NoSuchEntry(f"none of its {self.last_index + 1} entries can be read")
         await self.last_message()
 
     async def _position(self, index: int, patience: Patience) -> Position | None:
@@ -151,7 +156,10 @@ def _publish_time(batch: EntryBatch) -> int | None:
 
 
 async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | None:
-    """The compacted ledger that the cursor names; None: none, or it is lost. Raises LedgerError."""
+    """The compacted ledger that the cursor names. Raises LedgerError.
+
+    None: none, or it is lost: then all that the log has is read, older values of a key included.
+    """
     ledger_id = compacted_ledger.current(managed_ledger)
     if ledger_id is None:
         return None
@@ -160,6 +168,8 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
         handle, last, size = await patience.ask(
             partial(managed_ledger.client.open_compacted, ledger_id)
         )
+        found = CompactedLedger(ledger_id, handle, last, size)
+        await found.open()
     except (EntryDamaged, NoSuchEntry) as error:
         log.error(
             "the compacted ledger is lost; the next compaction makes one of what is left",
@@ -168,8 +178,6 @@ async def open_compacted(managed_ledger: ManagedLedger) -> CompactedLedger | Non
             error=error,
         )
         return None
-    found = CompactedLedger(ledger_id, handle, last, size)
-    await found.open()
     return found
 
 
