@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from one_broker import section
 from pyxbroker.admin.app import ENTRIES_READ_MAX
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources import messages
+from pyxbroker.admin.resources.broker_stats import TOPIC_NAME_BYTES
 from pyxbroker.admin.response import Response
 from pyxbroker.broker.client_memory import ANSWERS_PART, ClientMemory
 from pyxbroker.broker.topics.entry_view import EntryView
@@ -83,6 +85,57 @@ def test_an_answer_is_refused_where_connections_have_the_budget(run: Run) -> Non
             await until(lambda: memory.answer_bytes == 0)
 
     run(main)
+
+
+PIECE = b"x" * LONG
+HELD = 1 << 20
+
+
+async def answer_in_pieces(request: Request) -> Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            yield PIECE
+
+    return Response(pieces(), held_bytes=HELD)
+
+
+def test_pieces_of_an_answer_that_nobody_reads_and_what_makes_them_have_the_same_limit(
+    run: Run,
+) -> None:
+    async def main() -> None:
+        memory = ClientMemory(total_max=ANSWERS_PART * 5 * LONG // 2)
+        async with served(answer_in_pieces, memory=memory) as web:
+            clients = [await behind(web, GET) for _ in range(2)]
+            await until(lambda: memory.answer_bytes == 2 * (LONG + HELD))
+            # It has begun when its first piece is too much: it ends without its end.
+            got = await talk(web, CLOSING)
+            assert got == b"" or (got.startswith(b"HTTP/1.1 200 OK") and b"0\r\n\r\n" not in got)
+            assert memory.answers_refused == 1
+            await until(lambda: memory.answer_bytes == 2 * (LONG + HELD))
+            # Who goes, or reads, makes room.
+            (_, gone), (reader, writer) = clients
+            gone.transport.abort()
+            await until(lambda: memory.answer_bytes == LONG + HELD)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            whole = bytearray()
+            while not whole.endswith(b"\r\n0\r\n\r\n"):
+                whole += await reader.read(1 << 20)
+            await until(lambda: memory.answer_bytes == 0)
+            assert len((await talk(web, CLOSING)).partition(b"\r\n\r\n")[2]) > 2 * LONG
+            writer.close()
+
+    run(main)
+
+
+def test_names_of_topics_that_an_answer_keeps_are_charged(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        for number in range(10):
+            await rest.broker.topic(f"{NAME}/t{number}")
+        answered = await rest.answer("GET", "/admin/v2/broker-stats/topics")
+        assert answered.held_bytes == 10 * TOPIC_NAME_BYTES
+        await answered.close()
+
+    run_rest(tmp_path, scenario)
 
 
 def test_few_entries_are_read_and_unpacked_at_once(

@@ -26,7 +26,7 @@ class Response:
     Connection. An iterator is closed when the client goes away before it has ended.
     """
 
-    __slots__ = ("body", "headers", "status")
+    __slots__ = ("body", "headers", "held_bytes", "status")
 
     body: bytes | AsyncIterator[bytes]
 
@@ -36,8 +36,10 @@ class Response:
         content_type: str | None = None,
         status: int = 200,
         headers: Headers = (),
+        held_bytes: int = 0,
     ) -> None:
         self.status = status
+        self.held_bytes = held_bytes  # that an iterator keeps, besides its pieces
         self.headers = list(headers)
         if content_type is not None:
             self.headers.append(("Content-Type", content_type))

@@ -142,7 +142,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         self._end_body()
         self.resume_writing()
-        self._release()
+        self._release(self._charged)
         self._server.forget(self)
         self._parser.close()
 
@@ -335,6 +335,10 @@ class HttpConnection(asyncio.Protocol):
             raise
         except ConnectionError:
             return  # The client has gone.
+        except AnswersNotRead:
+            # It is logged. The answer has begun: that it is not whole is all that can be said.
+            self.abort()
+            return
         except Exception:
             # The answer has begun: nothing can be said to the client but that it is not whole.
             log.exception("answer failed", method=request.method, path=request.path)
@@ -348,7 +352,7 @@ class HttpConnection(asyncio.Protocol):
             await response.close()
             raise ConnectionResetError
         head = sum(len(name) + len(value) for name, value in response.headers)
-        body = len(response.body) if isinstance(response.body, bytes) else 0
+        body = len(response.body) if isinstance(response.body, bytes) else response.held_bytes
         try:
             self._charged = self._server.memory.charge_answer(head + body)
         except AnswersNotRead as error:
@@ -356,9 +360,9 @@ class HttpConnection(asyncio.Protocol):
             return refusal(error.http_status, str(error))
         return response
 
-    def _release(self) -> None:
-        self._server.memory.release_answer(self._charged)
-        self._charged = 0
+    def _release(self, cost: int) -> None:
+        self._server.memory.release_answer(cost)
+        self._charged -= cost
 
     async def _respond(self, request: Request, response: Response) -> bool:
         """Writes an answer; returns whether the connection goes on. Raises ConnectionError."""
@@ -409,15 +413,20 @@ class HttpConnection(asyncio.Protocol):
             self._transport.writelines([head, body])
 
     async def _write_pieces(self, pieces: AsyncIterator[bytes], chunked: bool) -> None:
-        """Writes a body as it is made, no faster than the client takes it."""
+        """Writes a body as it is made, no faster than the client takes it. Raises AnswersNotRead
+        where a piece is too much, and ConnectionResetError.
+        """
         async for piece in pieces:
             if not piece:
                 continue
+            cost = self._server.memory.charge_answer(len(piece))
+            self._charged += cost
             if chunked:
                 self._transport.writelines([b"%x\r\n" % len(piece), piece, b"\r\n"])
             else:
                 self._transport.write(piece)
             await self._until_writable()
+            self._release(cost)
         if chunked:
             self._transport.write(b"0\r\n\r\n")
 
@@ -430,7 +439,7 @@ class HttpConnection(asyncio.Protocol):
             request.body.discard()
             self._resume_reading()
         await self._until_writable()
-        self._release()
+        self._release(self._charged)
 
     async def _until_writable(self) -> None:
         """Waits while the client is behind. Raises ConnectionResetError when it has gone."""
