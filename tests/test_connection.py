@@ -288,6 +288,8 @@ def test_acks_and_permits_for_nobody_are_dropped() -> None:
         send(1, section(b""), producer_id=99),
         wire.frame(b"\x08\x0a\x52\x02\x08\x02"),  # ACK without type
         wire.frame(b"\x08\x0b\x5a\x02\x08\x02"),  # FLOW without permits
+        wire.frame(b"\x08\x14\xa2\x01\x02\x18\x01"),  # REDELIVER without consumer
+        wire.frame(b"\x08\x14\xa2\x01\x03\x08\x02\x18"),  # its epoch does not end
         flow(0),
         flow(2**31),
         ack(pb.MessageIdData(ledgerId=1, entryId=1, ack_set=[1] * 4097)),
