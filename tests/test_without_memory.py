@@ -13,10 +13,13 @@ from harness.no_memory import build_no_memory, environment
 
 PROGRAM = """
 import ctypes, tempfile
+from array import array
+from pyxbroker.ackset import AckSet
 from pyxbroker.entry import AckRun, EntryBatch, EntryRun
 from pyxbroker.compaction import KEY_PARTS, LatestMessages
 from pyxbroker.delayed_index import DelayedIndex
 from pyxbroker.hash_ranges import HashRanges, HeldRanges
+from pyxbroker.keys import KeyShared
 from compacting import Sent, batch, single
 
 def acks():
@@ -77,6 +80,25 @@ def ranges():
         held.remove(slot)
     assert held.conflict(HashRanges.of([(20, 21)])) == 2
 
+def keys():
+    state = KeyShared(True)
+    state.set_owners(array("H", [30_000, 65_535]), array("i", [1, 2]))
+    for at in range(300):
+        state.put(at * 211 % 65_536, 1, at)
+    planned = state.plan(1, 300, 0) + state.plan(2, 300, 0)
+    assert sum(last - first + 1 for _, first, last in planned) == 300
+    for at in range(300):
+        assert state.drop(1, at, at) == 1
+    assert state.waiting == 0
+
+def holes():
+    acks = AckSet(1, -1, True)
+    for at in range(1, 40_000, 2):
+        acks.add(1, at)
+    acks.acknowledge_batch(1, 2, [7])
+    assert acks.holes and len(acks.ranges(1)) == 20_000
+    assert acks.encode_runs(1, 0, 1 << 16, False)[0] and acks.encode_ranges(1_000)
+
 memory = ctypes.CDLL(None)
 name, part = {name}, {part}
 fails = 0
@@ -110,6 +132,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("compaction", "spilled", 4),
         ("delayed_index", "delayed", 5),
         ("hash_ranges", "ranges", 20),
+        ("keys", "keys", 20),
+        ("bitmap", "holes", 3),
     ],
 )
 def test_an_allocation_that_fails_is_a_memory_error(

@@ -145,6 +145,8 @@ cdef class KeyShared:
 
     cdef int _free(self) noexcept:
         cdef int i
+        if self.pages == NULL or self.in_use == NULL:
+            return 0  # there was no memory for it
         for i in range(PAGES):
             free(self.pages[i])
             self.pages[i] = NULL

@@ -28,18 +28,20 @@ NO_JUDGES = ("test_tidy.py", "test_native_arrows.py", "test_package.py", "test_m
 CYTHON = {
     "add_stats": "add_stats metrics",
     "ackset": "ackset chunked_messages batch_acks hostile_records cursor_ledger cursor dispatch",
-    "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch",
+    "bitmap": "ackset cursor_ledger cursor dispatch_models dispatch without_memory",
     "buffers": "buffers connection",
-    "commands": "commands entry dispatch long_commands handshake refused_sends service",
-    "compaction": "compaction",
-    "connection": "connection turn liveness refused_sends publish_gate handshake service",
-    "delayed_index": "delayed delayed_delivery",
+    "commands": "commands entry dispatch long_commands connection handshake refused_sends service",
+    "compaction": "latest_messages without_memory compaction compacted_view",
+    "connection": "connection turn liveness long_commands refused_sends publish_gate handshake"
+    " dispatchers service",
+    "delayed_index": "delayed delayed_delivery without_memory",
     "delivery": "dispatch dispatch_models ack_costs unacked_limits dispatchers read_trouble"
     " delayed_delivery chunked_messages batch_acks key_shared_dispatch",
-    "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger",
+    "entry": "entry confirmed_runs embedded_bookie positions publish_steps managed_ledger"
+    " without_memory",
     "frames": "frames connection",
-    "hash_ranges": "selectors key_shared key_shared_dispatch",
-    "keys": "key_shared key_shared_dispatch dispatch_models ack_costs",
+    "hash_ranges": "selectors key_shared key_shared_dispatch without_memory",
+    "keys": "key_shared key_shared_dispatch dispatch_models ack_costs without_memory",
     "metric_lines": "metric_lines metrics",
     "publish_checks": "policy_checks publish_steps",
     "quorum": "quorum entry ledger embedded_bookie managed_ledger",
