@@ -128,7 +128,8 @@ ASAN_PYTEST := LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=det
     $(PYTEST) -s -m 'not interop and not slow'
 # The tests of what is compiled: two minutes on two cores.
 COMPILED_TESTS := $(addprefix tests/test_,$(addsuffix .py,ackset buffers commands connection delayed \
-    dispatch_models entry frames hostile_records key_shared long_commands quorum selectors storage turn))
+    dispatch_models entry frames hostile_records key_shared latest_messages long_commands quorum selectors \
+    storage turn without_memory))
 
 .PHONY: asan-build
 asan-build: dev

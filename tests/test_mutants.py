@@ -161,6 +161,16 @@ def test_a_mutant_knows_its_function() -> None:
     assert [source.function_at(line) for line in (1, 3, 4, 5, 8)] == ["f", "f", "f", "f", ""]
 
 
+def test_a_line_that_comes_again_is_another_mutant_however_deep_it_stands() -> None:
+    for depths in ((1, 2), (2, 1), (1, 1), (2, 1, 3)):
+        lines = [f"{'    ' * depth}if size{number} > 1:\n" for number, depth in enumerate(depths)]
+        refusals = [f"{'    ' * depth}    raise MemoryError(1)\n" for depth in depths]
+        body = "".join(f"{line}{refusal}" for line, refusal in zip(lines, refusals, strict=True))
+        source = Source("pot.pyx", f"cdef int f() except -1:\n{body}")
+        dropped = [each for each in edits(source) if each.operator == "dropped refusal"]
+        assert len({mutant_of(source, each).id for each in dropped}) == len(depths)
+
+
 def test_every_file_of_ours_is_read_and_every_operator_has_a_place() -> None:
     root = Path(__file__).parent.parent
     drawing = Drawing(root, 5, 400)

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from mutants.operators import OPERATORS, Edit, edits
@@ -54,11 +56,17 @@ def mutant_of(source: Source, edit: Edit, name: str = "") -> Mutant:
     before = source.text[first:last]
     after = text[first : last + len(text) - len(source.text)]
     parts = (source.path, edit.function, edit.operator, before.strip(), after.strip())
-    # The same line may be twice in a function.
-    twins = source.text[: edit.start].count(before)
+    # The same line may be twice in a function, also deeper in it than the first time.
+    earlier = source.text[: edit.start]
+    twins = max(earlier.count(before), len(_twins(before).findall(earlier)))
     id_ = hashlib.sha1("\0".join([*parts, str(twins)]).encode()).hexdigest()[:8]
     line = source.line_of(edit.start)
     return Mutant(id_, source.path, line, edit.function, edit.operator, before, after, text, name)
+
+
+@lru_cache(maxsize=64)
+def _twins(before: str) -> re.Pattern[str]:
+    return re.compile(rf"^[ \t]*{re.escape(before.strip())}$", re.MULTILINE)
 
 
 def sources_of(root: Path, language: str) -> Iterator[Source]:
