@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
+import struct
 import zlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -123,6 +125,40 @@ def test_pieces_of_an_answer_that_nobody_reads_and_what_makes_them_have_the_same
             await until(lambda: memory.answer_bytes == 0)
             assert len((await talk(web, CLOSING)).partition(b"\r\n\r\n")[2]) > 2 * LONG
             writer.close()
+
+    run(main)
+
+
+def test_a_piece_that_comes_when_its_client_is_gone_is_not_charged(run: Run) -> None:
+    async def main() -> None:
+        memory = ClientMemory(total_max=ANSWERS_PART * 5 * LONG // 2)
+        goes_on, ended = asyncio.Event(), asyncio.Event()
+
+        async def answer_late(request: Request) -> Response:
+            async def pieces() -> AsyncIterator[bytes]:
+                try:
+                    yield b"begins"
+                    await goes_on.wait()
+                    yield PIECE
+                finally:
+                    ended.set()
+
+            return Response(pieces(), held_bytes=HELD)
+
+        async with served(answer_late, memory=memory) as web:
+            reader, writer = await dial(web)
+            writer.write(GET)
+            await reader.readuntil(b"begins")
+            assert memory.answer_bytes == HELD
+            # Its connection is reset: it does not only send no more.
+            linger = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.transport.abort()
+            await until(lambda: memory.answer_bytes == 0)
+            goes_on.set()
+            await ended.wait()
+            await asyncio.sleep(0.01)
+            assert memory.answer_bytes == 0
 
     run(main)
 

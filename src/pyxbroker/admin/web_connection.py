@@ -419,6 +419,8 @@ class HttpConnection(asyncio.Protocol):
         async for piece in pieces:
             if not piece:
                 continue
+            if self._transport.is_closing():
+                raise ConnectionResetError  # nobody would give back what is charged from now on
             cost = self._server.memory.charge_answer(len(piece))
             self._charged += cost
             if chunked:
