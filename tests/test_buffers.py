@@ -68,6 +68,21 @@ def test_more_pieces_than_one_call_takes_leave_in_order(
     assert got + read_all(far) == b"".join(b"%04d" % n for n in range(1300))
 
 
+def test_what_is_left_moves_only_when_that_makes_room_for_as_much(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    near, _ = pair
+    out = OutVector()
+    for size in (10, *[100_000] * 15):
+        owner = Owner(bytes(size))
+        out.lend(owner.data, owner)
+    assert out.held[1] == 16
+    # The first piece has left, and of the second one a part.
+    assert out.send_to(near.fileno()) == 1
+    out.lend(b"more", owner)
+    assert out.held[1] == 32
+
+
 def test_an_error_of_the_socket_is_told(pair: tuple[socket.socket, socket.socket]) -> None:
     near, far = pair
     far.close()

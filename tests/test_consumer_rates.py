@@ -1,4 +1,4 @@
-"""What a consumer gets and does, per second."""
+"""What a consumer gets and does, per second; and rates of counters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from pathlib import Path
 import pytest
 
 from one_broker import Broker, run
+from pyxbroker.base.rates import Rates
 from pyxbroker.broker.topics import consumer
 
 WINDOW_S = 0.1
+
+
+def test_a_rate_is_of_the_last_window_that_is_over() -> None:
+    rates = Rates(100.0, 0, 7, window_s=10.0)
+    assert rates.per_second(109.0, 90, 9) == (0.0, 0.0), "none is over"
+    assert rates.per_second(110.0, 100, 27) == (10.0, 2.0)
+    assert rates.per_second(119.0, 900, 27) == (10.0, 2.0), "the next one is not over"
+    assert rates.per_second(130.0, 300, 27) == (10.0, 0.0), "nobody asked at its end"
+    assert rates.per_second(140.0, 299, 127) == (0.0, 0.0), "a counter began anew"
+    assert rates.per_second(150.0, 309, 137) == (1.0, 1.0)
 
 
 def test_who_acknowledges_nothing_yet_has_rates_from_the_first_window_on(

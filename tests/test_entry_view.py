@@ -31,6 +31,16 @@ def test_a_payload_is_unpacked_unless_only_its_reader_can() -> None:
     assert asyncio.run(entry(b"as it is").plain()) == b"as it is"
 
 
+def test_a_payload_that_is_too_large_is_not_unpacked() -> None:
+    def compressed(size: int) -> EntryView:
+        return entry(zlib.compress(bytes(size)), compression=2, uncompressed_size=size)
+
+    largest = compressed(PLAIN_BYTES_MAX)
+    assert len(asyncio.run(largest.plain())) == PLAIN_BYTES_MAX == 32 << 20
+    with pytest.raises(ValueError, match="at most 33554432 are unpacked"):
+        asyncio.run(compressed(PLAIN_BYTES_MAX + 1).plain())
+
+
 @pytest.mark.parametrize(
     ("payload", "size"),
     [(zlib.compress(b"abc"), 4), (b"no zlib", 3), (b"x", 2**32 - 1), (b"x", PLAIN_BYTES_MAX)],

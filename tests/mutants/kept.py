@@ -227,4 +227,32 @@ KEPT: list[Kept] = [
     pthread_mutex_lock(&files->lock);""",
         "a data race, which only ThreadSanitizer notices: make tsan",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_close",
+        """    journal_manifest_close(&files->manifest);
+    pthread_cond_destroy(&files->work);""",
+        """    pthread_cond_destroy(&files->work);
+    journal_manifest_close(&files->manifest);""",
+        "the thread is over, and the manifest waits for nothing",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/bookie_native/journal_files.c",
+        "journal_files_adopt",
+        "if (fd < 0)",
+        "if (fd <= 0)",
+        "0 is no error, and the descriptor of the standard input, so no file gets it",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/compaction.pyx",
+        "LatestMessages.rebuild",
+        """            data = unpacked
+            size = <uint32_t>len(unpacked)""",
+        """            size = <uint32_t>len(unpacked)
+            data = unpacked""",
+        "two values are taken of the same bytes",
+    ),
 ]

@@ -469,6 +469,32 @@ static void test_what_was_added_again_after_damage_is_there(void) {
     sim_disk_free(disk);
 }
 
+/* However many starts the journal has seen since the last flush. */
+static void test_many_sessions_are_read(void) {
+    enum { SESSIONS = 70 };
+    sim_disk *disk = sim_disk_new();
+    for (int session = 0; session < SESSIONS; session++) {
+        inner = sim_disk_calls(disk);
+        disk_calls full = *inner;
+        full.open = open_no_new_log;
+        storage_options options = small_options(&full);
+        options.dirty_bytes_max = options.cache_bytes_max = 64 << 20; /* nothing can be flushed */
+        storage *s = must_open(&options);
+        CHECK(wait_durable(s, add_entry(s, 1, session)) == 0);
+        sim_disk *killed = sim_disk_killed(disk);
+        CHECK(storage_close(s, 0) == 0);
+        sim_disk_free(disk);
+        disk = killed;
+    }
+    storage_options options = small_options(sim_disk_calls(disk));
+    storage *s = must_open(&options);
+    for (int session = 0; session < SESSIONS; session++)
+        CHECK(read_entry(s, 1, session) == 1);
+    CHECK(take_errors(s) == 0);
+    CHECK(storage_close(s, 0) == 0);
+    sim_disk_free(disk);
+}
+
 static int64_t read_up_to;
 
 static ssize_t noted_pread(void *ctx, int fd, void *buffer, size_t bytes, int64_t offset) {
@@ -520,6 +546,7 @@ static const check_test tests[] = {
     {"replay_damaged_file_header", test_damaged_file_header},
     {"replay_truncated_file", test_truncated_file},
     {"replay_what_was_added_again_after_damage", test_what_was_added_again_after_damage_is_there},
+    {"replay_many_sessions", test_many_sessions_are_read},
     {"replay_unwritten_rest_of_a_file", test_the_unwritten_rest_of_a_file_is_not_read},
     {"replay_foreign_and_garbage_files", test_foreign_and_garbage_files},
     {"replay_recycled_files_keep_their_past_dead", test_recycled_files_keep_their_past_dead},
