@@ -255,4 +255,12 @@ KEPT: list[Kept] = [
             data = unpacked""",
         "two values are taken of the same bytes",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/keys.pyx",
+        "KeyShared.wait_again",
+        "while after and _compare(&self.entries[after], new) < 0:",
+        "while after and _compare(&self.entries[after], new) < (0 + 1):",
+        "what is equal is one position: either order is the same list",
+    ),
 ]
