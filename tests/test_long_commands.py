@@ -123,8 +123,9 @@ def test_others_are_served_between_the_parts_of_a_long_ack() -> None:
 def test_a_long_ack_ends_with_its_connection() -> None:
     async def scenario(side: Served) -> None:
         waiting, told = await begin_long_ack(side, 100_000)
-        await waiting
+        # At once: a loop that turns while the other thread ends takes the rest.
         side.connection.close()
+        await waiting
         told += side.told
         assert told[-1] == ("closed",)
         assert sum(map(len, positions_of(told, "ack"))) < 100_000
