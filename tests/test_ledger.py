@@ -11,7 +11,7 @@ from one_bookie import NAME, Node, Runs, ledgers_of, turns, until
 from pyxbroker.ledger.client import LedgerClient, LedgerQuorums, NoSuchLedger
 from pyxbroker.ledger.handle import EntryDamaged, LedgerError, LedgerFenced, LedgerHandle
 from pyxbroker.metadata import paths
-from pyxbroker.metadata.store import BadVersion
+from pyxbroker.metadata.store import BadVersion, Put
 
 
 async def add(node: Node, handle: LedgerHandle, runs: Runs, *data: bytes) -> None:
@@ -253,5 +253,18 @@ def test_an_ensemble_needs_that_many_bookies(tmp_path: Path) -> None:
                 LedgerClient(
                     node.store, {"b": node.bookie}, node.turn, LedgerQuorums(ensemble=2, write=2)
                 )
+
+    asyncio.run(scenario())
+
+
+def test_a_ledger_with_an_ensemble_of_its_own_needs_that_many_bookies(tmp_path: Path) -> None:
+    def naming(ledger_id: int) -> Put:
+        raise AssertionError("a ledger got an id")
+
+    async def scenario() -> None:
+        async with Node(tmp_path / "bookie") as node:
+            two = LedgerQuorums(ensemble=2, write=1, ack=1)
+            with pytest.raises(LedgerError, match=r"an ensemble of 2 needs .* there are 1"):
+                await node.client.create_named(Runs(), NAME, naming, quorums=two)
 
     asyncio.run(scenario())

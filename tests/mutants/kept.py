@@ -263,4 +263,34 @@ KEPT: list[Kept] = [
         "while after and _compare(&self.entries[after], new) < (0 + 1):",
         "what is equal is one position: either order is the same list",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/cli/standalone.py",
+        "_parser",
+        """    add(
+        "--broker-port",
+        type=_port,
+        metavar="N",
+        help="Port of the binary protocol [6650]; 0: any free.",
+    )
+    add(
+        "--web-port",
+        type=_port,
+        metavar="N",
+        help="Port of REST and /metrics [8080]; 0: any free.",
+    )""",
+        """    add(
+        "--web-port",
+        type=_port,
+        metavar="N",
+        help="Port of REST and /metrics [8080]; 0: any free.",
+    )
+    add(
+        "--broker-port",
+        type=_port,
+        metavar="N",
+        help="Port of the binary protocol [6650]; 0: any free.",
+    )""",
+        "the help lists two options in another order",
+    ),
 ]
