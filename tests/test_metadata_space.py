@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from metadata_backends import coroutine_test
+from pyxbroker.metadata import database
 from pyxbroker.metadata.embedded import EmbeddedStore
 from pyxbroker.metadata.embedded_tree import Operation, Tree
 from pyxbroker.metadata.store import NoSpace
@@ -69,3 +70,21 @@ async def test_a_write_fails_when_no_space_could_be_made(tmp_path: Path) -> None
         assert await store.get("/a") is None
         await store.put("/a", b"2")
         await store.close()
+
+
+@coroutine_test
+async def test_the_log_of_the_next_session_has_the_blocks_of_the_reserve(tmp_path: Path) -> None:
+    path = tmp_path / "m" / "metadata.db"
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    await store.put("/a", b"0")
+    await store.close()
+    reserved = database.reserve_of(path).stat()
+    assert reserved.st_blocks > 0 and not database.log_of(path).exists()
+    store = EmbeddedStore(tmp_path / "m")
+    await store.open()
+    assert database.log_of(path).stat().st_ino == reserved.st_ino
+    assert not database.reserve_of(path).exists()
+    found = await store.get("/a")
+    assert found is not None and found.value == b"0"
+    await store.close()
