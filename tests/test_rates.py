@@ -522,6 +522,35 @@ def test_subscriptions_share_the_rate_of_their_topic_and_topics_that_of_the_brok
     run(tmp_path, scenario, dispatchThrottlingRateInMsg=200)
 
 
+@pytest.mark.parametrize(
+    ("policies", "field"),
+    [
+        ({"dispatch_rate": DispatchRate(5, 0)}, "dispatchThrottledMsgEventsByTopicLimit"),
+        ({"dispatch_rate": DispatchRate(0, 20)}, "dispatchThrottledBytesEventsByTopicLimit"),
+        (
+            {"subscription_dispatch_rate": DispatchRate(5, 0)},
+            "dispatchThrottledMsgEventsBySubscriptionLimit",
+        ),
+    ],
+)
+def test_the_limit_that_holds_a_subscription_back_is_counted(
+    tmp_path: Path, policies: dict[str, Any], field: str
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic()
+        client = await broker.client()
+        await client.subscribe()
+        subscription = topic.subscriptions["s"]
+        limited(topic, **policies)
+        assert subscription.throttled is None
+        await broker.publish(*data_of(20))
+        await received(client, 0.5)
+        assert subscription.throttled is not None
+        assert set(subscription.throttled) == {field}
+
+    run(tmp_path, scenario)
+
+
 def test_redeliveries_count_as_well(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         await broker.publish(*data_of(200))
@@ -607,6 +636,8 @@ def test_one_that_waits_for_two_rates_keeps_its_turn() -> None:
             self.topic = SimpleNamespace(policies=Policies())
             self.throttle = Throttle(self.wake)
             self.throttle._limiters = [broker, topic]
+            self.throttle._limits = ["BrokerLimit", "TopicLimit"]
+            self.subscription = SimpleNamespace(throttled=None)
 
         def wake(self) -> None:
             me = cast(Any, self)

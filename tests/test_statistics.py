@@ -71,6 +71,26 @@ def test_what_expired_is_counted_with_its_time(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_expires_has_a_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1_000.0]
+    for module in (statistics, expiry):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1)
+        await broker.publish(b"one", b"two", b"three")
+        topic = await broker.topic()
+        topic.wall_clock = lambda: 4e9
+        await expiry.expire(topic, 60)
+        clock[0] += 60
+        stats.note_rates(topic, clock[0])
+        found = (await told(broker))["subscriptions"]["s"]
+        assert found["msgRateExpired"] == pytest.approx(3 / 60)
+
+    run(tmp_path, scenario)
+
+
 def test_the_mark_that_moves_is_noted(tmp_path: Path) -> None:
     async def scenario(broker: Broker) -> None:
         client = await broker.client()

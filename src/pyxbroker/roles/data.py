@@ -196,6 +196,10 @@ class StandaloneData:
         """Blocking: replays the journal. Runs in a thread of its own."""
         config = self.config
         dirty = config.dbStorage_writeCacheMaxSizeMb << 20
+        if not config.journalSyncData:
+            log.warning(
+                "journalSyncData is false: a power cut loses messages that were acknowledged"
+            )
         return _native.Storage(
             str(layout.journal),
             str(layout.ledgers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -324,7 +325,7 @@ def consumer_stats(request_id: int, consumer: Consumer) -> bytes:
     answer.msgThroughputOut = rates.bytes_out
     answer.msgRateRedeliver = rates.redelivered
     answer.messageAckRate = rates.acked
-    answer.msgRateExpired = 0.0
+    answer.msgRateExpired = consumer.subscription.expired_rate(time.monotonic())
     answer.consumerName = consumer.name
     answer.availablePermits = max(consumer.permits, 0)
     answer.unackedMessages = consumer.unacked_messages

@@ -8,6 +8,7 @@ off. A rate for a longer period is spread over it. Mirrors Pulsar's DispatchRate
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from pyxbroker.delivery import SentCount
 
 if TYPE_CHECKING:
     from pyxbroker.broker.dispatch.dispatcher import Dispatcher
+    from pyxbroker.broker.topics.subscription import Subscription
     from pyxbroker.policies.values import DispatchRate
     from pyxbroker.turn import Turn
 
@@ -23,6 +25,7 @@ Counters = Callable[[], tuple[int, int]]
 
 FOLLOW_S = 1.0  # between two looks at how much is published
 CAUGHT_UP_MAX = 1000  # entries that a subscription may be behind, and still has caught up
+LIMITS = ("BrokerLimit", "TopicLimit", "SubscriptionLimit")
 AVERAGE_WEIGHT = 0.25  # of the newest delivery among all before it
 
 
@@ -93,6 +96,7 @@ class Throttle:
     __slots__ = (
         "_had_turn",
         "_limiters",
+        "_limits",
         "_messages_per_entry",
         "_wake",
         "sent",
@@ -102,6 +106,7 @@ class Throttle:
         self.sent = SentCount()
         self._wake = wake
         self._limiters: list[DispatchLimiter] = []
+        self._limits: list[str] = []  # whose each of them is
         self._had_turn: set[DispatchLimiter] = set()  # since it has sent something
         self._messages_per_entry = math.inf  # until one was sent: the first one is read alone
 
@@ -115,6 +120,8 @@ class Throttle:
             topic.received,
         )
         limiters = (topic.broker_limits.dispatch, topic.dispatch_limiter, limiter)
+        held = [each for each in zip(LIMITS, limiters, strict=True) if each[1] is not None]
+        self._limits = [name for name, _ in held]
         self._limiters = [each for each in limiters if each is not None]
         return bool(self._limiters)
 
@@ -130,14 +137,24 @@ class Throttle:
             if limiter.is_turn_of(self._wake):
                 # Its turn at one rate is not lost while it waits for another.
                 self._had_turn.add(limiter)
-            if not limiter.has_tokens() or (limiter.has_line and limiter not in self._had_turn):
-                limiter.wait(self._wake)
+            has_tokens = limiter.has_tokens()
+            if not has_tokens or (limiter.has_line and limiter not in self._had_turn):
+                if limiter.wait(self._wake) and not has_tokens:
+                    self._count(dispatcher.subscription, limiter)
                 return None
             messages = min(messages, limiter.tokens.messages)
             size_left = min(size_left, limiter.tokens.bytes)
         if not math.isinf(messages):
             count = int(min(max(messages / self._messages_per_entry, 1.0), count))
         return count, int(min(max(size_left, 1.0), size))
+
+    def _count(self, subscription: Subscription, limiter: DispatchLimiter) -> None:
+        """A limit holds the subscription back, for the statistics."""
+        limit = self._limits[self._limiters.index(limiter)]
+        what = "Msg" if limiter.tokens.messages <= 0 else "Bytes"
+        if subscription.throttled is None:
+            subscription.throttled = Counter()
+        subscription.throttled[f"dispatchThrottled{what}EventsBy{limit}"] += 1
 
     def settle(self, dispatcher: Dispatcher) -> None:
         """Charges what was sent since the last time."""

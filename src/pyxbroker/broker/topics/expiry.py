@@ -6,6 +6,7 @@ PersistentTopic.checkMessageExpiry, PersistentMessageExpiryMonitor.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,8 @@ async def expire(
 
 async def _expire(subscription: Subscription, mark: Position) -> int:
     """Acknowledges what has waited for too long up to a mark; how many entries that were."""
+    # The rate is measured from the first entries on, also where nobody has asked yet.
+    subscription.expired_rate(time.monotonic())
     expired = await subscription.skip_to(mark)
     subscription.expired += expired
     subscription.last_expired_s = subscription.topic.wall_clock()

@@ -233,7 +233,7 @@ async def subscription_statistics(
         "messageAckRate": acked,
         "chunkedMessageRate": 0.0,
         **await _left(topic, subscription, asked),
-        **_history(subscription),
+        **_history(subscription, now),
         "consumers": consumers,
         **_kind(subscription),
         **_acknowledged(subscription),
@@ -268,10 +268,10 @@ async def _left(topic: Topic, subscription: Subscription, asked: Asked) -> Json:
     return answer
 
 
-def _history(subscription: Subscription) -> Json:
+def _history(subscription: Subscription, now: float) -> Json:
     """What has expired, and when something happened last."""
     return {
-        "msgRateExpired": 0.0,
+        "msgRateExpired": subscription.expired_rate(now),
         "msgExpired": subscription.expired,
         "totalMsgExpired": subscription.expired,
         "lastExpireTimestamp": _ms(subscription.last_expired_s),
@@ -314,6 +314,7 @@ def _acknowledged(subscription: Subscription) -> Json:
         "filterRejectedMsgCount": 0,
         "filterRescheduledMsgCount": 0,
         **THROTTLED,
+        **(subscription.throttled or {}),
     }
 
 

@@ -278,6 +278,8 @@ def note_rates(topic: Topic, now: float) -> None:
         per_second(producer, now, producer.msg_in, producer.bytes_in)
     for subscription in topic.all_subscriptions():
         per_second(subscription, now, *subscription.sent())
+        if subscription.expired_rates is not None:
+            subscription.expired_rate(now)
         for consumer in subscription.consumers:
             consumer.rates()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -122,6 +123,8 @@ class Subscription:
     last_advanced_s = 0.0  # the mark
     last_expired_s = 0.0
     expired = 0  # entries
+    expired_rates: Rates | None = None  # of them; once somebody asked for them
+    throttled: Counter[str] | None = None  # how often which limit held it back, once one did
     drop_rates: Rates | None = None  # of what no consumer took; once somebody asked for them
     was_used = False  # a consumer came since the topic was opened
     _past_sent_ms = 0  # when consumers that are gone were sent something last
@@ -339,6 +342,13 @@ class Subscription:
         if self.drop_rates is None:
             self.drop_rates = Rates(now, self.msg_drop)
         [rate] = self.drop_rates.per_second(now, self.msg_drop)
+        return rate
+
+    def expired_rate(self, now: float) -> float:
+        """Entries per second that expired, lately."""
+        if self.expired_rates is None:
+            self.expired_rates = Rates(now, self.expired)
+        [rate] = self.expired_rates.per_second(now, self.expired)
         return rate
 
     @property
