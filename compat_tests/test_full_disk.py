@@ -48,7 +48,7 @@ def full_broker(disk: SmallDisk, own_broker: BrokerFactory) -> Iterator[Broker]:
     broker.kill()
 
 
-def until(condition: Callable[[], bool], what: str, timeout_s: float = 15.0) -> float:
+def until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> float:
     """Waits for a condition; the seconds that took."""
     started = time.monotonic()
     while not condition():

@@ -54,6 +54,7 @@ VALUES = {
         "messagePosition": "1",
         "ledgerId": "1",
         "entryId": "1",
+        "partition": "0",
         "timestamp": "1",
     },
 }
