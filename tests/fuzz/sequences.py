@@ -448,6 +448,7 @@ async def one_broker(
                     faults.check()
                 except Exception:
                     print(f"sequence {number} of seed {options.seed} failed", file=sys.stderr)
+                    print(*faults.seen[:1], file=sys.stderr)  # the client was told a reference
                     raise
     return count
 
