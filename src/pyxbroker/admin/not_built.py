@@ -143,7 +143,6 @@ async def _check(request: Request) -> None:
     HttpError.
     """
     # What is not built needs them as seldom as it is asked for.
-    from pyxbroker.admin.resources.grants import check_there
     from pyxbroker.admin.resources.names import (
         NO_NAMESPACE,
         check_namespace,
@@ -151,12 +150,11 @@ async def _check(request: Request) -> None:
         read_json,
         topic_of,
     )
+    from pyxbroker.admin.resources.topic_work import check_topic
 
     if request.endpoint.content is not None:
         await read_json(request)
     if "topic" in request.parameters:
-        name = topic_of(request)
-        await check_namespace(request, name.namespace)
-        await check_there(request, name)
+        await check_topic(request, topic_of(request))
     else:
         await check_namespace(request, namespace_of(request), NO_NAMESPACE)

@@ -9,9 +9,15 @@ from collections.abc import Awaitable, Callable
 from pyxbroker.admin.endpoints import Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.names import (
+    check_namespace,
+    check_not_system,
+    read_json,
+    topic_of,
+)
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
+    NO_POSITION,
     check_changeable,
     check_stored,
     missing,
@@ -185,6 +191,7 @@ async def _expire(
     request: Request, what: str, of: Callable[[PersistentTopic], list[Subscription]]
 ) -> Response:
     name, seconds = topic_of(request), _not_negative(request, "seconds")
+    await check_namespace(request, name.namespace)
     await check_stored(request, name, what)
 
     async def work(topic: Topic) -> None:
@@ -195,7 +202,7 @@ async def _expire(
         for each in subscriptions:
             await each.persist()
 
-    await check_changeable(request, name, EXPIRING)
+    check_not_system(name, EXPIRING)
     await with_each(request, name, work)
     return Response.empty()
 
@@ -232,7 +239,7 @@ def _not_negative(request: Request, parameter: str) -> int:
 def _position(body: object) -> tuple[int, int]:
     """The last position that is acknowledged, of Pulsar's ResetCursorData."""
     if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+        raise HttpError(400, NO_POSITION)
     ledger_id, entry_id = number_of(body, "ledgerId"), number_of(body, "entryId")
     return ledger_id, entry_id - 1 if body.get("excluded") is True else entry_id
 

@@ -10,6 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRINGS,
     check_length,
+    has_body,
     node_name_of,
     read_json,
     texts_of,
@@ -212,7 +213,8 @@ async def get_failure_domain(request: Request) -> Response:
 
 async def set_failure_domain(request: Request) -> Response:
     """Says which brokers are in a failure domain."""
-    await cluster_before_no_body(request)
+    if not await has_body(request):
+        await check_cluster(request)
     body = await read_json(request)
     if not isinstance(body, dict):
         raise HttpError(400, f"A FailureDomain is a JSON object, not {body!r:.100}.")
@@ -236,14 +238,6 @@ async def _domain_of(request: Request) -> tuple[str, str]:
     """The cluster and the failure domain of a path. Raises HttpError 412."""
     name = await check_cluster(request)
     return name, node_name_of(request, "domainName", "failure domain")
-
-
-async def cluster_before_no_body(request: Request) -> None:
-    """Without a body, Pulsar tells first that the cluster is not there. Raises HttpError."""
-    content = request.endpoint.content
-    assert content is not None
-    if not await request.read(content.bytes_max):
-        await check_cluster(request)
 
 
 async def check_cluster(request: Request) -> str:

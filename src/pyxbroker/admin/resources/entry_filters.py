@@ -9,7 +9,6 @@ from typing import Any
 from pyxbroker.admin.endpoints import Answer, Content, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.grants import check_there
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
     check_namespace,
@@ -19,6 +18,7 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.policies import APPLIED, IS_GLOBAL, NAMESPACE, TOPIC
+from pyxbroker.admin.resources.topic_work import check_topic
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
 
@@ -50,27 +50,21 @@ async def remove_of_namespace(request: Request) -> Response:
 
 async def get_of_topic(request: Request) -> Response:
     """The filters of a topic: none."""
-    await _check_topic(request)
+    await check_topic(request, topic_of(request))
     return Response.json(NONE) if request.argument("applied") else Response.empty()
 
 
 async def set_of_topic(request: Request) -> Response:
     """Refuses any filter: there is none of its name."""
-    await _check_topic(request)
+    await check_topic(request, topic_of(request))
     await _refuse_names(request)
     return Response.empty()
 
 
 async def remove_of_topic(request: Request) -> Response:
     """There is nothing to remove."""
-    await _check_topic(request)
+    await check_topic(request, topic_of(request))
     return Response.empty()
-
-
-async def _check_topic(request: Request) -> None:
-    name = topic_of(request)
-    await check_namespace(request, name.namespace)
-    await check_there(request, name)
 
 
 async def _refuse_names(request: Request) -> None:

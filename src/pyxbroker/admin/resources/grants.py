@@ -13,7 +13,6 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import STRINGS, check_length, read_json
 from pyxbroker.admin.resources.namespaces import change_record
-from pyxbroker.admin.resources.topic_work import partitions_of
 from pyxbroker.admin.response import Response
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import NamespaceNotFound
@@ -35,12 +34,6 @@ class Grant(NamedTuple):
     topic: TopicName
     role: str
     actions: list[str] | None
-
-
-async def check_there(request: Request, name: TopicName) -> None:
-    """Raises HttpError 404 where there is no such topic, partitioned or not."""
-    if not await partitions_of(request, name) and not await request.app.broker.topics.exists(name):
-        raise HttpError(404, f"Topic {name} not found")
 
 
 async def change_topics(request: Request, grants: list[Grant]) -> Response:

@@ -12,8 +12,8 @@ from pyxbroker.admin.endpoints import Answer, Content, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import ONE as CLUSTER
-from pyxbroker.admin.resources.clusters import check_cluster, cluster_before_no_body
-from pyxbroker.admin.resources.names import STRINGS, check_length, read_json, texts_of
+from pyxbroker.admin.resources.clusters import check_cluster
+from pyxbroker.admin.resources.names import STRINGS, check_length, has_body, read_json, texts_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
@@ -76,7 +76,8 @@ async def set_policy(request: Request) -> Response:
     request.argument("unloadBundles")
     name = request.parameters["policyName"]
     check_length("name of the policy", name, NAME_BYTES_MAX)
-    await cluster_before_no_body(request)
+    if not await has_body(request):
+        await check_cluster(request)
     body = await read_json(request)
     cluster = await check_cluster(request)
     fields = _data(name, body)

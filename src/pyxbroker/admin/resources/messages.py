@@ -11,6 +11,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import read_json, topic_of
 from pyxbroker.admin.resources.topic_work import (
     MISSING,
+    NO_POSITION,
     new_subscription_of,
     number_of,
     stored_topic,
@@ -168,9 +169,9 @@ async def analyze(request: Request) -> Response:
     refusal = f"Analyze backlog on a partitioned topic is not allowed{ELSEWHERE}"
     body = await read_json(request)
     if body is not None and not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+        raise HttpError(400, NO_POSITION)
     topic = await stored_topic(request, "Analyze backlog", refusal)
-    start = _position(body) if isinstance(body, dict) and body.get("ledgerId") is not None else None
+    start = _position(body) if body and body.get("ledgerId") is not None else None
     found = await looking.analyze_backlog(topic, subscription_of(request, topic), start)
     return Response.json(found.to_json())
 
@@ -180,7 +181,7 @@ async def backlog_size(request: Request) -> Response:
     refusal = "calculate backlog size is not allowed for partitioned-topic"
     body = await read_json(request)
     if not isinstance(body, dict):
-        raise HttpError(400, "The body must be a JSON object with ledgerId and entryId.")
+        raise HttpError(400, NO_POSITION)
     topic = await stored_topic(request, "Calculate backlog size", refusal)
     position = _position(body)
     return Response.json(

@@ -11,8 +11,10 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
     STRINGS,
-    namespace_before_no_body,
+    check_namespace,
+    has_body,
     namespace_name_of,
+    namespace_of,
     read_json,
     texts_of,
 )
@@ -35,7 +37,8 @@ async def get_keys(request: Request) -> Response:
 
 async def set_keys(request: Request) -> Response:
     """Says which properties may become labels."""
-    await namespace_before_no_body(request, NO_NAMESPACE)
+    if not await has_body(request):
+        await check_namespace(request, namespace_of(request), NO_NAMESPACE)
     keys = texts_of(await read_json(request), "The body", KEYS_MAX, KEY_BYTES_MAX)
 
     def change(fields: Fields) -> None:

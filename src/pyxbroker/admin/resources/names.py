@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound, TenantNotFound
+from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.limits import properties_trouble, too_long
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 from pyxbroker.policies.records import DELETED
@@ -15,7 +15,6 @@ STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 
 NAMESPACE_NOT_FOUND = "Namespace not found"
 NO_NAMESPACE = "Namespace does not exist"
-NO_TENANT = "Tenant does not exist"
 NODE_NAME_BYTES_MAX = 256
 
 
@@ -104,19 +103,17 @@ async def check_namespace(
 
 
 async def check_tenant(request: Request) -> None:
-    """Raises HttpError 404 when there is no tenant of the name in a path."""
-    try:
-        await request.app.broker.tenants.record(request.parameters["tenant"])
-    except TenantNotFound:
-        raise HttpError(404, NO_TENANT) from None
+    """Raises TenantNotFound when there is no tenant of the name in a path."""
+    await request.app.broker.tenants.record(request.parameters["tenant"])
 
 
-async def namespace_before_no_body(request: Request, reason: str = NAMESPACE_NOT_FOUND) -> None:
-    """Without a body, Pulsar tells first that the namespace is not there. Raises HttpError."""
+async def has_body(request: Request) -> bool:
+    """Whether there is one: without it, Pulsar tells of some requests first that what they are
+    about is not there. Raises HttpError.
+    """
     content = request.endpoint.content
     assert content is not None
-    if not await request.read(content.bytes_max):
-        await check_namespace(request, namespace_of(request), reason)
+    return bool(await request.read(content.bytes_max))
 
 
 async def read_json(request: Request) -> object:

@@ -12,7 +12,7 @@ from pyxbroker.admin.resources.entry_filters import OF_NAMESPACES
 from pyxbroker.admin.resources.names import (
     NO_NAMESPACE,
     check_namespace,
-    namespace_before_no_body,
+    has_body,
     namespace_of,
 )
 from pyxbroker.admin.resources.policies import (
@@ -85,8 +85,8 @@ def _of_namespace(row: Row, face: Face) -> list[Endpoint]:
         return Response.empty() if value is None else Response.json(value)
 
     async def put(request: Request) -> Response:
-        if face.segment == NAMESPACE_FIRST:
-            await namespace_before_no_body(request, NO_NAMESPACE)
+        if face.segment == NAMESPACE_FIRST and not await has_body(request):
+            await check_namespace(request, namespace_of(request), NO_NAMESPACE)
         value = await asked_for(request, row, face)
         path = _path(request, face.path)
         return await _change_namespace(request, setting(request, row, Level.NAMESPACE, path, value))

@@ -244,10 +244,9 @@ async def get_allowed_clusters(request: Request) -> Response:
 
 async def set_allowed_clusters(request: Request) -> Response:
     """Says which clusters a namespace, or a topic in it, may be in."""
-    await check_tenant(request)
+    tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     clusters = clusters_of(await read_json(request))
     record = await record_of(request)
-    tenant = await request.app.broker.tenants.record(request.parameters["tenant"])
     for cluster in clusters:
         check_allowed(cluster, tenant, request.parameters["tenant"])
     await check_exist(request, clusters)

@@ -8,7 +8,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRING_MAP,
     check_namespace,
-    namespace_before_no_body,
+    has_body,
     namespace_name_of,
     namespace_of,
     partitioned_topic_of,
@@ -57,7 +57,8 @@ async def get_partitions(request: Request) -> Response:
 
 async def create(request: Request) -> Response:
     """Makes a partitioned topic. createLocalTopicOnly is taken: there is no other cluster."""
-    await namespace_before_no_body(request)
+    if not await has_body(request):
+        await check_namespace(request, namespace_of(request))
     body = await read_json(request)
     properties = None
     if request.content_type == METADATA and isinstance(body, dict):

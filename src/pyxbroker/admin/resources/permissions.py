@@ -18,7 +18,6 @@ from pyxbroker.admin.resources.grants import (
     auth_of,
     change_part_of,
     change_topics,
-    check_there,
     checked_actions,
     texts_of,
 )
@@ -30,6 +29,7 @@ from pyxbroker.admin.resources.names import (
     read_json,
 )
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, ONE, record_of
+from pyxbroker.admin.resources.topic_work import check_there
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     GET_PERMISSION,

@@ -20,12 +20,12 @@ from pyxbroker.admin.resources.names import (
     topic_of,
 )
 from pyxbroker.admin.resources.topic_work import (
+    is_there,
     moved_subscription_of,
     names_of,
     new_subscription_of,
     number_of,
     opened,
-    partitions_of,
     stored_topic,
     subscription_of,
     with_each,
@@ -101,7 +101,7 @@ async def _made(request: Request, name: TopicName) -> list[TopicName]:
     """The topic or its partitions, made if need be. Raises HttpError 412."""
     topics = request.app.broker.topics
     try:
-        if not await partitions_of(request, name) and not await topics.exists(name):
+        if not await is_there(request, name):
             count = await topics.partitioned.metadata(name, auto_create=True)
             if count == 0:
                 await topics.get(name, create=True)

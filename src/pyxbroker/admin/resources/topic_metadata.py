@@ -98,10 +98,15 @@ async def delete_property(request: Request) -> Response:
 
 
 async def _stored(request: Request) -> TopicName:
+    name = _persistent(request)
+    await check_namespace(request, name.namespace)
+    return name
+
+
+def _persistent(request: Request) -> TopicName:
     name = topic_of(request)
     if not name.is_persistent:
         raise HttpError(406, "Need to provide a persistent topic name")
-    await check_namespace(request, name.namespace)
     return name
 
 
@@ -152,7 +157,7 @@ async def get_in_bundle(request: Request) -> Response:
 async def get_info(request: Request) -> Response:
     """What metadata says of the ledgers and cursors of a topic, or of its partitions."""
     await check_namespace(request, topic_of(request).namespace)
-    name = await _stored(request)
+    name = _persistent(request)
     broker = request.app.broker
     count = await partitions_of(request, name)
     try:

@@ -10,10 +10,10 @@ from pyxbroker.admin.resources.grants import (
     actions_of,
     auth_of,
     change_topics,
-    check_there,
 )
-from pyxbroker.admin.resources.names import STRINGS, check_tenant, topic_of
+from pyxbroker.admin.resources.names import STRINGS, check_tenant, has_body, topic_of
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, record_of
+from pyxbroker.admin.resources.topic_work import check_there
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_PERMISSION, GRANT_PERMISSION, REVOKE_PERMISSION
 from pyxbroker.base.topic_name import NamespaceName, TopicName
@@ -34,7 +34,7 @@ async def get_topic_permissions(request: Request) -> Response:
 
 async def grant_of_topic(request: Request) -> Response:
     """Says what a role may do with one topic; what it was granted for it before does not count."""
-    if not await request.read(NAMES_BYTES_MAX):
+    if not await has_body(request):
         await _topic_there(request)
     role, actions = request.parameters["role"], await actions_of(request)
     name = await _topic_there(request)

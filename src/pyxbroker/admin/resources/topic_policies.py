@@ -20,7 +20,12 @@ from pyxbroker.admin.policy_table import (
 )
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.entry_filters import OF_TOPICS
-from pyxbroker.admin.resources.names import check_length, check_namespace, read_json, topic_of
+from pyxbroker.admin.resources.names import (
+    check_length,
+    has_body,
+    read_json,
+    topic_of,
+)
 from pyxbroker.admin.resources.policies import (
     TOPIC,
     Fields,
@@ -32,6 +37,7 @@ from pyxbroker.admin.resources.policies import (
     set_at,
     setting,
 )
+from pyxbroker.admin.resources.topic_work import check_topic
 from pyxbroker.admin.response import Response
 from pyxbroker.base import limits
 from pyxbroker.base.topic_name import TopicName
@@ -50,9 +56,7 @@ async def checked_topic(request: Request) -> TopicName:
     name = topic_of(request)
     if name.is_partitioned:
         raise HttpError(412, "Not allowed to set/get topic policy for a partition")
-    await check_namespace(request, name.namespace)
-    if not (await topics.partitioned.read(name)).partitions and not await topics.exists(name):
-        raise HttpError(404, f"Topic {name} not found")
+    await check_topic(request, name)
     return name
 
 
@@ -60,9 +64,7 @@ async def _topic_before_no_body(request: Request) -> None:
     """Without a body where an object is wanted, Pulsar tells first that the topic is not there;
     without a number or a truth value it asks for that first. Raises HttpError.
     """
-    content = request.endpoint.content
-    assert content is not None
-    if not await request.read(content.bytes_max):
+    if not await has_body(request):
         await checked_topic(request)
 
 

@@ -23,6 +23,7 @@ from pyxbroker.broker.topics.subscription import Subscription
 from pyxbroker.broker.topics.topic import Topic
 
 Work = Callable[[Topic], Awaitable[None]]
+NO_POSITION = "The body must be a JSON object with ledgerId and entryId."
 
 
 async def check_changeable(request: Request, name: TopicName, what: str) -> None:
@@ -50,13 +51,12 @@ async def stored_topic(request: Request, what: str, partitioned: str = "") -> Pe
 
 
 async def check_stored(request: Request, name: TopicName, what: str) -> None:
-    """Whether a topic stores messages; what is not allowed on any other one. Raises HttpError: the
-    namespace, and a topic that does not, may not be there either.
+    """Whether a topic stores messages; what is not allowed on any other one. Raises HttpError, also
+    for a topic that would not and is not there.
     """
-    await check_namespace(request, name.namespace)
     if name.is_persistent:
         return
-    if not await partitions_of(request, name) and not await request.app.broker.topics.exists(name):
+    if not await is_there(request, name):
         raise missing(name)
     raise HttpError(405, f"{what} on a non-persistent topic is not allowed")
 
@@ -109,6 +109,23 @@ def moved_subscription_of(request: Request, topic: Topic) -> Subscription:
 async def partitions_of(request: Request, name: TopicName) -> int:
     """How many partitions a topic has; 0 when it is not partitioned."""
     return (await request.app.broker.topics.partitioned.read(name)).partitions
+
+
+async def is_there(request: Request, name: TopicName) -> bool:
+    """Whether there is such a topic, partitioned or not."""
+    return bool(await partitions_of(request, name)) or await request.app.broker.topics.exists(name)
+
+
+async def check_there(request: Request, name: TopicName) -> None:
+    """Raises HttpError 404 where there is no such topic, partitioned or not."""
+    if not await is_there(request, name):
+        raise HttpError(404, f"Topic {name} not found")
+
+
+async def check_topic(request: Request, name: TopicName) -> None:
+    """The same, after its namespace was looked for."""
+    await check_namespace(request, name.namespace)
+    await check_there(request, name)
 
 
 async def names_of(request: Request, name: TopicName) -> list[TopicName]:
