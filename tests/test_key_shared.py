@@ -197,6 +197,7 @@ class KeySharedMachine(RuleBasedStateMachine):
         if not hasattr(self, "keys"):
             return
         assert self.keys.waiting == sum(map(len, self.slow.waiting.values()))
+        assert self.keys.draining() == self.slow.draining()
         for key_hash in HASHES:
             slot = self.slow.owner(key_hash)
             assert self.keys.owner_of(key_hash) == slot
@@ -232,6 +233,23 @@ def test_memory_of_hashes_that_are_not_used_any_more_is_given_back() -> None:
             assert keys.take(entry_id, ledger_id, entry_id)
     assert not keys.has_ready(1)
     assert (keys.states_in_use, keys.waiting, keys.queued) == (0, 0, 0)
+
+
+def test_hashes_that_were_drained_are_counted_for_whom_drained_them() -> None:
+    keys = KeyShared(True)
+    keys.set_owners(*as_arrays([(65535, 1)]))
+    for key_hash in (5, 5, 6, 60_000):
+        keys.sent(key_hash, 1)
+    keys.set_owners(*as_arrays([(50_000, 2), (65535, 1)]))
+    keys.put(5, 1, 1)
+    assert keys.draining() == [(1, 5, 2, 1), (1, 6, 1, 0)]
+    keys.settled(6, 1)
+    keys.settled(5, 1)
+    keys.settled(60_000, 1)
+    assert (keys.draining(), keys.drained, keys.drained_total) == ([(1, 5, 1, 1)], {1: 1}, 1)
+    keys.settled(5, 1)
+    keys.forget_drained(1)
+    assert (keys.draining(), keys.drained, keys.drained_total) == ([], {}, 2)
 
 
 def test_hashes_take_turns() -> None:

@@ -30,6 +30,7 @@ cdef struct KeyState:
     int32_t held                    # entries sent and not settled
     int32_t holder                  # slot of the consumer that has them, 0: nobody
     int32_t queued                  # slot in whose ready queue it is, 0: in none
+    int32_t draining                # whether its holder was not its owner when owners changed last
 
 # Hashes of one owner that have something to send; a ring.
 cdef struct ReadyQueue:
@@ -56,6 +57,8 @@ cdef class KeyShared:
     cdef readonly int64_t waiting   # entries
     cdef readonly int64_t queued    # hashes in ready queues
     cdef public bint news           # a hash became ready since somebody set this to False
+    cdef readonly object drained    # how many hashes each slot has drained, where any; a dict
+    cdef readonly int64_t drained_total
     cdef int32_t owner(self, int32_t hash) noexcept
     # Whether a new entry of a hash may go to its owner now, rather than wait.
     cdef bint may_send(self, int32_t hash, int32_t slot) noexcept

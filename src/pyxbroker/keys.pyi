@@ -34,6 +34,18 @@ class KeyShared:
         """Who owns which hashes: the last one of each range ("H"), ascending, and its slot ("i"); 0
         is nobody.
         """
+    @property
+    def drained(self) -> dict[int, int]:
+        """How many hashes each slot has drained since it was taken; nothing for none."""
+    @property
+    def drained_total(self) -> int:
+        """How many were drained at all."""
+    def draining(self) -> list[tuple[int, int, int, int]]:
+        """Hashes whose holder is not their owner: (slot of the holder, hash, entries that it has
+        and that are not settled, entries that wait for that).
+        """
+    def forget_drained(self, slot: int) -> None:
+        """Another consumer has the slot."""
     def has_ready(self, slot: int) -> bool:
         """Whether something waits that may be sent to a consumer now."""
     def plan(self, slot: int, count_max: int, gap_max: int) -> list[tuple[int, int, int]]:

@@ -131,6 +131,7 @@ cdef class KeyShared:
             raise ValueError("%d is no number of hashes" % hashes)
         self.ordered = ordered
         self.hashes = hashes
+        self.drained = {}
         self.pages = <KeyState **>calloc(PAGES, sizeof(void *))
         self.in_use = <uint16_t *>calloc(PAGES, sizeof(uint16_t))
         if self.pages == NULL or self.in_use == NULL:
@@ -208,6 +209,9 @@ cdef class KeyShared:
                 continue
             for i in range(STATES_PER_PAGE):
                 state = &self.pages[page][i]
+                state.draining = (
+                    state.held and self.owner(page * STATES_PER_PAGE + i) != state.holder
+                )
                 was_queued = state.queued != 0
                 state.queued = 0
                 if state.first:
@@ -216,6 +220,33 @@ cdef class KeyShared:
                     self._check_unused(page * STATES_PER_PAGE + i, state)
                     if self.pages[page] == NULL:
                         break
+
+    def draining(self):
+        """Hashes whose holder is not their owner: the holder's slot, the hash, how many entries it
+        has that are not settled, and how many wait until they are.
+        """
+        cdef int32_t page, i
+        cdef uint32_t at
+        cdef KeyState *state
+        found = []
+        for page in range(PAGES):
+            if self.pages[page] == NULL:
+                continue
+            for i in range(STATES_PER_PAGE):
+                state = &self.pages[page][i]
+                if not state.draining:
+                    continue
+                waiting = 0
+                at = state.first
+                while at:
+                    waiting += 1
+                    at = self.entries[at].next
+                found.append((state.holder, page * STATES_PER_PAGE + i, state.held, waiting))
+        return found
+
+    def forget_drained(self, int32_t slot):
+        """Another consumer has the slot."""
+        self.drained.pop(slot, None)
 
     cdef int32_t owner(self, int32_t hash) noexcept:
         cdef int32_t low = 0
@@ -288,6 +319,10 @@ cdef class KeyShared:
         state.held -= 1
         if state.held == 0:
             state.holder = 0
+            if state.draining:
+                state.draining = 0
+                self.drained[slot] = self.drained.get(slot, 0) + 1
+                self.drained_total += 1
             if state.first:
                 self._check_ready(hash, state)
             self._check_unused(hash, state)

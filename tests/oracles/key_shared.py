@@ -87,6 +87,14 @@ class SlowKeyShared:
     def is_drained(self, key_hash: int, slot: int) -> bool:
         return not self.ordered or set(self.held[key_hash]) <= {slot}
 
+    def draining(self) -> list[tuple[int, int, int, int]]:
+        """Slot that drains it, hash, entries that are out, entries that wait; by hash."""
+        return [
+            (slots[0], key_hash, len(slots), len(self.waiting[key_hash]))
+            for key_hash, slots in sorted(self.held.items())
+            if slots and slots[0] != self.owner(key_hash)
+        ]
+
     def may_be_sent(self, key_hash: int, slot: int) -> bool:
         if self.ordered and self.waiting[key_hash]:
             return False

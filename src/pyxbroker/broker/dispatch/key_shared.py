@@ -104,6 +104,7 @@ class KeySlots(Chooser):
         if slot == len(self.slots):
             self.slots.append(None)
         self.slots[slot] = consumer
+        self.keys.forget_drained(slot)
         consumer.slot = slot
         consumer.keys = self.keys
         self._owners_changed()

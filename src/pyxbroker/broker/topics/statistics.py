@@ -217,12 +217,13 @@ async def subscription_statistics(
     redelivered = acked = 0.0
     chooser = subscription.dispatcher.chooser
     ranges_of = chooser.ranges_by_slot() if isinstance(chooser, KeySlots) else None
+    draining_of = _draining(subscription)
     for each in subscription.consumers:
         rates = each.rates()
         redelivered += rates.redelivered
         acked += rates.acked
         if asked.consumers:
-            consumers.append(_consumer(each, ranges_of))
+            consumers.append(_consumer(each, ranges_of, draining_of))
         await slices.pause()
     answer: Json = {
         "msgRateOut": rate,
@@ -236,7 +237,7 @@ async def subscription_statistics(
         **_history(subscription, now),
         "consumers": consumers,
         **_kind(subscription),
-        **_acknowledged(subscription),
+        **_acknowledged(subscription, draining_of),
     }
     if not topic.name.is_persistent:
         answer["msgDropRate"] = subscription.drop_rate(now)
@@ -295,15 +296,35 @@ def _kind(subscription: Subscription) -> Json:
     return answer
 
 
-def _acknowledged(subscription: Subscription) -> Json:
+def _draining(subscription: Subscription) -> dict[int, list[Json]]:
+    """DrainingHash of what consumers have of hashes that are others' by now, by their slots."""
+    chooser = subscription.dispatcher.chooser
+    found: dict[int, list[Json]] = {}
+    if isinstance(chooser, KeySlots):
+        for slot, hash, held, waiting in chooser.keys.draining():
+            # What waits was kept from being sent once for each entry.
+            each = {"hash": hash, "unackMsgs": held, "blockedAttempts": waiting}
+            found.setdefault(slot, []).append(each)
+    return found
+
+
+def _drained(count: int, draining: list[Json]) -> Json:
+    return {
+        "drainingHashesCount": len(draining),
+        "drainingHashesClearedTotal": count,
+        "drainingHashesUnackedMessages": sum(each["unackMsgs"] for each in draining),
+    }
+
+
+def _acknowledged(subscription: Subscription, draining_of: dict[int, list[Json]]) -> Json:
     """What is remembered of single messages, and what nothing here does."""
     acks = subscription.acks
     ranges = acks.count_ranges() if acks.holes else 0
+    chooser = subscription.dispatcher.chooser
+    drained = chooser.keys.drained_total if isinstance(chooser, KeySlots) else 0
     return {
         "consumersAfterMarkDeletePosition": {},
-        "drainingHashesCount": 0,
-        "drainingHashesClearedTotal": 0,
-        "drainingHashesUnackedMessages": 0,
+        **_drained(drained, [each for some in draining_of.values() for each in some]),
         "nonContiguousDeletedMessagesRanges": ranges,
         "nonContiguousDeletedMessagesRangesSerializedSize": 8 * acks.longs_size() if ranges else 0,
         "delayedMessageIndexSizeInBytes": subscription.dispatcher.delayed_entries
@@ -347,8 +368,14 @@ def _active(subscription: Subscription) -> Consumer | None:
     return None
 
 
-def _consumer(consumer: Consumer, ranges_of: dict[int, list[list[int]]] | None) -> Json:
+def _consumer(
+    consumer: Consumer,
+    ranges_of: dict[int, list[list[int]]] | None,
+    draining_of: dict[int, list[Json]],
+) -> Json:
     rates = consumer.rates()
+    draining = draining_of.get(consumer.slot, [])
+    drained = 0 if consumer.keys is None else consumer.keys.drained.get(consumer.slot, 0)
     session = consumer.connection.session
     answer: Json = {
         "msgRateOut": rates.msg_out,
@@ -363,12 +390,10 @@ def _consumer(consumer: Consumer, ranges_of: dict[int, list[list[int]]] | None) 
         "unackedMessages": consumer.unacked_messages if consumer.tracks_pending else 0,
         "avgMessagesPerEntry": round(consumer.messages_per_entry),
         "blockedConsumerOnUnackedMsgs": consumer.is_at_limit,
-        "drainingHashesCount": 0,
-        "drainingHashesClearedTotal": 0,
-        "drainingHashesUnackedMessages": 0,
+        **_drained(drained, draining),
     }
     if ranges_of is not None:
-        answer["drainingHashes"] = []
+        answer["drainingHashes"] = draining
     answer |= {
         "address": f"/{consumer.connection.peer}",
         "connectedSince": consumer.connected_since,
