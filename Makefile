@@ -78,8 +78,8 @@ goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a 
 	@$(PYTHON) -m harness.go_build
 
 .PHONY: java
-java: ## the program that drives Pulsar's Java client for compat (wants a JDK 17, Maven; fetches 50 MB)
-	@$(PYTHON) -m harness.java_build javaclient
+java: ## the programs that drive Pulsar's Java client and pulsar-admin for compat (want a JDK 17, Maven; fetch 130 MB)
+	@$(PYTHON) -m harness.java_build javaclient javaadmin
 
 .PHONY: javarecords
 javarecords: ## the program that reads records with Apache Pulsar's classes (wants a JDK 17, Maven; fetches 25 MB)

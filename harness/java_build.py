@@ -1,4 +1,5 @@
-"""Builds the programs in Java that the tests drive: ``javaclient/`` and ``javarecords/``.
+"""Builds the programs in Java that the tests drive: ``javaclient/``, ``javaadmin/`` and
+``javarecords/``.
 
 Maven fetches the jars that a program's ``pom.xml`` names from Maven Central, and keeps them for all
 builds of a user; ``javac`` takes seconds.  ``python -m harness.java_build NAME`` does it ahead; a

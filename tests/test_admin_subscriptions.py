@@ -100,8 +100,8 @@ def test_one_of_a_partitioned_topic_is_deleted_from_all_partitions_that_have_it(
         assert await rest("DELETE", f"{P}/t/subscription/s") == DONE
         for index in range(3):
             assert not (await broker.topic(f"{NAME}/t-partition-{index}")).subscriptions
-        status, reason = await rest.reason("DELETE", f"{P}/t/subscription/s")
-        assert (status, "Subscription s not found" in reason) == (404, True)
+        gone = await rest.reason("DELETE", f"{P}/t/subscription/s")
+        assert gone == (404, "Subscription not found")
 
     run(tmp_path, scenario)
 
