@@ -118,7 +118,8 @@ class Ledger(EntrySource):
             self.watchers.append(wake)
 
     def unwatch(self, wake: Callable[[], None]) -> None:
-        self.watchers.remove(wake)
+        if wake in self.watchers:
+            self.watchers.remove(wake)
 
     def publish(self, count: int) -> None:
         """There are more entries, as far as LEDGER has them."""
@@ -219,6 +220,8 @@ class Desk:
         self._ids = 0
 
     def close(self) -> None:
+        # As when its last consumer leaves: the watch of the clock knows who has a timer.
+        self.dispatcher.abandon()
         self.connection.close()
         self._far.close()
 
