@@ -646,3 +646,21 @@ def test_what_is_written_is_in_the_order_of_the_acks(tmp_path: Path) -> None:
         assert holes == 19
 
     run(tmp_path, scenario)
+
+
+# --- while its node is being made -----------------------------------------------------------------
+
+
+def test_a_cursor_that_is_closed_while_it_is_made_is_no_other_owners(tmp_path: Path) -> None:
+    async def scenario(node: Node) -> None:
+        managed_ledger = await node.open()
+        cursor = Cursor(managed_ledger, "c", managed_ledger.first_position())
+        managed_ledger.cursors["c"] = cursor
+        making = asyncio.create_task(cursor.create_node())
+        await asyncio.sleep(0)
+        await managed_ledger.close()
+        await making
+        assert managed_ledger.state is State.CLOSED
+        assert state_of(await reopened(node)) == state_of(cursor)
+
+    run(tmp_path, scenario)
