@@ -49,6 +49,7 @@ class Node:
         self.on_full: Callable[[bool], None] = lambda full: None
         self.on_trouble: Callable[[], None] = lambda: None
         self.faults = _native.DiskFaults()
+        self.make_store: Callable[[str], MemoryStore] = MemoryStore
         self.store: MemoryStore
         self.connections: Connections
         self.turn: Turn
@@ -65,7 +66,7 @@ class Node:
             "faults": self.faults,
         }
         settings.update(self.options)
-        self.store = MemoryStore(self.tree)
+        self.store = self.make_store(self.tree)
         await self.store.open()
         self.connections = Connections(
             asyncio.get_running_loop(),

@@ -36,12 +36,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from late_store import LateStore
 from one_broker import Broker, Client, command_of, section
 from oracles import wire
 from pyxbroker.broker.commands import seek
 from pyxbroker.proto import PulsarApi as pb
 
 SEQUENCES_PER_BROKER = 500  # then a fresh one, so that topics stay short
+LATE_SHARE = 0.3  # of brokers, whose metadata store answers late
 CLIENTS_MAX = 3
 COMMANDS_MAX = 16
 SETTLE_S = 20.0  # of processor time
@@ -426,7 +428,7 @@ class Faults(logging.Handler):
         logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(self.format(record))
+        self.seen.append(f"{self.format(record)} {getattr(record, 'fields', '')}")
 
     def check(self) -> None:
         if self.seen:
@@ -438,7 +440,11 @@ async def one_broker(
 ) -> int:
     """Runs sequences first..first + count - 1 on a fresh broker; returns how many."""
     with tempfile.TemporaryDirectory(prefix="pyxbroker-sequences-", dir=options.workspace) as path:
-        async with Broker(Path(path) / "bookie", defaultNumPartitions=2) as broker:
+        chance = random.Random(options.seed * 1_000_003 - first - 1)
+        opened = Broker(Path(path) / "bookie", defaultNumPartitions=2)
+        if chance.random() < LATE_SHARE:
+            opened.node.make_store = functools.partial(LateStore, chance=chance)
+        async with opened as broker:
             baseline = len(asyncio.all_tasks())
             for number in range(first, first + count):
                 if time.monotonic() >= until:
@@ -450,6 +456,7 @@ async def one_broker(
                     print(f"sequence {number} of seed {options.seed} failed", file=sys.stderr)
                     print(*faults.seen[:1], file=sys.stderr)  # the client was told a reference
                     raise
+        faults.check()  # closing the broker is a part of its last sequence
     return count
 
 
