@@ -39,11 +39,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from late_store import LateStore
 from one_broker import Broker, Client, command_of, section
 from oracles import wire
+from pyxbroker.base.log import LineFormatter
 from pyxbroker.broker.commands import seek
 from pyxbroker.proto import PulsarApi as pb
 
-SEQUENCES_PER_BROKER = 500  # then a fresh one, so that topics stay short
-LATE_SHARE = 0.3  # of brokers, whose metadata store answers late
+SEQUENCES_PER_BROKER = 100  # then a fresh one, so that topics stay short
+# The first of them have a broker of their own, whose metadata store answers late: few, so that one
+# is often closed while something is on its way.
+LATE_SEQUENCES = 3
 CLIENTS_MAX = 3
 COMMANDS_MAX = 16
 SETTLE_S = 20.0  # of processor time
@@ -422,13 +425,14 @@ class Faults(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
+        self.setFormatter(LineFormatter())
         self.seen: list[str] = []
         logger = logging.getLogger("pyxbroker")
         logger.propagate = False
         logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.seen.append(f"{self.format(record)} {getattr(record, 'fields', '')}")
+        self.seen.append(self.format(record))
 
     def check(self) -> None:
         if self.seen:
@@ -438,12 +442,18 @@ class Faults(logging.Handler):
 async def one_broker(
     options: argparse.Namespace, faults: Faults, first: int, count: int, until: float
 ) -> int:
-    """Runs sequences first..first + count - 1 on a fresh broker; returns how many."""
+    """Runs sequences first..first + count - 1, or the first of them, on a fresh broker; returns how
+    many.
+    """
     with tempfile.TemporaryDirectory(prefix="pyxbroker-sequences-", dir=options.workspace) as path:
-        chance = random.Random(options.seed * 1_000_003 - first - 1)
         opened = Broker(Path(path) / "bookie", defaultNumPartitions=2)
-        if chance.random() < LATE_SHARE:
+        # By the number, so that a sequence that is repeated by itself has such a store as it had.
+        at, end = first % SEQUENCES_PER_BROKER, SEQUENCES_PER_BROKER
+        if at < LATE_SEQUENCES:
+            chance = random.Random(options.seed)
             opened.node.make_store = functools.partial(LateStore, chance=chance)
+            end = LATE_SEQUENCES
+        count = min(count, end - at)
         async with opened as broker:
             baseline = len(asyncio.all_tasks())
             for number in range(first, first + count):
@@ -456,7 +466,6 @@ async def one_broker(
                     print(f"sequence {number} of seed {options.seed} failed", file=sys.stderr)
                     print(*faults.seen[:1], file=sys.stderr)  # the client was told a reference
                     raise
-        faults.check()  # closing the broker is a part of its last sequence
     return count
 
 
@@ -474,10 +483,11 @@ def main() -> int:
     began = time.monotonic()
     done = 0
     while done < options.sequences and time.monotonic() - began < options.seconds:
-        count = min(SEQUENCES_PER_BROKER, options.sequences - done)
+        count = options.sequences - done
         ran = asyncio.run(
             one_broker(options, faults, options.first + done, count, began + options.seconds)
         )
+        faults.check()  # closing the broker is a part of its last sequence
         done += ran
     seconds = time.monotonic() - began
     print(f"sequences: ok, seed {options.seed}, {done} in {seconds:.0f} s ({done / seconds:.0f}/s)")
