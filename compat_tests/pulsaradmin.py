@@ -16,6 +16,8 @@ from typing import NamedTuple
 from harness.brokers import Broker
 from harness.java_admin import Done, JavaAdmin
 
+from compat_tests.answers.differences import DEFECT, LIBRARY, PART
+
 SCRIPT = Path(__file__).parent / "pulsaradmin_script.txt"
 NAMES = {
     "NS": "adm/ns",
@@ -73,7 +75,7 @@ class Difference(NamedTuple):
     here: str = ""  # a pattern of what they print here
 
 
-PART, ORDER, DEFECT = "part not there", "order of a set", "defect"
+ORDER = "order of a set"
 DIFFERENCES = (
     Difference(PART, "offload", r"Offloading is not built yet"),
     Difference(PART, "shadow-|-migration", r"Other clusters are not built yet"),
@@ -130,7 +132,8 @@ def _value(text: str) -> object:
 def reason_of(there: Recorded, done: Done) -> str | None:
     """Why a line prints something else; None: nothing explains it."""
     if there.status == done.status == 1 and (there.text or "").startswith("HTTP 4"):
-        return "text of a Java library"
+        # The reader of the command line is Java's, and so is what a failure prints.
+        return LIBRARY
     for each in DIFFERENCES:
         if re.search(each.lines, there.line) and re.search(each.here, done.output + done.errors):
             return each.reason

@@ -21,7 +21,6 @@ from compat_tests.pulsaradmin import (
     recorded,
 )
 
-# The reader of the command line is Java's, and so is what a failure prints.
 GROUPS = {
     *("bookies", "broker-stats", "brokers", "clusters", "functions", "functions-worker"),
     *("namespaces", "ns-isolation-policy", "packages", "proxy-stats", "resource-quotas"),

@@ -415,13 +415,6 @@ class Cursor:
         if self._creating is not None:
             await asyncio.shield(self._creating)
 
-    async def _finish_creating(self) -> None:
-        """Waits until a new node is there or not: of two writes at once, the second would find a
-        version that it does not know, and take it for another broker's.
-        """
-        if self._creating is not None and not self._creating.done():
-            await asyncio.wait([self._creating])
-
     # --- the end ------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -475,7 +468,10 @@ class Cursor:
 
     async def finish_writing(self) -> None:
         """Waits for a write that is under way."""
-        await self._finish_creating()
+        # Beside the write of a new node, another would find a version that it does not know, and
+        # take it for another broker's.
+        if self._creating is not None and not self._creating.done():
+            await asyncio.wait([self._creating])
         while self._writer is not None:
             await asyncio.wait([self._writer])
 

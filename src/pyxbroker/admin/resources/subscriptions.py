@@ -6,10 +6,9 @@ from pyxbroker.admin.endpoints import Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, topic_of
-from pyxbroker.admin.resources.topic_work import partitions_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import UNSUBSCRIBE
-from pyxbroker.base.errors import SubscriptionBusy, SubscriptionNotFound, TopicNotFound
+from pyxbroker.base.errors import SubscriptionBusy, TopicNotFound
 
 PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}/subscription/{subName}"
 
@@ -26,10 +25,6 @@ async def delete(request: Request) -> Response:
         await topics.delete_subscription(name, request.parameters["subName"], force)
     except TopicNotFound:
         raise HttpError(404, f"Topic {name} not found") from None
-    except SubscriptionNotFound:
-        if await partitions_of(request, name):
-            raise HttpError(404, "Subscription not found") from None
-        raise
     except SubscriptionBusy as error:
         raise HttpError(412, str(error)) from None
     return Response.empty()

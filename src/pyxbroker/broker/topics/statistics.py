@@ -216,8 +216,9 @@ async def subscription_statistics(
     consumers = []
     redelivered = acked = 0.0
     chooser = subscription.dispatcher.chooser
-    ranges_of = chooser.ranges_by_slot() if isinstance(chooser, KeySlots) else None
-    draining_of = _draining(subscription)
+    slots = chooser if isinstance(chooser, KeySlots) else None
+    ranges_of = None if slots is None else slots.ranges_by_slot()
+    draining_of = {} if slots is None else await _draining(slots, slices)
     for each in subscription.consumers:
         rates = each.rates()
         redelivered += rates.redelivered
@@ -236,8 +237,8 @@ async def subscription_statistics(
         **await _left(topic, subscription, asked),
         **_history(subscription, now),
         "consumers": consumers,
-        **_kind(subscription),
-        **_acknowledged(subscription, draining_of),
+        **_kind(subscription, slots),
+        **_acknowledged(subscription, slots, draining_of),
     }
     if not topic.name.is_persistent:
         answer["msgDropRate"] = subscription.drop_rate(now)
@@ -283,28 +284,26 @@ def _history(subscription: Subscription, now: float) -> Json:
     }
 
 
-def _kind(subscription: Subscription) -> Json:
+def _kind(subscription: Subscription, slots: KeySlots | None) -> Json:
     answer: Json = {
         "isDurable": subscription.is_durable,
         "isReplicated": subscription.replicated,
         "allowOutOfOrderDelivery": False,
     }
-    chooser = subscription.dispatcher.chooser
-    if isinstance(chooser, KeySlots):
-        answer["allowOutOfOrderDelivery"] = chooser.policy.out_of_order
-        answer["keySharedMode"] = chooser.policy.mode.name
+    if slots is not None:
+        answer["allowOutOfOrderDelivery"] = slots.policy.out_of_order
+        answer["keySharedMode"] = slots.policy.mode.name
     return answer
 
 
-def _draining(subscription: Subscription) -> dict[int, list[Json]]:
+async def _draining(slots: KeySlots, slices: Slices) -> dict[int, list[Json]]:
     """DrainingHash of what consumers have of hashes that are others' by now, by their slots."""
-    chooser = subscription.dispatcher.chooser
     found: dict[int, list[Json]] = {}
-    if isinstance(chooser, KeySlots):
-        for slot, hash, held, waiting in chooser.keys.draining():
-            # What waits was kept from being sent once for each entry.
-            each = {"hash": hash, "unackMsgs": held, "blockedAttempts": waiting}
-            found.setdefault(slot, []).append(each)
+    for slot, hash, held, waiting in slots.keys.draining():
+        # What waits was kept from being sent once for each entry.
+        each = {"hash": hash, "unackMsgs": held, "blockedAttempts": waiting}
+        found.setdefault(slot, []).append(each)
+        await slices.pause()
     return found
 
 
@@ -316,12 +315,13 @@ def _drained(count: int, draining: list[Json]) -> Json:
     }
 
 
-def _acknowledged(subscription: Subscription, draining_of: dict[int, list[Json]]) -> Json:
+def _acknowledged(
+    subscription: Subscription, slots: KeySlots | None, draining_of: dict[int, list[Json]]
+) -> Json:
     """What is remembered of single messages, and what nothing here does."""
     acks = subscription.acks
     ranges = acks.count_ranges() if acks.holes else 0
-    chooser = subscription.dispatcher.chooser
-    drained = chooser.keys.drained_total if isinstance(chooser, KeySlots) else 0
+    drained = 0 if slots is None else slots.keys.drained_total
     return {
         "consumersAfterMarkDeletePosition": {},
         **_drained(drained, [each for some in draining_of.values() for each in some]),

@@ -596,9 +596,11 @@ class Topics:
                 topic = await self.get(name.partition(index), create=False)
                 await topic.delete_subscription(subscription, force)
                 is_found = True
-            except (TopicNotFound, SubscriptionNotFound) as error:
-                # Partitions are made when they are used, and may have been used by others only.
+            # Partitions are made when they are used, and may have been used by others only.
+            except TopicNotFound as error:
                 missing = error
+            except SubscriptionNotFound:
+                missing = SubscriptionNotFound("Subscription not found")  # of any partition
         if not is_found:
             raise missing
 
