@@ -37,6 +37,18 @@ def test_a_subscription_is_deleted(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_an_entry_is_peeked_at(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        client = await rest.broker.client()
+        await client.subscribe(1, topic=f"{NAME}/t", subscription="s")
+        await rest.broker.publish(b"first", b"second")
+        answer = await rest.answer("GET", f"{P}/t/subscription/s/position/2")
+        assert (answer.status, answer.body) == (200, b"second")
+        assert (await rest("GET", f"{P}/t/subscription/s/position/3"))[0] == 404
+
+    run(tmp_path, scenario)
+
+
 def test_who_looks_for_a_subscription_makes_none_of_too_long_a_name(tmp_path: Path) -> None:
     async def scenario(rest: Rest) -> None:
         topic = await rest.broker.topic(f"{NAME}/t")

@@ -117,6 +117,21 @@ def test_keys_that_are_spilled_count_as_those_in_memory() -> None:
     assert sorted(found.values()) == sorted(each[0] for each in sent[293_000:])
 
 
+def test_a_key_that_comes_thousands_of_times_is_left_once() -> None:
+    sent = [Sent("k", b"%d" % n) for n in range(2_000)]
+    assert list(left([batch(*sent[:900]), batch(*sent[900:])]).values()) == [sent[-1]]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_the_last_entry_with_something_to_keep_is_told(codec: int) -> None:
+    latest = LatestMessages(bytes(16))
+    assert latest.last_position == Position(-1, -1)
+    one = stored(batch(Sent("a", b"1"), compression=codec))
+    if latest.scan(one, 0) == 0:
+        latest.scan_unpacked(one, 0, unpack(*packed(one, 0), LARGE))
+    assert latest.last_position == Position(0, 0)
+
+
 def test_a_batch_of_which_all_is_left_stays_as_it_is() -> None:
     entries = [batch(Sent("a", b"1"), Sent("b", b"2"), compression=pb.ZSTD), single("c", b"3")]
     assert compacted(entries) == entries

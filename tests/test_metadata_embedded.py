@@ -262,6 +262,31 @@ async def test_a_defect_while_opening_or_closing_is_told_to_the_caller(
 
 
 @coroutine_test
+async def test_who_gives_up_opening_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_go_on = threading.Event()
+    make = database.make_schema
+
+    def late(*arguments: Any) -> None:
+        may_go_on.wait(10)
+        make(*arguments)
+
+    store = EmbeddedStore(tmp_path / "m")
+    with monkeypatch.context() as patch:
+        patch.setattr(database, "make_schema", late)
+        opening = asyncio.create_task(store.open())
+        await asyncio.sleep(0.05)
+        opening.cancel()
+        await asyncio.sleep(0)
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(opening, 10)
+    await asyncio.wait_for(store.open(), 10)  # nobody holds its lock
+    await store.close()
+
+
+@coroutine_test
 async def test_a_log_that_cannot_be_folded_in_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -630,6 +630,28 @@ def test_ten_thousand_versions_are_looked_at_in_slices(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_what_was_stored_is_kept_in_mind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(broker: Broker) -> None:
+        schemas = broker.topics.schemas
+        monkeypatch.setattr(records, "decode_locator", None)
+        for version, schema in enumerate((avro("a"), avro("a", "b"), avro("a", "b", "c"))):
+            for _ in range(2):
+                assert await schemas.find_or_create(ID, schema, FULL) == version
+
+    run(tmp_path, scenario)
+
+
+def test_rest_tells_which_version_a_deletion_is(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        await broker.topics.schemas.find_or_create(ID, avro("a"), FULL)
+        path = "/admin/v2/schemas/public/default/t/schema"
+        assert await rest("DELETE", path) == (200, {"version": 1})
+        assert await rest("DELETE", f"{path}?force=true") == (200, {"version": -1})
+
+    run(tmp_path, scenario)
+
+
 def test_no_more_versions_are_kept_in_mind_than_there_is_room_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

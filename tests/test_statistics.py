@@ -182,6 +182,22 @@ def test_partitions_are_what_they_were_when_they_are_added_up() -> None:
     assert json.dumps(parts) == before
 
 
+def test_rest_tells_partitions_together_and_each(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        path = "/admin/v2/persistent/public/default/p"
+        assert (await rest("PUT", f"{path}/partitions", "2"))[0] == 204
+        for query, names in (
+            ("?perPartition=false", set()),
+            ("", {f"persistent://public/default/p-partition-{n}" for n in "01"}),
+        ):
+            status, found = await rest("GET", f"{path}/partitioned-stats{query}")
+            assert (status, found["metadata"]) == (200, {"partitions": 2, "deleted": False})
+            assert set(found["partitions"]) == names
+
+    run(tmp_path, scenario)
+
+
 def test_what_is_deleted_while_internal_statistics_are_told_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
