@@ -62,7 +62,7 @@ async def test_a_write_with_a_wrong_expectation_changes_nothing(backend: Backend
         for expected in (MUST_NOT_EXIST, 1, 7):
             with pytest.raises(BadVersion):
                 await store.put("/node", b"wrong", expected)
-        with pytest.raises(BadVersion, match="^/node exists already$"):
+        with pytest.raises(BadVersion, match=r"^/node exists already$"):
             await store.put("/node", b"wrong", MUST_NOT_EXIST)
         with pytest.raises(BadVersion):
             await store.put("/absent/child", b"wrong", 0)
