@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from one_broker import Broker, Client, Message, run, section
 from pyxbroker.ackset import AckSet, PositionSet
 from pyxbroker.broker.dispatch import chunks
 from pyxbroker.broker.dispatch.chunks import ChunkedMessages
+from pyxbroker.broker.topics import statistics
+from pyxbroker.proto import PulsarApi as pb
 
 Chunk = tuple[str, int, int]  # uuid, chunk id, number of chunks
 
@@ -41,6 +45,45 @@ def test_all_chunks_of_a_message_go_to_one_consumer(tmp_path: Path) -> None:
             await publish(broker, chunk)
             got += await client.messages(1)
         assert {(*of(got, 1),), (*of(got, 2),)} == {(b"a 0", b"a 1", b"a 2"), (b"b 0", b"b 1")}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("kind", [pb.CommandSubscribe.Exclusive, pb.CommandSubscribe.Shared,
+                                  pb.CommandSubscribe.Key_Shared])  # fmt: skip
+def test_chunks_have_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: int) -> None:
+    monkeypatch.setattr("pyxbroker.broker.topics.consumer.RATE_WINDOW_S", 0.01)
+    clock = [1_000.0]
+    monkeypatch.setattr(statistics, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    async def scenario(broker: Broker) -> None:
+        client = await broker.client()
+        await client.subscribe(1, subType=kind)
+        await client.produce()
+        topic = await broker.topic()
+
+        async def told() -> tuple[bool, list[float], float]:
+            asked = statistics.Asked()
+            found = await statistics.topic_statistics(topic, asked, "h:1", broker.node.store)
+            [subscription] = found["subscriptions"].values()
+            owners = [*found["publishers"], subscription, *subscription["consumers"]]
+            rates = [each["chunkedMessageRate"] for each in owners]
+            return found["msgChunkPublished"], rates, owners[-1]["msgRateOut"]
+
+        assert await told() == (False, [0, 0, 0], 0)
+        for index in range(3):
+            # The last one is a message of its own.
+            of_chunk = {} if index == 2 else {"uuid": "a", "num_chunks_from_msg": 2,
+                        "chunk_id": index, "total_chunk_msg_size": 2}  # fmt: skip
+            command = pb.CommandSend(producer_id=1, sequence_id=index, is_chunk=index < 2)
+            client.send(command, section(b"x", **of_chunk))
+        await client.messages(3)
+        clock[0] += 10
+        await asyncio.sleep(0.01)
+        is_published, (came, went, got), messages = await told()
+        assert (is_published, came) == (True, 0.2)
+        assert messages > 0
+        assert went == got == pytest.approx(messages * 2 / 3)
 
     run(tmp_path, scenario)
 

@@ -89,6 +89,7 @@ cdef class ProducerState:
     cdef readonly uint32_t pending_sends    # messages not answered yet
     cdef readonly uint64_t msg_in           # counters since creation
     cdef readonly uint64_t bytes_in
+    cdef readonly uint64_t chunks_in        # of messages in chunks
     cdef public bint closed
     # A run with so many of these is published before the turn ends. What a rate allows is looked
     # at then, so no run takes much more than that.

@@ -87,6 +87,9 @@ class ProducerState:
     @property
     def bytes_in(self) -> int:
         """Bytes received since it was made."""
+    @property
+    def chunks_in(self) -> int:
+        """Chunks of messages received since it was made."""
     def publish(self, run: EntryRun) -> None:
         """Called once per turn with the run of SENDs that the turn brought; for subclasses."""
     def send_receipts(self, run: EntryRun, stored: bool = True) -> None:

@@ -504,6 +504,7 @@ cdef class Connection:
         if send.is_chunk or send.marker:
             producer.run.items[producer.run.count - 1].kind = (
                 ITEM_UNCOUNTED if send.marker else ITEM_CHUNK)
+            producer.chunks_in += send.is_chunk
         if (producer.run.messages >= producer.run_messages_max
                 or producer.run.bytes >= producer.run_bytes_max):
             return self._publish_runs()

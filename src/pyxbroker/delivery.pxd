@@ -68,6 +68,7 @@ cdef class ConsumerState:
     cdef public int32_t slot                # the consumer's number there
     cdef readonly uint64_t msg_out          # counters since the consumer came
     cdef readonly uint64_t bytes_out
+    cdef readonly uint64_t chunks_out       # of messages in chunks
     cdef readonly uint64_t redelivered
     cdef readonly double messages_per_entry  # moving average of what was sent to it
     cdef readonly int64_t first_sent_ms     # when it was sent something first, 0: never; wall clock

@@ -125,6 +125,9 @@ class ConsumerState:
     def redelivered(self) -> int:
         """Messages sent not for the first time."""
     @property
+    def chunks_out(self) -> int:
+        """Chunks of messages sent to it."""
+    @property
     def can_deliver(self) -> bool:
         """True when it has permits and its connection takes more bytes."""
     @property

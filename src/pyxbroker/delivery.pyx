@@ -313,9 +313,11 @@ cdef class ConsumerState:
                 if taker is not self:
                     if taker is not None:
                         taker._send(batch, i - 1, messages, words, 0, count, True)
+                        taker.chunks_out += 1
                         taker._mark_sent()
                     continue
             self._send(batch, i - 1, messages, words, 0, count, not pinned)
+            self.chunks_out += peek.num_chunks > 1
             pinned = True
             sent += 1
         if pinned:
@@ -584,6 +586,7 @@ cdef int _deal_to(ConsumerState consumer, EntryBatch batch, int i, MetadataPeek 
     if redelivery_counts:
         count = redelivery_counts.get((batch.ledger_id, batch.refs[i].entry_id), 0)
     consumer._send(batch, i, messages, words, hash, count, first)
+    consumer.chunks_out += peek.num_chunks > 1
     consumer.keys.hold(hash, consumer.slot)
     consumer.messages_per_entry += (messages - consumer.messages_per_entry) * DEALT_WEIGHT
     if first:
@@ -710,6 +713,7 @@ def deal_now(EntryBatch batch not None, list consumers not None, KeyShared keys 
             continue
         first = consumer.pinned_in != _rounds
         consumer._send(batch, i, messages, None, 0, 0, first)
+        consumer.chunks_out += peek.num_chunks > 1
         if first:
             consumer.pinned_in = _rounds
             consumer._mark_sent()

@@ -35,6 +35,7 @@ class ConsumerRates(NamedTuple):
     bytes_out: float = 0.0
     redelivered: float = 0.0
     acked: float = 0.0
+    chunks: float = 0.0  # of messages in chunks
 
 
 class Consumer(ConsumerState):
@@ -73,7 +74,7 @@ class Consumer(ConsumerState):
         self.end_sent = False  # REACHED_END_OF_TOPIC was sent
         self.connected_since = datetime.now(timezone.utc).isoformat().replace("+00:00", "Z")
         now = subscription.topic.loop.time()
-        self._rates = Rates(now, 0, 0, 0, 0, window_s=RATE_WINDOW_S)
+        self._rates = Rates(now, 0, 0, 0, 0, 0, window_s=RATE_WINDOW_S)
 
     def __str__(self) -> str:
         """As Pulsar names a consumer in its errors."""
@@ -94,7 +95,7 @@ class Consumer(ConsumerState):
     def rates(self) -> ConsumerRates:
         """What it got and did, per second, lately."""
         now = self.subscription.topic.loop.time()
-        counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked)
+        counters = (self.msg_out, self.bytes_out, self.redelivered, self.acked, self.chunks_out)
         return ConsumerRates(*self._rates.per_second(now, *counters))
 
     def on_flow(self, permits: int) -> None:

@@ -20,7 +20,7 @@ from pyxbroker.broker.topics.consumer import Consumer
 from pyxbroker.broker.topics.expiry import slowest_of
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.producer import Producer
-from pyxbroker.broker.topics.stats import per_second, topic_rates
+from pyxbroker.broker.topics.stats import per_second, producer_rates, topic_rates
 from pyxbroker.broker.topics.subscription import Subscription, SubscriptionType
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
@@ -114,7 +114,7 @@ def rates_and_sizes(topic: Topic, subscriptions: list[Json], now: float) -> Json
         "msgOutCounter": sum(each["msgOutCounter"] for each in subscriptions),
         "bytesOutInternalCounter": 0,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "msgChunkPublished": False,
+        "msgChunkPublished": topic.got_chunks,
         "storageSize": topic.storage_size,
     }
 
@@ -181,14 +181,14 @@ async def _times(topic: Topic, store: MetadataStore) -> Json:
 
 
 def publisher_statistics(producer: Producer, now: float) -> Json:
-    rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
+    rate, throughput, chunks = producer_rates(producer, now)
     session = producer.connection.session
     answer: Json = {
         "accessMode": ACCESS_MODES[producer.access_mode],
         "msgRateIn": rate,
         "msgThroughputIn": throughput,
         "averageMsgSize": throughput / rate if rate else 0.0,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": chunks,
         "producerId": producer.producer_id,
         "supportsPartialProducer": session.supports_partial_producers,
         "producerName": producer.name,
@@ -214,7 +214,7 @@ async def subscription_statistics(
     messages, size = subscription.sent()
     rate, throughput = per_second(subscription, now, messages, size)
     consumers = []
-    redelivered = acked = 0.0
+    redelivered = acked = chunks = 0.0
     chooser = subscription.dispatcher.chooser
     slots = chooser if isinstance(chooser, KeySlots) else None
     ranges_of = None if slots is None else slots.ranges_by_slot()
@@ -223,6 +223,7 @@ async def subscription_statistics(
         rates = each.rates()
         redelivered += rates.redelivered
         acked += rates.acked
+        chunks += rates.chunks
         if asked.consumers:
             consumers.append(_consumer(each, ranges_of, draining_of))
         await slices.pause()
@@ -233,7 +234,7 @@ async def subscription_statistics(
         "msgOutCounter": messages,
         "msgRateRedeliver": redelivered,
         "messageAckRate": acked,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": chunks,
         **await _left(topic, subscription, asked),
         **_history(subscription, now),
         "consumers": consumers,
@@ -384,7 +385,7 @@ def _consumer(
         "msgOutCounter": consumer.msg_out,
         "msgRateRedeliver": rates.redelivered,
         "messageAckRate": rates.acked,
-        "chunkedMessageRate": 0.0,
+        "chunkedMessageRate": rates.chunks,
         "consumerName": consumer.name,
         "availablePermits": consumer.permits,
         "unackedMessages": consumer.unacked_messages if consumer.tracks_pending else 0,

@@ -266,7 +266,7 @@ def _producers(topic: Topic, now: float) -> tuple[ProducerStats, ...]:
 
 
 def _producer_stats(producer: Producer, now: float) -> ProducerStats:
-    rate, throughput = per_second(producer, now, producer.msg_in, producer.bytes_in)
+    rate, throughput, _ = producer_rates(producer, now)
     mean = throughput / rate if rate else 0.0
     return ProducerStats(producer.name, producer.producer_id, rate, throughput, mean)
 
@@ -275,7 +275,7 @@ def note_rates(topic: Topic, now: float) -> None:
     """Lets a minute of rates end, so that who asks next is told of the last one."""
     topic_rates(topic, now)
     for producer in topic.producers.values():
-        per_second(producer, now, producer.msg_in, producer.bytes_in)
+        producer_rates(producer, now)
     for subscription in topic.all_subscriptions():
         per_second(subscription, now, *subscription.sent())
         if subscription.expired_rates is not None:
@@ -287,6 +287,11 @@ def note_rates(topic: Topic, now: float) -> None:
 def topic_rates(topic: Topic, now: float) -> tuple[float, ...]:
     """Messages and bytes that came, entries that were written and that were read."""
     return per_second(topic, now, *topic.received(), topic.entries_added, topic.entries_read)
+
+
+def producer_rates(producer: Producer, now: float) -> tuple[float, ...]:
+    """Messages, bytes, and chunks of messages that it brought."""
+    return per_second(producer, now, producer.msg_in, producer.bytes_in, producer.chunks_in)
 
 
 def per_second(

@@ -124,6 +124,7 @@ class Topic:
         self._readers: dict[str, Subscription] = {}  # non-durable subscriptions
         self._past_msg_in = 0  # of producers that are gone
         self._past_bytes_in = 0
+        self._past_chunks_in = 0
         self._log = log
         self.publish: Callable[[EntryRun], None] = log.append
         """Appends a run of SENDs; its owner is told when it is durable. Raises ManagedLedgerError.
@@ -242,6 +243,7 @@ class Topic:
     def _count_past(self, producer: Producer) -> None:
         self._past_msg_in += producer.msg_in
         self._past_bytes_in += producer.bytes_in
+        self._past_chunks_in += producer.chunks_in
 
     def received(self) -> tuple[int, int]:
         """Messages and bytes received since the topic was opened."""
@@ -250,6 +252,11 @@ class Topic:
             messages += each.msg_in
             size += each.bytes_in
         return messages, size
+
+    @property
+    def got_chunks(self) -> bool:
+        """A chunk of a message was received since the topic was opened."""
+        return self._past_chunks_in > 0 or any(each.chunks_in for each in self.producers.values())
 
     def set_publish_steps(self, steps: Sequence[PublishStep]) -> None:
         """Who looks at SENDs before they are appended from now on, in that order."""
