@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from harness.raw import RawConnection
 
 from command_line import Broker, standalone
+from one_bookie import turns
 from one_broker import Broker as OneBroker
-from one_broker import run
+from one_broker import run, section
+from pyxbroker.base.errors import TooManyRequests
 from pyxbroker.broker.dynamic_settings import DYNAMIC, DynamicSettings
 from pyxbroker.metadata.paths import CONFIGURATION
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.metadata.store import MUST_NOT_EXIST
 from pyxbroker.policies.table import of_broker
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.schema import Setting
 
@@ -96,6 +100,13 @@ CASES: dict[str, tuple[object, Callable[[Broker], None]]] = {
 AT_EACH_USE = {
     *("forceDeleteNamespaceAllowed", "forceDeleteTenantAllowed"),
     *("maxTenants", "maxNamespacesPerTenant", "defaultNumberOfNamespaceBundles"),
+    "maxConcurrentLookupRequest",
+}
+# What the broker does when they change.
+ON_CHANGE = {
+    *("brokerPublisherThrottlingMaxMessageRate", "brokerPublisherThrottlingMaxByteRate"),
+    *("dispatchThrottlingRateInMsg", "dispatchThrottlingRateInByte"),
+    *("maxConcurrentTopicLoadRequest", "maxMessagePublishBufferSizeInMB"),
 }
 
 
@@ -114,7 +125,7 @@ def of_policies() -> set[str]:
 
 def test_every_dynamic_setting_has_a_case() -> None:
     dynamic = {key for key, row in SCHEMA.items() if row.dynamic}
-    assert dynamic - of_policies() == set(CASES) | AT_EACH_USE
+    assert dynamic - of_policies() == set(CASES) | AT_EACH_USE | ON_CHANGE
 
 
 async def follow(broker: OneBroker) -> None:
@@ -209,6 +220,113 @@ def test_what_cannot_be_read_in_metadata_is_not_written_over(tmp_path: Path, val
         assert found is not None
         assert (found.value, found.version) == (value, 0)
         assert broker.topics._config.maxTenants == 0
+
+    run(tmp_path, scenario)
+
+
+@contextlib.asynccontextmanager
+async def changing(broker: OneBroker) -> AsyncIterator[DynamicSettings]:
+    settings = broker.service.dynamic_settings
+    await settings.open()
+    yield settings
+    await settings.close()
+
+
+def test_rates_of_the_broker_hold_for_open_topics_as_they_change(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        client = await broker.client()
+        await client.subscribe()
+        await client.produce()
+        topic = await broker.topic()
+        unlimited = topic.publish
+        throttle = topic.subscriptions["s"].dispatcher
+        async with changing(broker) as settings:
+            await settings.set("brokerPublisherThrottlingMaxMessageRate", "1")
+            await settings.set("dispatchThrottlingRateInMsg", "1")
+            await until(lambda: topic.publish != unlimited, "published")
+            await until(lambda: throttle.throttle is not None, "sent")
+            for sequence_id in range(4):
+                command = pb.CommandSend(producer_id=1, sequence_id=sequence_id)
+                client.send(command, section(b"m"))
+                await turns()
+            await until(lambda: topic.publish_rate_limited > 0, "held back")
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(client.messages(4), 0.3)
+            await settings.set("brokerPublisherThrottlingMaxMessageRate", "1000")
+            await settings.set("dispatchThrottlingRateInMsg", "1000")
+            await asyncio.wait_for(client.receive("send_receipt"), 5)
+            await settings.remove("brokerPublisherThrottlingMaxMessageRate")
+            await settings.remove("dispatchThrottlingRateInMsg")
+            await until(lambda: topic.publish == unlimited, "published")
+            await until(lambda: throttle.throttle is None, "sent")
+            assert broker.topics.broker_limits.publish is None
+            assert broker.topics.broker_limits.dispatch is None
+
+    run(tmp_path, scenario)
+
+
+def test_who_waits_for_a_rate_goes_on_when_it_is_taken_away(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        client = await broker.client()
+        await client.produce(producer_name="p")
+        async with changing(broker) as settings:
+            await settings.set("brokerPublisherThrottlingMaxByteRate", "1")
+            topic = await broker.topic()
+            await until(lambda: topic.producers["p"].run_bytes_max == 1, "cut")
+            for sequence_id in range(3):
+                command = pb.CommandSend(producer_id=1, sequence_id=sequence_id)
+                client.send(command, section(bytes(100)))
+                await turns()
+            await until(lambda: topic.publish_rate_limited > 0, "held back")
+            await settings.remove("brokerPublisherThrottlingMaxByteRate")
+            for _ in range(3):
+                await asyncio.wait_for(client.receive("send_receipt"), 5)
+
+    run(tmp_path, scenario)
+
+
+def test_numbers_of_what_is_under_way_and_waits_follow(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        service = broker.service
+        async with changing(broker) as settings:
+            with service.handlers._lookups:
+                await settings.set("maxConcurrentLookupRequest", "1")
+                with pytest.raises(TooManyRequests, match="1 lookups are under way"):
+                    service.handlers._lookups.__enter__()
+                await settings.set("maxConcurrentLookupRequest", "2")
+                with service.handlers._lookups:
+                    pass
+            await settings.set("maxConcurrentTopicLoadRequest", "3")
+            assert broker.topics._loading._value == 3
+            await settings.set("maxMessagePublishBufferSizeInMB", "5")
+            assert service.connections.publish_bytes_max == 5 << 20
+            await settings.remove("maxMessagePublishBufferSizeInMB")
+            assert service.connections.publish_bytes_max == 64 << 20
+
+    run(tmp_path, scenario)
+
+
+def test_the_next_look_comes_by_the_interval_that_is_set_meanwhile(tmp_path: Path) -> None:
+    async def scenario(broker: OneBroker) -> None:
+        looks = 0
+
+        async def look() -> None:
+            nonlocal looks
+            looks += 1
+
+        config = broker.service.config
+        async with changing(broker) as settings:
+            await settings.set("brokerDeleteInactiveTopicsFrequencySeconds", "3600")
+            name = "brokerDeleteInactiveTopicsFrequencySeconds"
+            broker.service.repeat("it", lambda: getattr(config, name) / 10, look)
+            await asyncio.sleep(0.2)
+            assert looks == 0
+            await settings.set(name, "1")
+            await until(lambda: looks >= 2, "looks")
+            await settings.set(name, "3600")
+            seen = looks
+            await asyncio.sleep(0.2)
+            assert looks <= seen + 1
 
     run(tmp_path, scenario)
 

@@ -17,6 +17,7 @@ from one_broker import TOPIC, Broker, Client, command_of, data_of, run, section
 from oracles import wire
 from pyxbroker.base.tokens import Tokens
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.broker.broker_limits import NO_BROKER_LIMITS, BrokerLimits
 from pyxbroker.broker.dispatch.throttle import DispatchLimiter, Throttle
 from pyxbroker.broker.rate_limiter import RateLimiter
 from pyxbroker.broker.topics.publish_rate import PublishLimiter, PublishRate
@@ -155,7 +156,7 @@ class Flooding:
 
 def flood(rate: Rate, producers: int, seconds: float) -> tuple[FakeLoop, list[Flooding]]:
     loop = FakeLoop()
-    rates = PublishRate(turn_of(loop), None)
+    rates = PublishRate(turn_of(loop), NO_BROKER_LIMITS)
     rates.change(rate)
     flooding = [Flooding(loop, rates) for _ in range(producers)]
     for each in flooding:
@@ -218,7 +219,9 @@ def test_who_waits_already_waits_once_and_who_leaves_not_any_more() -> None:
 
 def test_without_a_rate_all_go_on() -> None:
     loop, flooding = FakeLoop(), []
-    rates = PublishRate(turn_of(loop), PublishLimiter(turn_of(loop), Rate(10**6, 0)))
+    of_broker = BrokerLimits()
+    of_broker.publish = PublishLimiter(turn_of(loop), Rate(10**6, 0))
+    rates = PublishRate(turn_of(loop), of_broker)
     rates.change(Rate(10, 0))
     for _ in range(3):
         flooding.append(Flooding(loop, rates))

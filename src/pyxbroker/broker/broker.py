@@ -8,6 +8,7 @@ after the ports are served: a start does not wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import socket
 import time
@@ -145,6 +146,7 @@ class Broker:
         self.producer_names = ProducerNames(config.clusterName, metadata)
         self._ledgers = ledgers
         self._background: list[asyncio.Task[None]] = []
+        self._settings_changed = asyncio.Event()  # another one from then on
 
     @cached_property
     def topics(self) -> Topics:
@@ -192,6 +194,9 @@ class Broker:
         return DynamicSettings(self.config, self.metadata, self._on_settings)
 
     def _on_settings(self) -> None:
+        self.connections.publish_bytes_max = self.config.maxMessagePublishBufferSizeInMB << 20
+        self._settings_changed.set()
+        self._settings_changed = asyncio.Event()
         if "topics" in self.__dict__:
             self.topics.on_settings()
 
@@ -213,7 +218,7 @@ class Broker:
         self.repeat("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
         self.repeat(
             "inactive topics",
-            config.brokerDeleteInactiveTopicsFrequencySeconds,
+            lambda: config.brokerDeleteInactiveTopicsFrequencySeconds,
             self._delete_inactive,
         )
         self.repeat(
@@ -320,24 +325,45 @@ class Broker:
 
     # --- in the background --------------------------------------------------------------------
 
-    def repeat(self, what: str, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+    def repeat(
+        self,
+        what: str,
+        interval_s: float | Callable[[], float],
+        look: Callable[[], Awaitable[None]],
+    ) -> None:
         """Looks after something again and again until the broker stops.
+
+        What tells the interval is asked again when settings have changed.
 
         A defect that a look meets costs the rest of that look: the next one comes all the same.
         """
         repeating = self._repeat(what, interval_s, look)
         self._background.append(self.connections.loop.create_task(repeating))
 
-    @staticmethod
-    async def _repeat(what: str, interval_s: float, look: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(
+        self,
+        what: str,
+        interval_s: float | Callable[[], float],
+        look: Callable[[], Awaitable[None]],
+    ) -> None:
         while True:
-            await asyncio.sleep(interval_s)
+            if callable(interval_s):
+                await self._pause(interval_s)
+            else:
+                await asyncio.sleep(interval_s)
             try:
                 await look()
             except MetadataError as error:
                 log.warning("work in the background is put off", what=what, error=error)
             except Exception as error:
                 log.failure("work in the background failed", error, what=what)
+
+    async def _pause(self, interval_s: Callable[[], float]) -> None:
+        loop = self.connections.loop
+        began = loop.time()
+        while (left := began + interval_s() - loop.time()) > 0:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._settings_changed.wait(), left)
 
     def fail(self, reason: str) -> None:
         """The broker cannot go on: what it was given to keep is not safe with it any more."""

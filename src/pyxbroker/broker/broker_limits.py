@@ -60,6 +60,43 @@ class BrokerLimits:
 
         return CompactionLimits(self.retains_keyless, self.spill_directory)
 
+    def set_rates(self, config: Config, turn: Turn) -> bool:
+        """Puts into force what the settings say of rates; whether that is another than before.
+
+        Topics are to be told of that.
+        """
+        is_other = self._set_publish(
+            Rate(
+                config.brokerPublisherThrottlingMaxMessageRate,
+                config.brokerPublisherThrottlingMaxByteRate,
+            ),
+            turn,
+        )
+        rate = DispatchRate(config.dispatchThrottlingRateInMsg, config.dispatchThrottlingRateInByte)
+        if rate == (DispatchRate() if self.dispatch is None else self.dispatch.rate):
+            return is_other
+        # Most brokers have no rates.
+        from pyxbroker.broker.dispatch.throttle import changed
+
+        self.dispatch = changed(self.dispatch, rate, turn, None)
+        return True
+
+    def _set_publish(self, rate: Rate, turn: Turn) -> bool:
+        limiter = self.publish
+        if rate == (Rate() if limiter is None else limiter.rate):
+            return False
+        if limiter is None:
+            from pyxbroker.broker.topics.publish_rate import PublishLimiter
+
+            self.publish = PublishLimiter(turn, rate)
+        elif rate == Rate():
+            self.publish = None
+            for go_on in limiter.stop():
+                go_on()
+        else:
+            limiter.change(rate)
+        return True
+
 
 NO_BROKER_LIMITS = BrokerLimits()
 
@@ -78,17 +115,5 @@ def broker_limits(config: Config, turn: Turn) -> BrokerLimits:
     limits.entry_metadata = EntryMetadataKinds(
         TIMESTAMP_INTERCEPTOR in interceptors, INDEX_INTERCEPTOR in interceptors
     )
-    publish = Rate(
-        config.brokerPublisherThrottlingMaxMessageRate, config.brokerPublisherThrottlingMaxByteRate
-    )
-    if publish != Rate():
-        # Most brokers have no rates.
-        from pyxbroker.broker.topics.publish_rate import PublishLimiter
-
-        limits.publish = PublishLimiter(turn, publish)
-    dispatch = DispatchRate(config.dispatchThrottlingRateInMsg, config.dispatchThrottlingRateInByte)
-    if dispatch != DispatchRate():
-        from pyxbroker.broker.dispatch.throttle import DispatchLimiter
-
-        limits.dispatch = DispatchLimiter(turn, dispatch)
+    limits.set_rates(config, turn)
     return limits

@@ -63,6 +63,7 @@ from pyxbroker.proto import PulsarApi as pb
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
     from pyxbroker.broker.topics.producer import Producer
+    from pyxbroker.settings.config import Config
 
 log = get_logger("pyxbroker.connection")
 
@@ -99,15 +100,16 @@ _COORDINATORS = f"persistent://{SYSTEM_NAMESPACE}/{TRANSACTION_COORDINATORS}"
 class LookupLimit:
     """Bounds the lookups of all clients that are under way (maxConcurrentLookupRequest)."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, config: Config) -> None:
+        self._config = config
         self.admitted_now = 0
 
     def __enter__(self) -> None:
         """One begins. Raises TooManyRequests when there are as many as there may be."""
-        if self.admitted_now >= self._limit:
+        limit = self._config.maxConcurrentLookupRequest
+        if self.admitted_now >= limit:
             raise TooManyRequests(
-                f"{self._limit} lookups are under way, which is the limit of this broker"
+                f"{limit} lookups are under way, which is the limit of this broker"
                 " (maxConcurrentLookupRequest); try again."
             )
         self.admitted_now += 1
@@ -121,7 +123,7 @@ class Handlers:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self._lookups = LookupLimit(broker.config.maxConcurrentLookupRequest)
+        self._lookups = LookupLimit(broker.config)
         self.stray_commands: Counter[str] = Counter()
         schemas = SchemaCommands(broker)
         commands = TopicCommands(broker, schemas)

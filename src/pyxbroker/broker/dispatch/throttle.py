@@ -75,7 +75,7 @@ def changed(
     limiter: DispatchLimiter | None,
     rate: DispatchRate,
     turn: Turn,
-    published: Counters,
+    published: Counters | None,
 ) -> DispatchLimiter | None:
     """The limiter of a rate that is this one from now on; None where it limits nothing."""
     if not (rate.messages or rate.bytes):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyxbroker.broker.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker_limits import BrokerLimits
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.connection import Connection
     from pyxbroker.entry import EntryRun
@@ -52,11 +53,11 @@ class PublishLimiter(RateLimiter):
 class PublishRate:
     """The rates that hold for one topic."""
 
-    def __init__(self, turn: Turn, in_broker: PublishLimiter | None) -> None:
+    def __init__(self, turn: Turn, of_broker: BrokerLimits) -> None:
         self.limited = 0
         """How often a connection was not read for them."""
         self._turn = turn
-        self._in_broker = in_broker
+        self._of_broker = of_broker
         self._of_topic: PublishLimiter | None = None
         self._limiters: list[PublishLimiter] = []
 
@@ -66,7 +67,9 @@ class PublishRate:
         return bool(self._limiters)
 
     def change(self, rate: Rate) -> bool:
-        """From now on the topic's is another one; whether others limit it than before."""
+        """From now on this is the topic's, and the broker's is that of now; whether others limit it
+        than before.
+        """
         topic = self._of_topic
         if not (rate.messages or rate.bytes):
             self._of_topic = None
@@ -76,7 +79,7 @@ class PublishRate:
             self._of_topic = PublishLimiter(self._turn, rate)
         elif rate != topic.rate:
             topic.change(rate)
-        both = (self._in_broker, self._of_topic)
+        both = (self._of_broker.publish, self._of_topic)
         limiters = [each for each in both if each is not None]
         if limiters == self._limiters:
             return False

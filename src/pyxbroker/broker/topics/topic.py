@@ -139,6 +139,10 @@ class Topic:
         """What holds for the topic has changed."""
         self._apply(policies)
 
+    def on_broker_rates(self) -> None:
+        """How much may be published to the broker, or sent by it, has changed."""
+        self._apply(self.policies)
+
     def _apply(self, policies: Policies) -> None:
         """Puts policies into force: when the topic is opened, and whenever they change.
 
@@ -321,7 +325,7 @@ class Topic:
             # Most topics have none.
             from pyxbroker.broker.topics.publish_rate import PublishRate
 
-            self._publish_rate = PublishRate(self.turn, self.broker_limits.publish)
+            self._publish_rate = PublishRate(self.turn, self.broker_limits)
         is_other = self._publish_rate.change(rate)
         for producer in self.producers.values():
             self._publish_rate.cut_runs(producer)

@@ -106,7 +106,7 @@ class Topics:
         self._topics: Shards[TopicName, Topic] = Shards()
         self._opening: dict[TopicName, tuple[Future[Topic], bool]] = {}  # and whether to make it
         self._closing = False
-        self._loading = asyncio.Semaphore(config.maxConcurrentTopicLoadRequest)
+        self._limit_loading()
         self.partitioned = PartitionedTopics(config, store, self.cache, self)
         self._counts = TopicCounts(store)
         self._records: TopicPolicies | None = None
@@ -128,6 +128,15 @@ class Topics:
     def on_settings(self) -> None:
         """The settings have changed: what they say of all topics is in force now."""
         self._policies.set_broker(of_broker(self._config))
+        if self._loads_max != self._config.maxConcurrentTopicLoadRequest:
+            self._limit_loading()
+        if self.broker_limits.set_rates(self._config, self._turn):
+            self.upkeep.on_broker_rates()
+
+    def _limit_loading(self) -> None:
+        """As in Pulsar: topics that are being opened, or wait for that, do not count any more."""
+        self._loads_max = self._config.maxConcurrentTopicLoadRequest
+        self._loading = asyncio.Semaphore(self._loads_max)
 
     def __iter__(self) -> Iterator[Topic]:
         return self._topics.values()

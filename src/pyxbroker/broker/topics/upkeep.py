@@ -19,7 +19,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
 
-RATES_SLICE_S = 0.002  # of noting rates, then it yields
+RATES_SLICE_S = 0.002  # of noting rates, or telling of them, then it yields
 
 log = get_logger("pyxbroker.topics")
 
@@ -59,6 +59,8 @@ class Upkeep:
         self._task: asyncio.Task[None] | None = None
         # Whoever is held up by a topic ends with it; cancelled it would leave things half done.
         self._left: dict[asyncio.Task[None], PersistentTopic] = {}
+        self._telling: asyncio.Task[None] | None = None  # topics of the broker's rates
+        self._has_other_rates = False  # since that began
 
     async def expire_messages(self) -> None:
         """Called now and then: what is older than the TTL counts as acknowledged."""
@@ -76,6 +78,26 @@ class Upkeep:
         for topic in list(self._topics()):
             note_rates(topic, time.monotonic())
             await slices.pause()
+
+    def on_broker_rates(self) -> None:
+        """Those of the broker have changed: all open topics are told, in slices."""
+        self._has_other_rates = True
+        if self._telling is None:
+            self._telling = asyncio.ensure_future(self._tell_rates())
+
+    async def _tell_rates(self) -> None:
+        slices = Slices(RATES_SLICE_S)
+        try:
+            while self._has_other_rates:
+                self._has_other_rates = False
+                for topic in list(self._topics()):
+                    try:
+                        topic.on_broker_rates()
+                    except Exception as error:  # It costs this topic alone.
+                        log.failure("rates were not taken over", error, topic=str(topic.name))
+                    await slices.pause()
+        finally:
+            self._telling = None
 
     async def check_quotas(self) -> None:
         """Called now and then: topics whose backlog exceeds a quota."""
@@ -171,10 +193,9 @@ class Upkeep:
     def close(self) -> None:
         """Nothing more is begun."""
         self._due.clear()
-        for task in self._left:
-            task.cancel()
-        if self._task is not None:
-            self._task.cancel()
+        for task in (*self._left, self._task, self._telling):
+            if task is not None:
+                task.cancel()
 
 
 async def expire_messages(topic: PersistentTopic) -> None:

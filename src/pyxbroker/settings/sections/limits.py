@@ -13,6 +13,7 @@ class Limits(Section, title="Limits"):
         " is half of the JVM's direct memory.",
         unit="MiB",
         minimum=1,
+        dynamic=True,
     )
     maxPendingPublishRequestsPerConnection: int = setting(
         1000,
@@ -48,10 +49,16 @@ class Limits(Section, title="Limits"):
         unit="MiB",
     )
     maxConcurrentLookupRequest: int = setting(
-        50_000, "Lookups in progress; further ones are refused with TooManyRequests.", minimum=1
+        50_000,
+        "Lookups in progress; further ones are refused with TooManyRequests.",
+        minimum=1,
+        dynamic=True,
     )
     maxConcurrentTopicLoadRequest: int = setting(
-        5_000, "Topics that are opened at the same time; further ones wait.", minimum=1
+        5_000,
+        "Topics that are opened at the same time; further ones wait.",
+        minimum=1,
+        dynamic=True,
     )
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")

@@ -17,10 +17,14 @@ def _bytes(what: str, dynamic: bool = False) -> int:
 class Rates(Section, title="Rates"):
     maxPublishRatePerTopicInMessages: int = _messages("may be published to a topic", dynamic=True)
     maxPublishRatePerTopicInBytes: int = _bytes("may be published to a topic", dynamic=True)
-    brokerPublisherThrottlingMaxMessageRate: int = _messages("may be published to this broker")
-    brokerPublisherThrottlingMaxByteRate: int = _bytes("may be published to this broker")
-    dispatchThrottlingRateInMsg: int = _messages("this broker may send to consumers")
-    dispatchThrottlingRateInByte: int = _bytes("this broker may send to consumers")
+    brokerPublisherThrottlingMaxMessageRate: int = _messages(
+        "may be published to this broker", dynamic=True
+    )
+    brokerPublisherThrottlingMaxByteRate: int = _bytes(
+        "may be published to this broker", dynamic=True
+    )
+    dispatchThrottlingRateInMsg: int = _messages("this broker may send to consumers", dynamic=True)
+    dispatchThrottlingRateInByte: int = _bytes("this broker may send to consumers", dynamic=True)
     dispatchThrottlingRatePerTopicInMsg: int = _messages(
         "the consumers of a topic may be sent", dynamic=True
     )

@@ -58,7 +58,7 @@ class Topics(Section, title="Topics and subscriptions"):
         dynamic=True,
     )
     brokerDeleteInactiveTopicsFrequencySeconds: int = setting(
-        60, "Time between two looks for inactive topics.", unit="s", minimum=1
+        60, "Time between two looks for inactive topics.", unit="s", minimum=1, dynamic=True
     )
     brokerDeleteInactiveTopicsMaxInactiveDurationSeconds: int | None = setting(
         None,
