@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -28,7 +29,7 @@ from pyxbroker.policies import namespaces
 from pyxbroker.policies.namespaces import NamespacePolicies
 from pyxbroker.policies.page import markdown, settings_of
 from pyxbroker.policies.resolver import Record, resolve
-from pyxbroker.policies.shapes import CLUSTER, Level, Policy
+from pyxbroker.policies.shapes import CLUSTER, Level, Part, Policy
 from pyxbroker.policies.shapes import Path as Path_
 from pyxbroker.policies.table import NAMES, TABLE, of_broker
 from pyxbroker.policies.values import (
@@ -1069,6 +1070,12 @@ def test_an_object_is_expected_on_the_way_to_a_value() -> None:
         "level/0 backlog_quota_map.message_age",
         "level/0 publishMaxMessageRate.{cluster}",
     ]
+
+
+def test_a_refusal_shows_the_begin_of_a_long_value() -> None:
+    expected = f"size {[0] * 50!r}"[:105] + ": expected a whole number"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}"):
+        Part(int, "size").read([0] * 50)
 
 
 def test_what_limits_nothing_says_nothing() -> None:

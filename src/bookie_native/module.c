@@ -33,13 +33,12 @@ typedef struct {
     uint64_t next_tag;
 } StorageObject;
 
-/* Raises OSError for a negative error of storage.h. Returns NULL. */
+/* Raises OSError for a negative error of storage.h, but for those of completed reads, which are
+ * told as numbers. Returns NULL. */
 static PyObject *raise_error(int64_t code) {
     const char *text = NULL;
     switch (code) {
     case STORAGE_NO_LEDGER: text = "the ledger is not known here"; break;
-    case STORAGE_NO_ENTRY: text = "the entry is not here"; break;
-    case STORAGE_DAMAGED: text = "the entry is damaged"; break;
     case STORAGE_FULL: text = "the write cache is full"; break;
     case STORAGE_FENCED: text = "the ledger is fenced"; break;
     case STORAGE_FAILED: text = "the journal failed"; break;

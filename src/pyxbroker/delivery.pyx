@@ -313,8 +313,8 @@ cdef class ConsumerState:
                 if taker is not self:
                     if taker is not None:
                         taker._send(batch, i - 1, messages, words, 0, count, True)
-                        taker.chunks_out += 1
                         taker._mark_sent()
+                        taker.chunks_out += 1
                     continue
             self._send(batch, i - 1, messages, words, 0, count, not pinned)
             self.chunks_out += peek.num_chunks > 1

@@ -15,10 +15,13 @@ from typing import Any
 
 from mutants.draw import Mutant
 from mutants.reach import NO_JUDGES, Reach, pytest_command
-from mutants.trees import Run, Tree
+from mutants.trees import LIMITED, LIMITED_BY_ASAN, Run, Tree
 
 KILLED, SURVIVED, NOT_COMPILED = "killed", "survived", "did not compile"
-NATIVE_TESTS = ("sh", "tests/native/build.sh", "plain")
+NATIVE_TESTS = ("sh", "tests/native/build.sh")
+# The variants, and their limits. What the second one alone notices is the use of freed memory.
+VARIANTS = {"plain": LIMITED, "asan": LIMITED_BY_ASAN}
+OF_ASAN = {"ASAN_OPTIONS": "hard_rss_limit_mb=12288"}
 NO_TEST = "no_test_has_this_name"
 NATIVE_BUILD_SECONDS_MAX = 600
 NOT_IN_NATIVE_TESTS = ("module.c", "module_faults.c")
@@ -54,16 +57,17 @@ class Judge:
         self._reach = reach
         self._only_near = only_near
         self._deep = deep
-        self._native_seconds_max = 0.0
+        self._native_seconds_max = dict.fromkeys(VARIANTS, 0.0)
 
     def prepare(self) -> None:
         """Builds the tests in C, and sees how long they take when nothing is broken."""
-        compiler = self._tree.compiler()
-        self._tree.run([*NATIVE_TESTS, NO_TEST], NATIVE_BUILD_SECONDS_MAX, compiler)
-        run = self._tree.run(NATIVE_TESTS, NATIVE_BUILD_SECONDS_MAX, compiler)
-        if run.status != 0:
-            raise SystemExit(f"mutants: the tests in C fail as they are:\n{run.output[-4000:]}")
-        self._native_seconds_max = 60 + 4 * run.seconds
+        for variant in VARIANTS:
+            self._run_native(variant, NATIVE_BUILD_SECONDS_MAX, NO_TEST)
+            run = self._run_native(variant, NATIVE_BUILD_SECONDS_MAX)
+            if run.status != 0:
+                text = run.output[-4000:]
+                raise SystemExit(f"mutants: the tests in C fail as they are ({variant}):\n{text}")
+            self._native_seconds_max[variant] = 60 + 4 * run.seconds
 
     def judge(self, mutant: Mutant) -> Outcome:
         start = time.monotonic()
@@ -78,10 +82,11 @@ class Judge:
     def _outcome(self, mutant: Mutant) -> Outcome:
         stages = []
         if mutant.language == "c" and Path(mutant.path).name not in NOT_IN_NATIVE_TESTS:
-            stages.append("native")
-            found = self._native()
-            if found is not None:
-                return found
+            for variant in VARIANTS:
+                stages.append(f"native {variant}")
+                found = self._native(variant)
+                if found is not None:
+                    return found
         if not self._tree.build(mutant):
             return Outcome(NOT_COMPILED)
         near = self._reach.near(mutant)
@@ -105,9 +110,13 @@ class Judge:
 
     # --- the tests in C -----------------------------------------------------------------------
 
-    def _native(self) -> Outcome | None:
-        compiler = self._tree.compiler()
-        run = self._tree.run(NATIVE_TESTS, self._native_seconds_max, compiler, "FAILED ")
+    def _run_native(self, variant: str, seconds_max: float, *only: str) -> Run:
+        command = [*NATIVE_TESTS, variant, *only]
+        changes = self._tree.compiler() | OF_ASAN
+        return self._tree.run(command, seconds_max, changes, "FAILED ", VARIANTS[variant])
+
+    def _native(self, variant: str) -> Outcome | None:
+        run = self._run_native(variant, self._native_seconds_max[variant])
         if run.status == 0:
             return None
         failed = re.search(r"^FAILED +(.*)$", run.output, re.MULTILINE)

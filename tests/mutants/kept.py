@@ -293,4 +293,24 @@ KEPT: list[Kept] = [
     )""",
         "the help lists two options in another order",
     ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/base/log_limits.py",
+        "LineLimits._cause",
+        """        reference = getattr(record, "fields", {}).get("reference")
+        event = re.sub(_NUMBER, "#", str(record.msg))""",
+        """        event = re.sub(_NUMBER, "#", str(record.msg))
+        reference = getattr(record, "fields", {}).get("reference")""",
+        "two values are read that do not depend on each other",
+    ),
+    Kept(
+        EQUIVALENT,
+        "src/pyxbroker/policies/namespaces.py",
+        "NamespacePolicies._retake_all",
+        """                broker = self.broker
+                left = list(self._namespaces.values())""",
+        """                left = list(self._namespaces.values())
+                broker = self.broker""",
+        "two values are read that do not depend on each other, in one turn of the loop",
+    ),
 ]

@@ -22,6 +22,8 @@ BUILD_SECONDS_MAX = 600
 POLL_SECONDS = 0.5
 # A mutant may ask for memory, or write, without end: KiB, and blocks of 512 bytes.
 LIMITED = f'ulimit -v {12 << 20}; ulimit -f {4 << 20}; ulimit -c 0; exec "$@"'
+# AddressSanitizer takes terabytes of addresses, and has a limit of memory itself.
+LIMITED_BY_ASAN = f'ulimit -f {4 << 20}; ulimit -c 0; exec "$@"'
 # Mutants are compiled in half the time that -O3 takes, and may have variables that nobody uses. An
 # object that is newer than its source stays: setuptools would make all of a module anew.
 COMPILER = """#!/bin/sh
@@ -137,13 +139,14 @@ class Tree:
         seconds_max: float,
         changes: dict[str, str] | None = None,
         until: str = "",
+        limits: str = LIMITED,
     ) -> Run:
         """Runs a command in the copy, or until it writes a text; nothing that it starts stays."""
         start = time.monotonic()
         # Into a file: what is left of a mutant may hold a pipe open.
         with self._output.open("wb") as output:
             process = subprocess.Popen(
-                ["sh", "-c", LIMITED, "sh", *command],
+                ["sh", "-c", limits, "sh", *command],
                 cwd=self.place,
                 env=self.environment() | (changes or {}),
                 stdin=subprocess.DEVNULL,
