@@ -16,12 +16,13 @@
 
 enum { ENTRIES = 150 };
 
-/* Adds until the end or the first refusal; returns the number of entries known to be durable. */
-static int64_t fill(storage *s) {
+/* Adds until the end or the first refusal, waiting so many times 5 ms for room and twice that for the
+ * disk; returns the number of entries known to be durable. */
+static int64_t fill(storage *s, int patience) {
     int64_t sequences[ENTRIES], added = 0;
     for (; added < ENTRIES; added++) {
         int64_t sequence = STORAGE_FULL;
-        for (int attempt = 0; attempt < 20 && sequence == STORAGE_FULL; attempt++) {
+        for (int attempt = 0; attempt < patience && sequence == STORAGE_FULL; attempt++) {
             uint8_t header[ENTRY_HEADER_BYTES], data[4096];
             entry_header(header, 1, added);
             uint32_t length = entry_data(data, 1, added);
@@ -40,7 +41,7 @@ static int64_t fill(storage *s) {
             storage_flush(s);
     }
     storage_commit(s);
-    for (int i = 0; i < 40 && added > 0 && storage_failure(s) == 0 &&
+    for (int i = 0; i < 2 * patience && added > 0 && storage_failure(s) == 0 &&
                     storage_durable_sequence(s) < (uint64_t)sequences[added - 1];
          i++)
         usleep(5000);
@@ -69,7 +70,7 @@ static void one_fault(enum fault_call call, uint64_t after, uint64_t times, int 
     int64_t durable = 0;
     int status = storage_open(&options, &s, text, sizeof text);
     if (status == 0) {
-        durable = fill(s);
+        durable = fill(s, 20);
         for (int64_t entry = 0; entry < durable; entry++) {
             int read = read_entry(s, 1, entry);
             CHECK(read == 1 || (call == FAULT_PREAD && read == error) ||
@@ -132,7 +133,7 @@ static void test_interrupted_calls_are_repeated(void) {
         CHECK(disk_faults_add(&faults, &rules[i]) == 0);
     storage_options options = place_options(&p, &faults.calls);
     storage *s = must_open(&options);
-    CHECK(fill(s) == ENTRIES);
+    CHECK(fill(s, 2000) == ENTRIES);
     CHECK(storage_close(s, 0) == 0);
     s = must_open(&options);
     for (int64_t entry = 0; entry < ENTRIES; entry++)
