@@ -90,7 +90,7 @@ EXPENSIVE = (
     get(f"{BUSY}/internalStats?metadata=true"),
     get(f"{PARTS}/partitioned-stats?perPartition=true"),
     get(f"{PARTS}/partitioned-internalStats"),
-    get("/metrics"),
+    get("/metrics/"),
     get("/admin/v2/broker-stats/topics"),
     get("/admin/v2/broker-stats/metrics"),
     get("/admin/v2/namespaces/public/many/topics?mode=ALL"),

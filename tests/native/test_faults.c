@@ -16,8 +16,8 @@
 
 enum { ENTRIES = 150 };
 
-/* Adds until the end or the first refusal, waiting so many times 5 ms for room and twice that for the
- * disk; returns the number of entries known to be durable. */
+/* Adds until the end or the first refusal, waiting so many times 5 ms for room and twice that for
+ * the disk; returns the number of entries known to be durable. */
 static int64_t fill(storage *s, int patience) {
     int64_t sequences[ENTRIES], added = 0;
     for (; added < ENTRIES; added++) {
