@@ -7,8 +7,10 @@ import contextlib
 import gc
 import itertools
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,6 +20,8 @@ from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.partitioned_statistics import together
+from pyxbroker.broker.topics.persistent import PersistentTopic
+from pyxbroker.broker.topics.upkeep import Upkeep
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
@@ -50,6 +54,20 @@ def turn_of(work: Callable[[], Coroutine[Any, Any, Any]]) -> float:
         return min(asyncio.run(main()) for _ in range(2))
     finally:
         gc.enable()
+
+
+# --- topics -----------------------------------------------------------------------------------
+
+
+def test_topics_are_looked_at_in_short_turns() -> None:
+    def check_age() -> None:
+        end = time.thread_time() + 0.0005
+        while time.thread_time() < end:
+            pass
+
+    # The class is asked for: what is not stored has no ledgers.
+    topics: list[Any] = [Mock(PersistentTopic, fenced=False, check_age=check_age)] * 200
+    assert turn_of(lambda: Upkeep(lambda: iter(topics)).check_ages()) < TURN_S
 
 
 # --- statistics -------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
 
-RATES_SLICE_S = 0.002  # of noting rates, or telling of them, then it yields
+SLICE_S = 0.002  # of looking at topics, then it yields
 
 log = get_logger("pyxbroker.topics")
 
@@ -74,7 +74,7 @@ class Upkeep:
         """Called each minute: what topics, their clients and subscriptions did in it is known."""
         from pyxbroker.broker.topics.stats import note_rates
 
-        slices = Slices(RATES_SLICE_S)
+        slices = Slices(SLICE_S)
         for topic in list(self._topics()):
             note_rates(topic, time.monotonic())
             await slices.pause()
@@ -86,7 +86,7 @@ class Upkeep:
             self._telling = asyncio.ensure_future(self._tell_rates())
 
     async def _tell_rates(self) -> None:
-        slices = Slices(RATES_SLICE_S)
+        slices = Slices(SLICE_S)
         try:
             while self._has_other_rates:
                 self._has_other_rates = False
@@ -180,6 +180,7 @@ class Upkeep:
 
     async def _walk(self, walk: _Walk) -> None:
         this = asyncio.current_task()
+        slices = Slices(SLICE_S)
         async for topic in walk.topics:
             if self._left and topic in self._left.values():
                 continue
@@ -189,6 +190,7 @@ class Upkeep:
             if this in self._left:
                 return
             walk.at = None
+            await slices.pause()
 
     def close(self) -> None:
         """Nothing more is begun."""
