@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -29,6 +29,8 @@ from pyxbroker.delivery import choose
 from stored import LEDGER
 
 LOOK_AHEAD = 15
+SOME_MAX = 8
+T = TypeVar("T")
 
 
 class DispatchMachine(RuleBasedStateMachine):
@@ -152,25 +154,36 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data(), permits=st.integers(1, 15))
-    def flow(self, data: st.DataObject, permits: int) -> None:
-        data.draw(st.sampled_from(self.consumers)).on_flow(permits)
+    def flow(self, data: Any, permits: int) -> None:
+        self.pick(data, self.consumers).on_flow(permits)
         self.look()
 
-    def some_of(self, data: st.DataObject, consumer: Consumer) -> list[int]:
+    # What depends on the state is chosen in these two, so that a fuzzer can choose in its own way.
+
+    def pick(self, data: Any, things: Sequence[T]) -> T:
+        picked: T = data.draw(st.sampled_from(things))
+        return picked
+
+    def pick_some(self, data: Any, things: Sequence[T]) -> list[T]:
+        """Up to SOME_MAX of them, each once, in any order."""
+        some: list[T] = data.draw(
+            st.lists(st.sampled_from(things), unique=True, max_size=SOME_MAX)
+        )
+        return some
+
+    def some_of(self, data: Any, consumer: Consumer) -> list[int]:
         held = sorted(self.held(consumer))
-        if not held:
-            return []
-        return data.draw(st.lists(st.sampled_from(held), unique=True, max_size=8))
+        return self.pick_some(data, held) if held else []
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data(), stolen=st.booleans())
-    def acknowledge(self, data: st.DataObject, stolen: bool) -> None:
-        owner = data.draw(st.sampled_from(self.consumers))
+    def acknowledge(self, data: Any, stolen: bool) -> None:
+        owner = self.pick(data, self.consumers)
         entries = self.some_of(data, owner)
         if self.returned:
             # What is taken back is acknowledged as well.
-            entries.append(data.draw(st.sampled_from(sorted(self.returned))))
-        who = data.draw(st.sampled_from(self.consumers)) if stolen else owner
+            entries.append(self.pick(data, sorted(self.returned)))
+        who = self.pick(data, self.consumers) if stolen else owner
         for entry in entries:
             self.counts.pop(entry, None)
         self.desk.acknowledge(who, entries)
@@ -178,8 +191,8 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data(), everything=st.booleans())
-    def redeliver(self, data: st.DataObject, everything: bool) -> None:
-        consumer = data.draw(st.sampled_from(self.consumers))
+    def redeliver(self, data: Any, everything: bool) -> None:
+        consumer = self.pick(data, self.consumers)
         entries = sorted(self.held(consumer)) if everything else self.some_of(data, consumer)
         for entry in entries:
             self.counts[entry] = self.counts.get(entry, 0) + 1
@@ -198,8 +211,8 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.consumers)
     @rule(data=st.data())
-    def leave(self, data: st.DataObject) -> None:
-        consumer = data.draw(st.sampled_from(self.consumers))
+    def leave(self, data: Any) -> None:
+        consumer = self.pick(data, self.consumers)
         self.consumers.remove(consumer)
         self.takes_back(consumer, self.held(consumer))
         del self.pending[consumer]
