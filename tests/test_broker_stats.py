@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.broker.topics import internal_stats
+from pyxbroker.broker.topics import internal_stats, stats
 from pyxbroker.stats import load as load_module
 from pyxbroker.stats.load import Load, Usage
 from pyxbroker.stats.process import ProcessStats
 from test_admin_topics import Rest, run
 
 S = "/admin/v2/broker-stats"
+T = "/admin/v2/persistent/public/default/t"
 STORED = "persistent://public/default/t"
 PASSING = "non-persistent://public/default/n"
 MIB = 1 << 20
@@ -149,6 +150,32 @@ def test_the_metrics_of_a_namespace_are_those_of_its_topics(
         found = await answer(rest, "metrics")
         [health] = [each for each in found if each["dimensions"].get("metric") == "broker_health"]
         assert health["metrics"] == {"brk_health": 0}
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("path", ["metrics", "load-report"])
+def test_others_have_their_turn_while_many_subscriptions_of_a_topic_are_summed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(stats, "SUBSCRIPTIONS_PER_STEP", 1)
+    turns = 0
+
+    async def scenario(rest: Rest) -> None:
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(turn)
+
+        await served(rest)
+        for number in range(100):
+            created = await rest.answer("PUT", f"{T}/subscription/s-{number}")
+            assert created.status == 204
+        loop = asyncio.get_running_loop()
+        loop.call_soon(turn)
+        monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)
+        await answer(rest, path)
+        assert turns > 100
 
     run(tmp_path, scenario)
 

@@ -166,9 +166,7 @@ class DispatchMachine(RuleBasedStateMachine):
 
     def pick_some(self, data: Any, things: Sequence[T]) -> list[T]:
         """Up to SOME_MAX of them, each once, in any order."""
-        some: list[T] = data.draw(
-            st.lists(st.sampled_from(things), unique=True, max_size=SOME_MAX)
-        )
+        some: list[T] = data.draw(st.lists(st.sampled_from(things), unique=True, max_size=SOME_MAX))
         return some
 
     def some_of(self, data: Any, consumer: Consumer) -> list[int]:

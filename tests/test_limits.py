@@ -343,7 +343,7 @@ def test_news_of_many_topics_are_matched_a_few_at_a_time(
         assert len(seen) > count / 2
 
     monkeypatch.setattr(topic_list, "matches", noted)
-    monkeypatch.setattr(topic_list, "SLICE_S", -1.0)
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)
     run(tmp_path, scenario)
 
 

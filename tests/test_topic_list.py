@@ -414,7 +414,7 @@ def test_many_changes_add_up(tmp_path: Path) -> None:
 def test_others_have_their_turn_while_many_watchers_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topic_list, "SLICE_S", -1.0)
+    monkeypatch.setattr("pyxbroker.base.slices.SLICE_S", -1.0)
     turns: list[int] = []
     on_change = TopicListWatcher.on_change
 

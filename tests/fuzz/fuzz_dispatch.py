@@ -106,9 +106,7 @@ EVENTS: tuple[Callable[[Any, driver.Steps], None], ...] = (
 
 
 def run(machine: Any, steps: driver.Steps) -> None:
-    machine.open(
-        UNACKED[steps.byte() % 2], TOGETHER[steps.byte() % 2], AT_ONCE[steps.byte() % 3]
-    )
+    machine.open(UNACKED[steps.byte() % 2], TOGETHER[steps.byte() % 2], AT_ONCE[steps.byte() % 3])
     try:
         for _ in range(STEPS_MAX):
             if not steps:

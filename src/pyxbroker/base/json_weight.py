@@ -6,7 +6,6 @@ import re
 
 from pyxbroker.base.slices import Slices
 
-SLICE_S = 0.002  # of work, then it yields
 CHUNK_BYTES = 64 << 10
 SIGNS = (
     b",:[{"  # there is no more of values and names than of these outside of strings, but for one
@@ -23,7 +22,7 @@ async def is_heavy(text: bytes, signs_max: int) -> bool:
     It is looked through in slices of the loop's time, and no further than the answer is known.
     """
     signs, at, in_string = 0, 0, False
-    slices = Slices(SLICE_S)
+    slices = Slices()
     while at < len(text):
         end = min(at + CHUNK_BYTES, len(text))
         if in_string:

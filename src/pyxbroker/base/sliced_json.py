@@ -13,7 +13,6 @@ from typing import Any
 
 from pyxbroker.base.slices import Slices
 
-SLICE_S = 0.002  # of work, then it yields
 PIECE_VALUES_MAX = 256  # that are encoded in one go
 
 Named = tuple["str | None", Any]  # a part; what is in a list has no name
@@ -24,7 +23,7 @@ _text_of = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
 
 async def to_json_in_slices(value: Any) -> bytes:
     """What to_json makes of it. Keys are strings. Nobody changes the value meanwhile."""
-    slices = Slices(SLICE_S)
+    slices = Slices()
     pieces = []
     for piece in _pieces(value):
         pieces.append(piece.encode())

@@ -11,6 +11,10 @@ import time
 from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
+# Of a turn, for long work of all kinds together; what a step takes comes on top, and commands have
+# a millisecond of their own (pacing.py). Each turn costs a look at the sockets, some 20 us.
+SLICE_S = 0.001
+
 
 class _Turn:
     """When long work began in the turn that the loop is in; None: there was none in it yet."""
@@ -34,9 +38,11 @@ _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = WeakKeyDictionary(
 class Slices:
     """One piece of long work: asked after each step, it lets others run when a slice is over."""
 
-    def __init__(self, slice_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, slice_s: float | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         loop = asyncio.get_running_loop()
-        self._slice_s = slice_s
+        self._slice_s = SLICE_S if slice_s is None else slice_s
         self._clock = clock
         # Times of different clocks cannot be compared.
         turn = _turns.get(loop) if clock is time.monotonic else None

@@ -50,7 +50,6 @@ log = get_logger("pyxbroker.broker")
 RATES_INTERVAL_S = 60.0  # that of Pulsar
 AGE_CHECK_INTERVAL_S = 30.0
 SWEEP_INTERVAL_S = 60.0  # after a start, clients come back to what they use before it
-SLICE_S = 0.002  # of looking at connections, then it yields
 CONNECTIONS_PER_LOOK = 64
 COMMANDS_END_S = 2.0  # how long a stop waits for commands that are under way
 IMPORTED_LATE = (
@@ -371,7 +370,7 @@ class Broker:
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
-        slices = Slices(SLICE_S)
+        slices = Slices()
         live = list(self.connections.live)
         for first in range(0, len(live), CONNECTIONS_PER_LOOK):
             some = live[first : first + CONNECTIONS_PER_LOOK]

@@ -18,7 +18,6 @@ log = get_logger("pyxbroker.isolation")
 NAMESPACES = "namespaces"
 PRIMARY = "primary"
 SECONDARY = "secondary"
-SLICE_S = 0.002  # of compiling expressions, then it yields
 
 
 class OfBroker(NamedTuple):
@@ -48,7 +47,7 @@ async def matches_any(expressions: object, text: str) -> bool:
 
     One that RE2 does not know matches nothing: another broker has written it.
     """
-    slices = Slices(SLICE_S)
+    slices = Slices()
     for each in _texts(expressions):
         try:
             if compile_expression(each).fullmatch(text.encode()) is not None:

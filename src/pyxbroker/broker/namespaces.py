@@ -68,7 +68,6 @@ log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
 NAMES_PER_SLICE = 256
-SLICE_S = 0.002  # of looking at hashes, then it yields
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
 
 
@@ -371,7 +370,7 @@ class Namespaces:
 
     async def hashes(self, name: str, bundle: Bundle) -> dict[str, int]:
         """Where the topics of a bundle are."""
-        slices = Slices(SLICE_S)
+        slices = Slices()
         found = {}
         for each in await self.bundle_topics(name, bundle):
             found[str(each)] = hash_of(each)
@@ -381,7 +380,7 @@ class Namespaces:
     async def largest_bundle(self, name: str) -> Bundle:
         """The bundle with the most topics. Raises NamespaceNotFound."""
         boundaries = await self.bundles(name)
-        slices = Slices(SLICE_S)
+        slices = Slices()
         last = len(boundaries) - 2
         counts = [0] * (last + 1)
         for at in (await self.hashes(name, WHOLE)).values():
@@ -438,7 +437,7 @@ async def _inside(names: list[TopicName], bundle: Bundle) -> list[TopicName]:
     """Those of some topics that are in a bundle."""
     if bundle == WHOLE:
         return names
-    slices = Slices(SLICE_S)
+    slices = Slices()
     found = []
     for each in names:
         if each in bundle:

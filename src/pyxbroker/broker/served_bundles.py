@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.topics.topic import Topic
 
-SLICE_S = 0.002  # of looking at topics, then it yields
-
 
 async def topics_by_bundle(
     topics: Iterable[Topic], namespaces: Namespaces
 ) -> dict[tuple[str, str], list[Topic]]:
     """By namespace and range. One whose namespace goes meanwhile goes with it, and is left out."""
     found: dict[tuple[str, str], list[Topic]] = {}
-    slices = Slices(SLICE_S)
+    slices = Slices()
     boundaries: dict[str, list[int]] = {}
     for topic in list(topics):
         namespace = topic.name.namespace

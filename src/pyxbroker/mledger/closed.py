@@ -19,7 +19,6 @@ from pyxbroker.metadata.store import GetResult, MetadataError, MetadataStore
 from pyxbroker.mledger import positions
 from pyxbroker.mledger.positions import LedgerRecord
 
-SLICE_S = 0.002  # of taking records in, then it yields
 CURSORS_PER_READ = 256  # that are asked for at a time
 
 Unreadable: TypeAlias = MetadataError | MalformedRecord
@@ -93,7 +92,7 @@ async def read_all_closed(
     """The same of several, of which the store is asked together: that costs a fraction of one
     after the other. An error stands in the place of the one that it concerns.
     """
-    slices = Slices(SLICE_S)
+    slices = Slices()
     nodes = [paths.managed_ledger(name) for name in names]
     # Together they are one way to the store.
     lists, cursors = store.get_all(nodes), store.children_all(nodes)

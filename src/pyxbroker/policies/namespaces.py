@@ -29,7 +29,6 @@ from pyxbroker.policies.values import Policies
 
 log = get_logger("pyxbroker.policies")
 
-SLICE_S = 0.002  # of telling followers, then it yields
 RETRY_S = 1.0  # while the store cannot be reached
 PREFIX = paths.POLICIES + "/"
 
@@ -105,7 +104,7 @@ class NamespacePolicies:
             self._retaking = asyncio.ensure_future(self._retake_all())
 
     async def _retake_all(self) -> None:
-        slices = Slices(SLICE_S)
+        slices = Slices()
         left: list[_Namespace] = []
         broker = None
         while left or broker is not self.broker:
@@ -385,7 +384,7 @@ class NamespacePolicies:
 
     async def _tell(self, namespace: _Namespace, topics: set[TopicName] | None) -> None:
         """Tells those who follow some topics, or everybody."""
-        slices = Slices(SLICE_S)
+        slices = Slices()
         if topics is None:
             names = list(namespace.followers)
         else:

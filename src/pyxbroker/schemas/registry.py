@@ -21,7 +21,6 @@ from pyxbroker.metadata.store import MetadataStore
 from pyxbroker.schemas import compatibility
 from pyxbroker.schemas.storage import SchemaStorage, Versions
 from pyxbroker.schemas.values import (
-    SLICE_S,
     IndexEntry,
     Schema,
     SchemaType,
@@ -207,7 +206,7 @@ class SchemaRegistry:
         return versions.fingerprints
 
     async def _every(self, versions: Versions | None) -> AsyncIterator[StoredSchema]:
-        slices = Slices(SLICE_S)
+        slices = Slices()
         for each in [] if versions is None else versions.live[:]:
             yield await self._storage.read(each)
             await slices.pause()

@@ -14,7 +14,6 @@ T = TypeVar("T")
 Steps = Generator[None, None, T]
 """Work that yields now and then, so that it can be done in slices."""
 
-SLICE_S = 0.002
 SCHEMA_BYTES_MAX = 256 << 10
 VERSIONS_MAX = 10_000
 """Of one topic, deletions among them: Pulsar keeps the list of all in one node, which may have
@@ -147,7 +146,7 @@ def version_bytes(version: int) -> bytes:
 
 async def in_slices(steps: Steps[T]) -> T:
     """Does work that yields now and then; others run in between."""
-    slices = Slices(SLICE_S)
+    slices = Slices()
     while True:
         try:
             next(steps)

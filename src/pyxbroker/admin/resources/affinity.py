@@ -46,7 +46,6 @@ BOOKIE_FIELDS = ("bookkeeperAffinityGroupPrimary", "bookkeeperAffinityGroupSecon
 EMPTY = "Anti-affinity group can't be empty"
 GROUP_BYTES_MAX = 1_024
 BODY_BYTES_MAX = 16 << 10
-SLICE_S = 0.002  # of reading records, then it yields
 
 
 # --- anti-affinity ----------------------------------------------------------------------------
@@ -89,7 +88,7 @@ async def get_members(request: Request) -> Response:
         raise HttpError(412, EMPTY)
     await check_cluster(request)
     found = []
-    slices = Slices(SLICE_S)
+    slices = Slices()
     for name in await broker.namespaces.names(tenant):
         if (await broker.namespaces.local_record(name)).get(GROUP) == group:
             found.append(name)

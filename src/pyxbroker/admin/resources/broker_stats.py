@@ -25,15 +25,14 @@ from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
-from pyxbroker.broker.topics.stats import topic_stats
-from pyxbroker.broker.topics.topic import Topic
+from pyxbroker.broker.topics.stats import TopicStats, read_stats
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.stats.load import Usage
 
 PATH = "/admin/v2/broker-stats"
+PERSISTENT = "persistent://"
 ALLOCATORS = ("default", "ml-cache")
 TOPIC_NAME_BYTES = 300  # with its place, when its topic is closed
-SLICE_S = 0.002  # of looking at topics, then it yields
 UNKNOWN_KBIT = -1_000.0  # what Pulsar says of interfaces whose speed it does not know
 NO_ALLOCATOR = {
     **dict.fromkeys(("numDirectArenas", "numHeapArenas", "numThreadLocalCaches"), 0),
@@ -106,11 +105,10 @@ class Sums:
         self.persistent_topics = 0
         self.of: dict[str, Any] = dict.fromkeys(SUMMED, 0)  # by the names of TopicStats
 
-    def add(self, topic: Topic) -> None:
+    def add(self, stats: TopicStats) -> None:
         """Adds one more topic."""
-        stats = topic_stats(topic)
         self.topics += 1
-        self.persistent_topics += topic.name.is_persistent
+        self.persistent_topics += stats.name.startswith(PERSISTENT)
         for name in SUMMED:
             self.of[name] += getattr(stats, name)
 
@@ -156,9 +154,10 @@ class Sums:
 
 async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     sums: dict[str, Sums] = {}
-    slices = Slices(SLICE_S)
-    for topic in list(broker.topics):
-        sums.setdefault(topic.name.namespace, Sums()).add(topic)
+    slices = Slices()
+    for stats in read_stats(list(broker.topics)):
+        if stats is not None:
+            sums.setdefault(stats.namespace, Sums()).add(stats)
         await slices.pause()
     return sums
 
@@ -197,7 +196,7 @@ async def _written(
 
     Who reads it slowly keeps names, and no topic that is closed meanwhile.
     """
-    slices = Slices(SLICE_S)
+    slices = Slices()
     yield b"{"
     for number, (namespace, bundles) in enumerate(namespaces.items()):
         yield _comma(number) + to_json(namespace) + b":{"
@@ -231,7 +230,7 @@ async def get_bookie_operations(request: Request) -> Response:
     Only the creation of a topic's next ledger is waited for here.
     """
     told: dict[str, dict[str, Json]] = {}
-    slices = Slices(SLICE_S)
+    slices = Slices()
     for topic in list(request.app.broker.topics):
         if isinstance(topic, PersistentTopic):
             waits = dict.fromkeys(LEDGER_OPERATIONS, 0)
@@ -248,12 +247,13 @@ async def get_load_report(request: Request) -> Response:
     """Pulsar's LocalBrokerData, of now."""
     broker = request.app.broker
     bundles: dict[str, Sums] = {}
-    slices = Slices(SLICE_S)
+    slices = Slices()
     found = await topics_by_bundle(broker.topics, broker.namespaces)
     for (namespace, bundle), topics in sorted(found.items()):
         sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
-        for topic in topics:
-            sums.add(topic)
+        for each in read_stats(topics):
+            if each is not None:
+                sums.add(each)
             await slices.pause()
     stats = {name: each.of_bundle() for name, each in bundles.items()}
 

@@ -47,7 +47,6 @@ MESSAGES_MAX = 1_000
 BODY_BYTES_MAX = 6 << 20  # the largest message and what belongs to it
 SIGNS_MAX = 20_000  # values and names of a body: to read so many takes a few milliseconds at once
 CLUSTERS_MAX = 100
-SLICE_S = 0.002
 FAILED = 2  # Pulsar's PersistenceError, whatever the reason is
 NOT_REPLICATED = "__local__"
 PRODUCER = "RestProducer"
@@ -126,7 +125,7 @@ async def _publish(request: Request, names: list[TopicName]) -> Response:
     encoder = await _encoder(request, opened[names[0]], body)
     bytes_max = request.app.broker.config.maxMessageSize
     results: list[Json] = []
-    slices = Slices(SLICE_S)
+    slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
     for number, message in enumerate(messages):
         name = _chosen(names, message, number)

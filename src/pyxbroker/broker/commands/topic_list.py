@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 WATCHERS_MAX = 1_000  # of one connection
-SLICE_S = 0.002  # of work on a long list, then it yields
 RETRY_S = 1.0
 RETRY_MAX_S = 60.0
 REST_FACTOR = 10  # times as long as it took to read and tell a change, before the next one
@@ -196,7 +195,7 @@ class WatchedNamespace:
         # Nobody has heard of anything yet, so what changed meanwhile just counts.
         while known is not self.topics:
             before, known = known, self.topics
-            added, deleted = await _difference(before, known, Slices(SLICE_S).pause)
+            added, deleted = await _difference(before, known, Slices().pause)
             names.update((str(each), None) for each in added if matches(topics.pattern, each))
             for each in deleted:
                 names.pop(str(each), None)
@@ -252,7 +251,7 @@ class WatchedNamespace:
 
         One that cannot be told keeps nobody else from it. Raises what kept it from that.
         """
-        slices = Slices(SLICE_S)
+        slices = Slices()
         added, deleted = await _difference(self._announced, self.topics, slices.pause)
         failure: Exception | None = None
         for topics in list(self._matching.values()):
@@ -289,7 +288,7 @@ class TopicLists:
             topics = await self._topics_of(namespace, message.mode)
             if pattern is not None:
                 topics = await _matching(pattern, topics)
-        pause = Slices(SLICE_S).pause
+        pause = Slices().pause
         names = []
         for each in topics:
             names.append(str(each))
@@ -338,7 +337,7 @@ class TopicLists:
                     watcher.forget()
                     return
                 watchers[watcher_id] = watcher
-            pause = Slices(SLICE_S).pause
+            pause = Slices().pause
             seen = -1
             topics = watcher.topics
             while seen != topics.changes:
@@ -437,7 +436,7 @@ async def list_persistent_topics(
     path = paths.managed_ledgers(namespace, PERSISTENT)
     # A list that does not exist has no children to watch; its creation notifies separately.
     _, names = await asyncio.gather(store.exists(path), store.children(path))
-    slices = Slices(SLICE_S)
+    slices = Slices()
     found: dict[str, TopicName] = {}
     for name in names:
         topic = known.get(name) or topic_of_node(PERSISTENT, namespace, name)
@@ -463,7 +462,7 @@ async def _difference(
 
 async def _matching(pattern: TopicsPattern, topics: Iterable[TopicName]) -> list[TopicName]:
     """Those that a pattern names."""
-    slices = Slices(SLICE_S)
+    slices = Slices()
     found = []
     for topic in list(topics):
         if matches(pattern, topic):

@@ -18,7 +18,6 @@ from pyxbroker.mledger.managed_ledger import ManagedLedger
 from pyxbroker.mledger.state import State
 from pyxbroker.schemas.registry import SchemaRegistry
 
-SLICE_S = 0.002  # of work, then it yields
 RANGES_MAX = 1_000  # of a cursor that are told
 NO_LEDGER = {
     "ledgerId": -1,
@@ -50,7 +49,7 @@ async def internal_stats(
         return _of_nothing(topic)
     managed_ledger = topic.managed_ledger
     current = managed_ledger.current
-    slices = Slices(SLICE_S)
+    slices = Slices()
     in_metadata = LedgerMetadataStore(store) if with_metadata else None
     ledgers = []
     for ledger_id in list(managed_ledger.ledger_ids):

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyxbroker.broker.topics.subscription import Subscription
 
 BACKLOG_ENTRIES_MAX = 10_000  # that are looked at; subscriptionBacklogScanMaxEntries of Pulsar
-SLICE_S = 0.002
 
 
 @dataclass
@@ -62,7 +61,7 @@ async def analyze_backlog(
     found = BacklogAnalysis()
     managed_ledger = topic.managed_ledger
     begin = managed_ledger.next_position(subscription.acks.mark_delete) if start is None else start
-    slices = Slices(SLICE_S)
+    slices = Slices()
     looked_at = 0
     async for batch in read_batches(managed_ledger, begin, "a backlog"):
         for index in range(len(batch)):

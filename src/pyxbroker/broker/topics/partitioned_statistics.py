@@ -6,8 +6,6 @@ from typing import Any
 
 from pyxbroker.base.slices import Slices
 
-SLICE_S = 0.002  # of work, then it yields
-
 Json = dict[str, Any]
 
 LATEST = frozenset(
@@ -54,7 +52,7 @@ async def together(partitions: list[Json]) -> Json:
 
 
 async def _has_partial_producers(partitions: list[Json]) -> bool:
-    slices = Slices(SLICE_S)
+    slices = Slices()
     for each in partitions:
         if any(one.get("supportsPartialProducer") for one in each.get("publishers", ())):
             return True
@@ -67,7 +65,7 @@ class _Whole:
 
     def __init__(self, is_by_name: bool) -> None:
         self.found: Json = {}
-        self._slices = Slices(SLICE_S)
+        self._slices = Slices()
         # Clients that make producers for some partitions only name them alike; those of others are
         # told by position.
         self._is_by_name = is_by_name

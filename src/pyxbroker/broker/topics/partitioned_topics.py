@@ -52,7 +52,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 BEING_MADE = "beingMade"  # in the record until all partitions are there; Pulsar ignores it
-SLICE_S = 0.002  # of work, then it yields
 GROWING_TO = "growingTo"  # how many partitions an update makes; Pulsar ignores it too
 
 
@@ -405,7 +404,7 @@ class PartitionedTopics:
         with self._changing(name):
             found = await self._existing(name)
             if not force:
-                slices = Slices(SLICE_S)
+                slices = Slices()
                 for index in await self.existing(name, found.target):
                     self._topics.check_unused(name.partition(index))
                     await slices.pause()

@@ -26,7 +26,6 @@ from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore
 
-SLICE_S = 0.002  # of work, then it yields
 ACCESS_MODES = ("Shared", "Exclusive", "WaitForExclusive", "ExclusiveWithFencing")
 NO_COMPACTION = {
     "lastCompactionRemovedEventCount": 0,
@@ -55,7 +54,7 @@ async def topic_statistics(
     topic: Topic, asked: Asked, owner: str, store: MetadataStore
 ) -> dict[str, Any]:
     """owner: the id of this broker. Raises LedgerError, MetadataError."""
-    slices = Slices(SLICE_S)
+    slices = Slices()
     now = time.monotonic()
     publishers = []
     for producer in sorted(topic.producers.values(), key=lambda each: each.name):

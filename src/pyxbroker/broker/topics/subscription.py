@@ -41,7 +41,6 @@ VERSION_END = 9  # of the protocol, from which on clients understand REACHED_END
 # nothing but reconnect.
 CLIENTS_WITHOUT_END = ("Pulsar-CPP", "Pulsar-Go")
 ACKNOWLEDGED_AT_ONCE = 4096  # entries that no consumer acknowledges
-SLICE_S = 0.002  # of that, then it yields
 
 
 class SubscriptionType(enum.IntEnum):
@@ -453,7 +452,7 @@ class Subscription:
         if mark_delete.entry_id < 0 or not self.cursor.acknowledge_up_to(mark_delete):
             return 0
         run = self.topic.turn.run
-        slices = Slices(SLICE_S)
+        slices = Slices()
         for consumer in list(self.consumers):
             pending = [each for each in consumer.pending_positions() if each <= mark_delete]
             for at in range(0, len(pending), ACKNOWLEDGED_AT_ONCE):

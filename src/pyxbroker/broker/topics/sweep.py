@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.topics")
 
 TOPICS_PER_READ = 128  # that are read together
-SLICE_S = 0.002  # of judging them, then it yields
 WORK_S = 0.01  # CPU of the loop; then it rests
 REST_SHARE = 30  # as long as this times that
 WAIT_SHARE = 1  # or as this times how long it took: where the disk is slow, or the machine busy
@@ -146,7 +145,7 @@ class Sweep:
         """
         closed = [name for name in names if name in self._at or not self._topics.is_open(name)]
         found = await read_all_closed(self._store, [name.managed_ledger_name for name in closed])
-        slices = Slices(SLICE_S)
+        slices = Slices()
         due: list[tuple[TopicName, float]] = []
         for name, each in zip(closed, found, strict=True):
             try:

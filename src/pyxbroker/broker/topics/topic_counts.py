@@ -10,7 +10,6 @@ from pyxbroker.broker.topics.names import topic_of_node
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MetadataStore, Notification, NotificationKind, parent_of
 
-SLICE_S = 0.002  # of counting, then it yields
 NAMESPACES_MAX = 1_000  # whose numbers are kept
 STEPS = {NotificationKind.CREATED: 1, NotificationKind.DELETED: -1}
 
@@ -45,7 +44,7 @@ class TopicCounts:
             self._namespaces[path] = namespace
             # A list that does not exist has no children to watch; its creation notifies separately.
             _, nodes = await asyncio.gather(self._store.exists(path), self._store.children(path))
-            slices = Slices(SLICE_S)
+            slices = Slices()
             count = 0
             for node in nodes:
                 count += self._counts_as_topic(namespace, node)

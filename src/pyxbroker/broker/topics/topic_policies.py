@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.policies")
 
-SLICE_S = 0.002  # of taking records in, then it yields
 ENTRY_BYTES_MAX = 2 * EVENT_BYTES_MAX  # with its metadata, which has the key
 RECORDS_MAX = 100_000  # of the topics of one namespace
 RECORDS_BYTES_MAX = 64 << 20  # of the entries that they stand in
@@ -181,7 +180,7 @@ class TopicPolicies:
         if namespace is None or events is None:
             return
         events.topic = None  # Nothing more is taken in of it.
-        slices = Slices(SLICE_S)
+        slices = Slices()
         for key in [key for key, (where, _) in namespace.said.items() if where is events]:
             # One of its name may be there by now, and have said something new.
             if key in namespace.said and namespace.said[key][0] is events:
@@ -258,7 +257,7 @@ class TopicPolicies:
     async def _catch_up(self, events: _Events) -> None:
         """Takes in what was added since it was read last. Raises LedgerError."""
         await self._import()
-        slices = Slices(SLICE_S)
+        slices = Slices()
         async with events.reading:
             topic = events.topic
             if topic is None:

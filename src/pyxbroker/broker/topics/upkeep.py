@@ -19,7 +19,6 @@ from pyxbroker.mledger.errors import ManagedLedgerError
 if TYPE_CHECKING:
     from pyxbroker.broker.topics.topic import Topic
 
-SLICE_S = 0.002  # of looking at topics, then it yields
 
 log = get_logger("pyxbroker.topics")
 
@@ -74,7 +73,7 @@ class Upkeep:
         """Called each minute: what topics, their clients and subscriptions did in it is known."""
         from pyxbroker.broker.topics.stats import note_rates
 
-        slices = Slices(SLICE_S)
+        slices = Slices()
         for topic in list(self._topics()):
             note_rates(topic, time.monotonic())
             await slices.pause()
@@ -86,7 +85,7 @@ class Upkeep:
             self._telling = asyncio.ensure_future(self._tell_rates())
 
     async def _tell_rates(self) -> None:
-        slices = Slices(SLICE_S)
+        slices = Slices()
         try:
             while self._has_other_rates:
                 self._has_other_rates = False
@@ -180,7 +179,7 @@ class Upkeep:
 
     async def _walk(self, walk: _Walk) -> None:
         this = asyncio.current_task()
-        slices = Slices(SLICE_S)
+        slices = Slices()
         async for topic in walk.topics:
             if self._left and topic in self._left.values():
                 continue
