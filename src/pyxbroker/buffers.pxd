@@ -47,6 +47,8 @@ cdef class OutVector:
     cdef int reference(self, const uint8_t *data, uint32_t size, object owner) except -1
     # Sends as much as the socket takes: 0 all sent, 1 the socket is full, -errno.
     cdef int send(self, int fd) noexcept
+    # Copies up to size bytes to `to`; they count as sent. Returns how many.
+    cdef uint64_t take(self, uint8_t *to, uint64_t size) noexcept
     cdef void clear(self) noexcept
     cdef int _append(self, const uint8_t *data, uint64_t offset, uint32_t size,
                      bint owned) except -1

@@ -157,6 +157,25 @@ cdef class OutVector:
         self.clear()
         return 0
 
+    cdef uint64_t take(self, uint8_t *to, uint64_t size) noexcept:
+        cdef iovec vector[PIECES_PER_CALL]
+        cdef uint64_t taken = 0
+        cdef uint64_t part
+        cdef uint64_t of_these
+        cdef int count, i
+        while self.pending and taken < size:
+            count = self._fill(vector, PIECES_PER_CALL)
+            of_these = 0
+            for i in range(count):
+                part = min(<uint64_t>vector[i].iov_len, size - taken)
+                memcpy(to + taken, vector[i].iov_base, part)
+                taken += part
+                of_these += part
+                if taken == size:
+                    break
+            self._consume(of_these)
+        return taken
+
     cdef int _fill(self, void *vector, int capacity) noexcept:
         cdef iovec *out = <iovec *>vector
         cdef uint32_t i = self.first

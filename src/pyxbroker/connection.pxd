@@ -5,6 +5,7 @@ from pyxbroker.buffers cimport OutVector, Slab, SlabPool
 from pyxbroker.commands cimport AckCommand, RedeliverCommand, SendCommand
 from pyxbroker.entry cimport EntryRun
 from pyxbroker.frames cimport Frame
+from pyxbroker.tls cimport TlsStream
 from pyxbroker.turn cimport Turn
 
 cdef extern from "<sys/epoll.h>" nogil:
@@ -102,6 +103,7 @@ cdef class Connection:
     cdef readonly object sock
     cdef readonly int fd
     cdef readonly str peer                  # address:port
+    cdef readonly TlsStream tls             # None: what is on the socket is not encrypted
     cdef public bint established            # CONNECTED was sent
     cdef public int protocol_version        # min(ours, the peer's)
     cdef public object session              # what the handlers keep of this connection
@@ -140,6 +142,10 @@ cdef class Connection:
     cdef int _watch(self) except -1
     cdef int on_ready(self, uint32_t events) except -1
     cdef int _receive(self) except -1
+    cdef int64_t _receive_tls(self, uint64_t room) except? -3
+    cdef int _read_on(self) except -1
+    cdef bint _has_output(self) except? -1
+    cdef int _send(self) except? -1
     cdef int _take_slab(self) except -1
     cdef int _consume_frames(self) except -1
     cdef int _keep_rest(self) except -1

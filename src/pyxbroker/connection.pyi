@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from ssl import SSLContext
 from typing import Any
 
 from pyxbroker.entry import EntryRun
@@ -12,7 +13,7 @@ class Connections:
 
     handlers: Any
     """may_begin, wait_turn, on_command, on_malformed, on_internal_error, on_refused_send,
-    on_stray_command, on_stray_ack, on_closed."""
+    on_stray_command, on_stray_ack, on_broken_tls, on_closed."""
     frame_bytes_max: int
     """Largest total size field of a frame."""
     sends_max: int
@@ -55,8 +56,10 @@ class Connections:
     @property
     def held(self) -> dict[Any, None]:
         """The producers that published since that began."""
-    def accept(self, sock: Any, peer: str, session: Any) -> Connection:
-        """Serves a connected, non-blocking socket."""
+    def accept(
+        self, sock: Any, peer: str, session: Any, context: SSLContext | None = None
+    ) -> Connection:
+        """Serves a connected, non-blocking socket; with a context, by TLS."""
     def set_full(self, full: bool) -> None:
         """A bookie's write cache is full (or has room again): publishing stops (or goes on)."""
     def set_holding(self, on: bool) -> None:

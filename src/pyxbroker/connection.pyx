@@ -42,6 +42,7 @@ from pyxbroker.frames cimport (
     payload_check,
 )
 from pyxbroker.integers cimport load_be32
+from pyxbroker.tls cimport TLS_AGAIN, TLS_FAILED, TlsStream
 from pyxbroker.turn_watch cimport turn_now_ns
 
 
@@ -104,9 +105,11 @@ cdef class Connections:
             if began_ns != 0 and turn_now_ns() - began_ns > READ_NS_MAX:
                 break
 
-    def accept(self, sock, str peer, session):
-        """Serves a connected, non-blocking socket; returns its Connection."""
+    def accept(self, sock, str peer, session, context=None):
+        """Serves a connected, non-blocking socket; returns its Connection. context: of TLS."""
         cdef Connection connection = Connection(self, sock, peer)
+        if context is not None:
+            connection.tls = TlsStream(context)
         connection.session = session
         self.live.add(connection)
         connection._update_reading()
@@ -269,10 +272,22 @@ cdef class Connection:
         try:
             if self._receive():
                 self._consume_frames()
+                self._read_on()
         except Exception as error:
             self._fail(error)
         finally:
             turn.end()
+        return 0
+
+    cdef int _read_on(self) except -1:
+        """Takes what TLS has opened already: the socket does not tell of it. No more than a read of
+        the socket brought, so others do not wait for long.
+        """
+        while (self.tls is not None and self.tls.has_more and self.paused == 0
+                and self.part_at == 0 and not self.closed):
+            if not self._receive():
+                break
+            self._consume_frames()
         return 0
 
     def _fail(self, error):
@@ -296,6 +311,7 @@ cdef class Connection:
             elif self.slab is not None or self.stash is not None:
                 self._take_slab()
                 self._consume_frames()
+            self._read_on()
             self._update_reading()
         except Exception as error:
             self._fail(error)
@@ -331,17 +347,23 @@ cdef class Connection:
         return 0
 
     cdef int _receive(self) except -1:
-        cdef ssize_t n
+        cdef int64_t n
+        cdef uint64_t room
         if self.closed:
             return 0
         self._take_slab()
-        n = recv(self.fd, self.slab.data + self.end,
-                 min(self.slab.size - self.end, <uint64_t>self.read_bytes_max), 0)
+        room = min(self.slab.size - self.end, <uint64_t>self.read_bytes_max)
+        if self.tls is not None:
+            n = self._receive_tls(room)
+        else:
+            n = recv(self.fd, self.slab.data + self.end, room, 0)
+            if n < 0:
+                n = TLS_AGAIN if errno == EAGAIN or errno == EINTR else 0
         if n > 0:
             self.end += <uint64_t>n
             self.heard = True
             return 1
-        if n < 0 and (errno == EAGAIN or errno == EINTR):
+        if n == TLS_AGAIN or self.closed:
             self._keep_rest()
             return 0
         self.has_ended = True
@@ -350,6 +372,16 @@ cdef class Connection:
         # Nothing points into the slab any more: others can use it.
         self._keep_rest()
         return 0
+
+    cdef int64_t _receive_tls(self, uint64_t room) except? -3:
+        """As TlsStream.receive does; a peer that breaks TLS is sent away."""
+        cdef int64_t n = self.tls.receive(self.fd, self.slab.data + self.end, room)
+        if self.tls.has_output():
+            self.group.mark_dirty(self)
+        if n == TLS_FAILED:
+            self.group.handlers.on_broken_tls(self, self.tls.failure)
+            self.close()
+        return n
 
     cdef int _consume_frames(self) except -1:
         cdef Frame frame
@@ -639,6 +671,9 @@ cdef class Connection:
             # Whole frames may have been read already, and nothing more may come.
             paused |= PAUSED_TURN
             self.group.handlers.wait_turn(self)
+        elif paused == 0 and self.tls is not None and self.tls.has_more and not self.closed:
+            paused = PAUSED_TURN
+            self.group.handlers.wait_turn(self)
         self.paused = paused
         self._update_reading()
         return 0
@@ -732,12 +767,19 @@ cdef class Connection:
         self.out.commit(size)
         self.group.mark_dirty(self)
 
+    cdef bint _has_output(self) except? -1:
+        return self.out.pending > 0 or (self.tls is not None and self.tls.has_output())
+
+    cdef int _send(self) except? -1:
+        """Sends as much as the socket takes: 0 all sent, 1 the socket is full, -errno."""
+        return self.out.send(self.fd) if self.tls is None else self.tls.send(self.out, self.fd)
+
     cdef int flush(self) except -1:
         cdef int code
-        if self.closed or self.out.pending == 0:
+        if self.closed or not self._has_output():
             return 0
         if not self.writing:
-            code = self.out.send(self.fd)
+            code = self._send()
             if code < 0:
                 self.close()
                 return 0
@@ -757,7 +799,7 @@ cdef class Connection:
             return 0
         turn.begin()
         try:
-            code = self.out.send(self.fd)
+            code = self._send()
             if code < 0:
                 self.close()
                 return 0
@@ -820,8 +862,11 @@ cdef class Connection:
         """Sends what the socket takes at once, closes it, and tells the handlers."""
         if self.closed:
             return
-        if self.out.pending and not self.writing:
-            self.out.send(self.fd)
+        if not self.writing:
+            if self.tls is not None:
+                self.tls.say_goodbye(self.out, self.fd)
+            elif self.out.pending:
+                self.out.send(self.fd)
         self.closed = True
         self._update_reading()
         if self.writing:

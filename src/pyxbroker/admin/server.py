@@ -13,6 +13,8 @@ from pyxbroker.base.pacing import Line, Pace, paced
 from pyxbroker.broker.client_memory import ClientMemory
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from pyxbroker.admin.request import Request
     from pyxbroker.admin.response import Response
     from pyxbroker.admin.web_connection import HttpConnection
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
+TLS_HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class WebServer:
-    """Answers the requests to one listening socket.
+    """Answers the requests to its listening sockets.
 
     `answer` makes each answer, and what is written of it is charged to `memory`; `connections_max`
     may be 0, for no limit. Nothing runs while nobody
@@ -44,12 +47,23 @@ class WebServer:
         self.memory = memory or ClientMemory()
         self._connections: set[HttpConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._stopped: asyncio.Future[None] | None = None
 
-    async def start(self, sock: socket.socket) -> None:
-        """Answers what has been waiting in the port's backlog, and all that follows."""
-        self._listener = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
+    async def start(self, sock: socket.socket, tls: SSLContext | None = None) -> None:
+        """Answers what has been waiting in the port's backlog, and all that follows; by HTTPS with
+        a context. May be called for more than one port.
+        """
+        timeout_s = None if tls is None else TLS_HANDSHAKE_TIMEOUT_S
+        self._listeners.append(
+            await self.loop.create_server(
+                self._connect,
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=tls,
+                ssl_handshake_timeout=timeout_s,
+            )
+        )
 
     def _connect(self) -> HttpConnection:
         # With the first client: a start does not wait for the parser.
@@ -60,8 +74,8 @@ class WebServer:
     async def stop(self) -> None:
         """Closes the port and the connections; answers in progress get a short time to end."""
         self._stopped = self.loop.create_future()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for connection in list(self._connections):
             connection.stop()
         self._check_stopped()

@@ -36,6 +36,8 @@ from pyxbroker.metadata.store import MetadataError, MetadataStore
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
@@ -266,7 +268,7 @@ class Broker:
     @property
     def broker_id(self) -> str:
         """How the brokers of a cluster call this one: its host and web port."""
-        return self.addresses.web_url.partition("://")[2]
+        return self.addresses.web_name
 
     async def lookup(self, topic: str) -> Addresses:
         """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
@@ -302,14 +304,16 @@ class Broker:
         """SENDs that were refused because nothing could be stored."""
         return self.publish_gate.refused_sends
 
-    def accept(self, sock: socket.socket, peer: str, address: str) -> Connection:
+    def accept(
+        self, sock: socket.socket, peer: str, address: str, tls: SSLContext | None = None
+    ) -> Connection:
         """Serves one more client: a connected, non-blocking socket from an address."""
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
         self._connections_of[address] += 1
         session = Session(address, self.client_memory, self.pace)
-        connection: Connection = self.connections.accept(sock, peer, session)
+        connection: Connection = self.connections.accept(sock, peer, session, tls)
         return connection
 
     def on_disconnected(self, address: str) -> None:

@@ -11,6 +11,7 @@ from pyxbroker.base.listening import listen
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
+    from pyxbroker.base.tls import TlsContexts
     from pyxbroker.broker.broker import Broker
 
 log = get_logger("pyxbroker.broker")
@@ -22,14 +23,57 @@ ACCEPT_RETRY_S = 1.0
 class Addresses(NamedTuple):
     """Where clients reach a broker."""
 
-    broker_url: str  # pulsar://host:port
+    broker_url: str  # pulsar://host:port; empty where that is not served
     web_url: str  # http://host:port
+    broker_url_tls: str = ""  # pulsar+ssl://host:port
+    web_url_tls: str = ""  # https://host:port
+
+    @property
+    def web_name(self) -> str:
+        """Host and web port."""
+        return (self.web_url or self.web_url_tls).partition("://")[2]
+
+
+class Ports(NamedTuple):
+    """The listening ports of a process; None: not served."""
+
+    broker: BrokerPort | None
+    broker_tls: BrokerPort | None
+    web: socket.socket | None
+    web_tls: socket.socket | None
+    tls: TlsContexts | None
+
+    @property
+    def broker_port(self) -> int:
+        """Its number; 0: not served."""
+        return 0 if self.broker is None else self.broker.port
+
+    @property
+    def broker_port_tls(self) -> int:
+        """Its number; 0: not served."""
+        return 0 if self.broker_tls is None else self.broker_tls.port
+
+    @property
+    def web_port(self) -> int:
+        """Its number; 0: not served."""
+        return 0 if self.web is None else int(self.web.getsockname()[1])
+
+    @property
+    def web_port_tls(self) -> int:
+        """Its number; 0: not served."""
+        return 0 if self.web_tls is None else int(self.web_tls.getsockname()[1])
+
+    @property
+    def brokers(self) -> list[BrokerPort]:
+        """Those of the binary protocol."""
+        return [each for each in (self.broker, self.broker_tls) if each is not None]
 
 
 class BrokerPort:
     """Listens from the moment it is made; who connects waits until `serve`. Raises OSError."""
 
-    def __init__(self, address: str, port: int) -> None:
+    def __init__(self, address: str, port: int, tls: TlsContexts | None = None) -> None:
+        self._tls = tls
         self._socket = listen(address, port)
         self.port: int = self._socket.getsockname()[1]
         self.refused: Counter[str] = Counter()  # connections, by the setting that forbade them
@@ -63,7 +107,7 @@ class BrokerPort:
             return
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        broker.accept(sock, peer, address[0])
+        broker.accept(sock, peer, address[0], None if self._tls is None else self._tls.current())
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:

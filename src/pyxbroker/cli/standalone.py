@@ -56,13 +56,12 @@ Examples:
 BANNER = """\
 {title} is ready in {ready_ms} ms
 
-  broker   pulsar://{host}:{broker_port}
-{web}  data     {data}
+{broker}{web}  data     {data}
 
 Try it in another terminal (pip install pulsar-client):
 
   import pulsar
-  client = pulsar.Client("pulsar://{host}:{broker_port}")
+  client = pulsar.Client("{broker_url}"{how})
   client.create_producer("hello").send(b"hello, world")
   print(client.create_reader("hello", pulsar.MessageId.earliest).read_next().data())
 
@@ -70,8 +69,8 @@ Ctrl-C stops the broker cleanly. Settings: pyxbroker config --markdown
 """
 
 WEB_LINES = """\
-  admin    http://{host}:{web_port}/admin/v2/clusters
-  metrics  http://{host}:{web_port}/metrics
+  admin    {url}/admin/v2/clusters
+  metrics  {url}/metrics
 """
 
 
@@ -333,6 +332,8 @@ def _explain_port(config: Config) -> str:
     ports = (
         (config.brokerServicePort, "--broker-port"),
         (config.webServicePort, "--web-port"),
+        (config.brokerServicePortTls, "--set brokerServicePortTls="),
+        (config.webServicePortTls, "--set webServicePortTls="),
     )
     for port, option in ports:
         if port and not _is_free(config.bindAddress, port):
@@ -355,18 +356,25 @@ def _is_free(address: str, port: int) -> bool:
 
 
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
-    addresses = {
-        "host": config.advertisedAddress,
-        "broker_port": service.broker_port,
-        "web_port": service.web_port,
-    }
+    addresses = service.broker.addresses
+    urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
+    webs = [
+        url
+        for url, port in (
+            (addresses.web_url, service.web_port),
+            (addresses.web_url_tls, service.web_port_tls),
+        )
+        if port
+    ]
     title = f"pyxbroker {__version__}"
     text = BANNER.format(
         title=BOLD.format(title) if sys.stdout is not None and sys.stdout.isatty() else title,
         ready_ms=milliseconds_since_start(),
         data=data_directory,
-        web=WEB_LINES.format(**addresses) if service.web_port else "",
-        **addresses,
+        broker="".join(f"  broker   {url}\n" for url in urls),
+        web="".join(WEB_LINES.format(url=url) for url in webs),
+        broker_url=urls[0],
+        how="" if addresses.broker_url else ", tls_trust_certs_file_path=...",
     )
     print(text, flush=True)
 

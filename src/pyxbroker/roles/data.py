@@ -158,6 +158,8 @@ class StandaloneData:
                 cluster=config.clusterName,
                 web_service_url=self.addresses.web_url,
                 broker_service_url=self.addresses.broker_url,
+                web_service_url_tls=self.addresses.web_url_tls,
+                broker_service_url_tls=self.addresses.broker_url_tls,
                 namespace_bundles=config.defaultNumberOfNamespaceBundles,
             ),
             bookie_id=f"{config.advertisedAddress}:{BOOKIE_PORT}",

@@ -7,7 +7,7 @@ are made, started, and stopped in the right order.
 from __future__ import annotations
 
 import asyncio
-import socket
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,7 +20,7 @@ from pyxbroker.bookie.embedded import EmbeddedBookie
 from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
-from pyxbroker.broker.broker_port import BrokerPort
+from pyxbroker.broker.broker_port import Ports
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
@@ -62,20 +62,20 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
-    def __init__(
-        self, data: StandaloneData, port: BrokerPort, web_socket: socket.socket | None
-    ) -> None:
+    def __init__(self, data: StandaloneData, ports: Ports) -> None:
         self.config = data.config
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
         self.storage_state = data.storage_state
         self._spill_directory = data.layout().ledgers
-        self.broker_port = port.port
-        self.web_port: int = 0 if web_socket is None else web_socket.getsockname()[1]
+        # Their numbers, 0 where one is not served; kept, since the sockets will be closed.
+        self.broker_port = ports.broker_port
+        self.broker_port_tls = ports.broker_port_tls
+        self.web_port = ports.web_port
+        self.web_port_tls = ports.web_port_tls
         self.broker: Broker
         self._addresses = data.addresses
-        self._port = port
-        self._web_socket = web_socket
+        self._ports = ports
         self._web: WebServer | None = None
         self._bookie: EmbeddedBookie
         self._garbage: GarbageCollector
@@ -130,19 +130,27 @@ class Standalone:
         self.storage_state.check()
         await self.broker.dynamic_settings.open()
         self.broker.start()
-        self._port.serve(self.broker)
-        if self._web_socket is not None:
-            application = Application(self.broker, self)
-            self._web = WebServer(
-                application.answer,
-                config.maxHttpServerConnections,
-                self.broker.pace,
-                self.broker.client_memory,
-            )
-            await self._web.start(self._web_socket)
+        for port in self._ports.brokers:
+            port.serve(self.broker)
+        await self._start_web()
         self._watch_turns(turn)
         self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)
         self.broker.repeat("space", config.diskCheckInterval / 1000, self._look_at_space)
+
+    async def _start_web(self) -> None:
+        ports = self._ports
+        if ports.web is not None or ports.web_tls is not None:
+            application = Application(self.broker, self)
+            self._web = WebServer(
+                application.answer,
+                self.config.maxHttpServerConnections,
+                self.broker.pace,
+                self.broker.client_memory,
+            )
+            if ports.web is not None:
+                await self._web.start(ports.web)
+            if ports.web_tls is not None and ports.tls is not None:
+                await self._web.start(ports.web_tls, ports.tls.front)
 
     def _watch_turns(self, turn: Turn) -> None:
         try:
@@ -213,7 +221,8 @@ class Standalone:
 
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
-        return self._port.refused
+        refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
+        return refused
 
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""
@@ -264,7 +273,8 @@ class Standalone:
     async def _stop(self) -> None:
         broker = self.broker
         await broker.stop_background()
-        self._port.close()
+        for port in self._ports.brokers:
+            port.close()
         if self._web is not None:
             await self._web.stop()
         broker.publish_gate.close()

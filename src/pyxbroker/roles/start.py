@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.listening import listen
-from pyxbroker.broker.broker_port import Addresses, BrokerPort
+from pyxbroker.broker.broker_port import Addresses, BrokerPort, Ports
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 
@@ -23,14 +22,8 @@ async def start_standalone(
 
     With accept_loss it starts without what is missing of its data; the log says what that is.
     """
-    port = BrokerPort(config.bindAddress, config.brokerServicePort or 0)
-    web_socket: socket.socket | None = None
-    web_port = 0
-    if config.webServicePort is not None:
-        web_socket = listen(config.bindAddress, config.webServicePort)
-        web_port = web_socket.getsockname()[1]
-    host = config.advertisedAddress
-    addresses = Addresses(f"pulsar://{host}:{port.port}", f"http://{host}:{web_port}")
+    ports = _open_ports(config)
+    addresses = _addresses(config.advertisedAddress, ports)
     data = StandaloneData(config, data_directory, accept_loss, addresses)
     opening = asyncio.ensure_future(data.open())
     # Other threads open the data now; what comes next is imported meanwhile.
@@ -38,6 +31,40 @@ async def start_standalone(
     from pyxbroker.roles.standalone import Standalone
 
     storage, bookie_id = await opening
-    standalone = Standalone(data, port, web_socket)
+    standalone = Standalone(data, ports)
     await standalone.start(storage, bookie_id)
     return standalone
+
+
+def _open_ports(config: Config) -> Ports:
+    """Listens on them. Raises OSError, and ConfigError for TLS that cannot be."""
+    address = config.bindAddress
+    tls = None
+    broker: BrokerPort | None = None
+    if config.brokerServicePortTls is not None or config.webServicePortTls is not None:
+        from pyxbroker.base.tls import TlsContexts, TlsSettings
+
+        tls = TlsContexts(TlsSettings(config))
+    broker_tls, web, web_tls = None, None, None
+    if config.brokerServicePort is not None or config.brokerServicePortTls is None:
+        broker = BrokerPort(address, config.brokerServicePort or 0)
+    if config.brokerServicePortTls is not None:
+        broker_tls = BrokerPort(address, config.brokerServicePortTls, tls)
+    if config.webServicePort is not None:
+        web = listen(address, config.webServicePort)
+    if config.webServicePortTls is not None:
+        web_tls = listen(address, config.webServicePortTls)
+    return Ports(broker, broker_tls, web, web_tls, tls)
+
+
+def _addresses(host: str, ports: Ports) -> Addresses:
+    def url(scheme: str, port: int) -> str:
+        return f"{scheme}://{host}:{port}" if port else ""
+
+    return Addresses(
+        url("pulsar", ports.broker_port),
+        # Brokers are called by it, also where nothing is served there.
+        f"http://{host}:{ports.web_port}" if ports.web_port or not ports.web_port_tls else "",
+        url("pulsar+ssl", ports.broker_port_tls),
+        url("https", ports.web_port_tls),
+    )

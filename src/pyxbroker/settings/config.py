@@ -26,6 +26,7 @@ from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
 from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.storage import Storage
+from pyxbroker.settings.sections.tls import Tls
 from pyxbroker.settings.sections.topics import Topics
 
 DEFAULT_METADATA_URL = "embedded:metadata"
@@ -44,7 +45,9 @@ GROUP_HEADER_BYTES = 64
 BLOCK_BYTES = 4096
 
 
-class Config(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics):
+class Config(
+    General, Tls, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics
+):
     """All settings of one process, as attributes with Pulsar's names.
 
     The order of the sections is that of the reference page. `Config(brokerServicePort=0)` sets some
@@ -143,7 +146,7 @@ SCHEMA: dict[str, Setting] = Config.rows
 SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
-        *(General, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics),
+        *(General, Tls, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics),
     )
 }
 

@@ -35,17 +35,17 @@ OLDER_WINS = frozenset(
 REFUSED_WHEN_TRUE = {
     "authenticationEnabled": "there is no such check yet: whoever connects would be served",
     "authorizationEnabled": "there is no such check yet: whoever connects would be served",
-    "tlsEnabled": "there is no TLS yet: connections would not be encrypted",
+    "tlsEnabled": "it is an older setting, without effect: set brokerServicePortTls and"
+    " webServicePortTls",
+    "tlsEnabledWithKeyStore": "key stores are not read yet: set tlsCertificateFilePath,"
+    " tlsKeyFilePath and tlsTrustCertsFilePath",
 }
 # and with any value.
-_NO_TLS = "there is no TLS yet; leave it empty, connections are not encrypted"
 _ONE_LISTENER = (
     "there is one listener only: leave it empty, and set bindAddress, advertisedAddress,"
     " brokerServicePort and webServicePort"
 )
 REFUSED_WHEN_SET = {
-    "brokerServicePortTls": _NO_TLS,
-    "webServicePortTls": _NO_TLS,
     "bindAddresses": _ONE_LISTENER,
     "advertisedListeners": _ONE_LISTENER,
 }

@@ -21,6 +21,7 @@ from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
+from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
@@ -265,6 +266,7 @@ async def get_load_report(request: Request) -> Response:
         {
             "webServiceUrl": broker.addresses.web_url,
             "pulsarServiceUrl": broker.addresses.broker_url,
+            **_tls_urls(broker.addresses),
             "persistentTopicsEnabled": True,
             "nonPersistentTopicsEnabled": True,
             **_resources(usage),
@@ -289,6 +291,15 @@ async def get_load_report(request: Request) -> Response:
             "loadReportType": "LocalBrokerData",
         }
     )
+
+
+def _tls_urls(addresses: Addresses) -> Json:
+    """Pulsar leaves out what is not served."""
+    urls = {
+        "webServiceUrlTls": addresses.web_url_tls,
+        "pulsarServiceUrlTls": addresses.broker_url_tls,
+    }
+    return {name: url for name, url in urls.items() if url}
 
 
 async def _usage(request: Request) -> Usage | None:

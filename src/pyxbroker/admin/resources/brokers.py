@@ -72,7 +72,8 @@ async def get_brokers_of(request: Request) -> Response:
 async def get_leader(request: Request) -> Response:
     """Pulsar's BrokerInfo of the leader: there is no other broker."""
     broker = request.app.broker
-    return Response.json({"serviceUrl": broker.addresses.web_url, "brokerId": broker.broker_id})
+    url = broker.addresses.web_url or broker.addresses.web_url_tls
+    return Response.json({"serviceUrl": url, "brokerId": broker.broker_id})
 
 
 async def get_owned(request: Request) -> Response:

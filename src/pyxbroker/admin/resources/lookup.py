@@ -13,7 +13,7 @@ from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
 
 DOMAINS = ("persistent", "non-persistent")
-FIELDS = ("brokerUrl", "httpUrl", "nativeUrl", "brokerUrlSsl")
+FIELDS = ("brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls", "nativeUrl", "brokerUrlSsl")
 
 
 def topic_of(request: Request) -> TopicName:
@@ -35,13 +35,16 @@ async def lookup_topic(request: Request) -> Response:
         found = await request.app.broker.lookup(str(topic_of(request)))
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
+    told = {
+        "brokerUrl": found.broker_url,
+        "brokerUrlTls": found.broker_url_tls,
+        "httpUrl": found.web_url,
+        "httpUrlTls": found.web_url_tls,
+        "nativeUrl": found.broker_url,
+    }
+    # Pulsar leaves out what it does not serve, but for the older name.
     return Response.json(
-        {
-            "brokerUrl": found.broker_url,
-            "httpUrl": found.web_url,
-            "nativeUrl": found.broker_url,
-            "brokerUrlSsl": "",
-        }
+        {name: url for name, url in told.items() if url} | {"brokerUrlSsl": found.broker_url_tls}
     )
 
 

@@ -251,6 +251,10 @@ class Handlers:
             replies.error(replies.NO_REQUEST, replies.UNKNOWN_ERROR, f"Connection closed: {what}.")
         )
 
+    def on_broken_tls(self, connection: Connection, reason: str) -> None:
+        """The peer does not speak TLS, or its certificate is refused. OpenSSL has told it."""
+        log.warning("closed", peer=connection.peer, reason=f"TLS: {reason}")
+
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         """A defect of ours, met while handling this connection."""
         log.failure("internal error", error, peer=connection.peer)
@@ -583,7 +587,7 @@ class Handlers:
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
             result = await self.broker.lookup(message.topic)
-        connection.send_frame(replies.lookup_connect(message.request_id, result.broker_url))
+        connection.send_frame(replies.lookup_connect(message.request_id, result))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
         with self._lookups:

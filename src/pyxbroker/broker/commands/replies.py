@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
+    from pyxbroker.broker.broker_port import Addresses
     from pyxbroker.broker.topics.consumer import Consumer
 
 _SIZES = struct.Struct(">II")
@@ -191,11 +192,14 @@ def _failed(command: Any, answer: Any, request_id: int, code: int, message: str)
     return frame(command)
 
 
-def lookup_connect(request_id: int, broker_url: str) -> bytes:
+def lookup_connect(request_id: int, addresses: Addresses) -> bytes:
     """This broker serves the topic."""
     command, answer = _lookup_answer(LOOKUP, request_id)
     answer.response = pb.CommandLookupTopicResponse.Connect
-    answer.brokerServiceUrl = broker_url
+    if addresses.broker_url:
+        answer.brokerServiceUrl = addresses.broker_url
+    if addresses.broker_url_tls:
+        answer.brokerServiceUrlTls = addresses.broker_url_tls
     answer.authoritative = True
     answer.proxy_through_service_url = False
     return frame(command)

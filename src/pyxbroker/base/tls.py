@@ -1,0 +1,191 @@
+"""The server's TLS: a context made of files, and made anew when these change.
+
+A connection keeps the context that it began with. Files that cannot be used leave the one that was
+there before; the log says why.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.properties import ConfigError
+
+log = get_logger("pyxbroker.tls")
+
+VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+# Names of the standard that TLSv1.2 goes by in Pulsar's settings; OpenSSL's own are taken, too.
+_KEY_EXCHANGES = ("TLS_ECDHE_ECDSA_WITH_", "TLS_ECDHE_RSA_WITH_", "TLS_DHE_RSA_WITH_")
+_OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
+
+
+class TlsSettings:
+    """What a context is made of; `settings` has the names of settings/sections/tls.py."""
+
+    def __init__(self, settings: Any) -> None:
+        self.certificate: str = settings.tlsCertificateFilePath
+        self.key: str = settings.tlsKeyFilePath
+        self.trusted: str = settings.tlsTrustCertsFilePath
+        self.is_required: bool = settings.tlsRequireTrustedClientCertOnConnect
+        self.takes_untrusted: bool = settings.tlsAllowInsecureConnection
+        self.protocols: list[str] = _words(settings.tlsProtocols)
+        self.ciphers: list[str] = _words(settings.tlsCiphers)
+        self.check_s: float = settings.tlsCertRefreshCheckDurationSec
+        for name, value in (
+            ("tlsCertificateFilePath", self.certificate),
+            ("tlsKeyFilePath", self.key),
+        ):
+            if not value:
+                raise ConfigError(f"{name} is empty: TLS needs it.")
+        if self.is_required and self.takes_untrusted:
+            raise ConfigError(
+                "tlsRequireTrustedClientCertOnConnect and tlsAllowInsecureConnection contradict"
+                " each other: set one of them to false."
+            )
+        if unknown := [each for each in self.protocols if each not in VERSIONS]:
+            raise ConfigError(
+                f"tlsProtocols names {unknown[0]!r}; there are {', '.join(VERSIONS)}."
+            )
+
+    @property
+    def files(self) -> list[str]:
+        """Those that are looked at."""
+        return [each for each in (self.certificate, self.key, self.trusted) if each]
+
+
+def _words(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def make_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Reads the files. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    versions = [VERSIONS[each] for each in settings.protocols or VERSIONS]
+    context.minimum_version, context.maximum_version = min(versions), max(versions)
+    # A client that has the server begin anew again and again costs much more than itself.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+    _set_ciphers(context, settings.ciphers)
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(_of_certificate(settings, error)) from None
+    if settings.takes_untrusted:
+        # Without this choice OpenSSL ends the handshake of who shows one that is not trusted.
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    context.verify_mode = ssl.CERT_REQUIRED if settings.is_required else ssl.CERT_OPTIONAL
+    try:
+        if settings.trusted:
+            context.load_verify_locations(settings.trusted)
+        else:
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"tlsTrustCertsFilePath: {settings.trusted} cannot be used: {_reason(error)}."
+        ) from None
+    return context
+
+
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted")
+
+
+def _of_certificate(settings: TlsSettings, error: Exception) -> str:
+    for name, path in (
+        ("tlsCertificateFilePath", settings.certificate),
+        ("tlsKeyFilePath", settings.key),
+    ):
+        try:
+            Path(path).read_bytes()
+        except OSError as unreadable:
+            return f"{name}: {path} cannot be read: {_reason(unreadable)}."
+    if isinstance(error, ssl.SSLError) and error.reason == "KEY_VALUES_MISMATCH":
+        return (
+            f"tlsKeyFilePath: {settings.key} is not the key of the certificate"
+            f" {settings.certificate}."
+        )
+    return (
+        f"tlsCertificateFilePath, tlsKeyFilePath: {settings.certificate} and {settings.key} cannot"
+        f" be used: {_reason(error)}. Both have to be PEM, the key without a password."
+    )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _set_ciphers(context: ssl.SSLContext, ciphers: list[str]) -> None:
+    # What TLSv1.3 takes is OpenSSL's choice: it has five ciphers, and all are good.
+    names = [_openssl_name(each) for each in ciphers if not each.startswith(_OF_TLS_1_3)]
+    if not names:
+        return
+    try:
+        context.set_ciphers(":".join(names))
+    except ssl.SSLError:
+        raise ConfigError(f"tlsCiphers names no cipher that OpenSSL has: {names!r}.") from None
+
+
+def _openssl_name(name: str) -> str:
+    """OpenSSL's name: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256."""
+    if not name.startswith(_KEY_EXCHANGES):
+        return name
+    found = name.removeprefix("TLS_").replace("_WITH_", "_")
+    found = found.replace("AES_128", "AES128").replace("AES_256", "AES256")
+    return found.replace("_", "-").replace("CHACHA20-POLY1305-SHA256", "CHACHA20-POLY1305")
+
+
+class TlsContexts:
+    """The context of new connections: of the files as they are. Raises ConfigError at first."""
+
+    def __init__(self, settings: TlsSettings, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._seen = self._look()
+        self._next = clock() + settings.check_s
+        self._current = make_context(settings)
+        # For who can hold one context only: each handshake goes on with the current one.
+        self.front = make_context(settings)
+        self.front.sni_callback = self._on_hello
+
+    def current(self) -> ssl.SSLContext:
+        """For one more connection."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + self._settings.check_s
+            self._refresh()
+        return self._current
+
+    def _refresh(self) -> None:
+        seen = self._look()
+        if seen == self._seen:
+            return
+        try:
+            self._current = make_context(self._settings)
+        except ConfigError as error:
+            # Perhaps one of the files is written already, and another is not: looked at again.
+            log.error("the certificates that were there before stay in use", error=error)
+            return
+        self._seen = seen
+        log.info("certificates were read again", certificate=self._settings.certificate)
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        """What tells whether a file is another one."""
+        seen: list[tuple[int, int, int] | None] = []
+        for path in self._settings.files:
+            try:
+                found = Path(path).stat()
+            except OSError:
+                seen.append(None)
+            else:
+                seen.append((found.st_mtime_ns, found.st_size, found.st_ino))
+        return seen
+
+    def _on_hello(self, connection: ssl.SSLObject, name: str | None, front: ssl.SSLContext) -> None:
+        connection.context = self.current()

@@ -1,0 +1,51 @@
+"""TLS on the ports: certificates, who has to show one, and what is spoken."""
+
+from __future__ import annotations
+
+from pyxbroker.settings.schema import Section, setting
+from pyxbroker.settings.sections.general import PORT_MAX
+
+
+class Tls(Section, title="TLS"):
+    brokerServicePortTls: int | None = setting(
+        None,
+        "Port of the binary protocol over TLS; 0 takes any free port, empty serves none.",
+        maximum=PORT_MAX,
+    )
+    webServicePortTls: int | None = setting(
+        None,
+        "Port of HTTPS; 0 takes any free port, empty serves none.",
+        maximum=PORT_MAX,
+    )
+    tlsCertificateFilePath: str = setting(
+        "", "The certificate of both ports and those that lead to its authority, PEM."
+    )
+    tlsKeyFilePath: str = setting("", "The private key of that certificate, PEM, not encrypted.")
+    tlsTrustCertsFilePath: str = setting(
+        "",
+        "Authorities whose certificates of clients are trusted, PEM; empty: those of the system.",
+    )
+    tlsRequireTrustedClientCertOnConnect: bool = setting(
+        False,
+        "Whether each client has to show a certificate that is trusted. Otherwise it may, and one"
+        " that is not trusted is refused.",
+    )
+    tlsAllowInsecureConnection: bool = setting(
+        False,
+        "Whether a client with a certificate that is not trusted is served as one without. Not"
+        " together with tlsRequireTrustedClientCertOnConnect.",
+    )
+    tlsProtocols: str = setting(
+        "", "Versions that are spoken, of TLSv1.3 and TLSv1.2 (a comma between); empty: both."
+    )
+    tlsCiphers: str = setting(
+        "",
+        "Ciphers that are taken, by OpenSSL's names or the standard's (a comma between); empty:"
+        " OpenSSL's choice.",
+    )
+    tlsCertRefreshCheckDurationSec: int = setting(
+        300,
+        "How often the files are looked at: new connections go by what has changed. 0: with each"
+        " connection.",
+        unit="s",
+    )

@@ -1,0 +1,17 @@
+"""What Python sees of tls.pyx: TLS on one client's socket."""
+
+from ssl import SSLContext
+
+class TlsStream:
+    """The server's side of TLS on a socket."""
+
+    def __init__(self, context: SSLContext) -> None: ...
+    @property
+    def established(self) -> bool:
+        """The handshake is over."""
+    @property
+    def failure(self) -> str | None:
+        """OpenSSL's name of what the peer did wrong."""
+    @property
+    def certificate(self) -> bytes | None:
+        """The client's certificate (DER), if it showed one that the context trusts."""
