@@ -19,7 +19,7 @@ cdef extern from "<sys/socket.h>" nogil:
     const int MSG_NOSIGNAL
 
 cdef enum:
-    BUFFER_BYTES = 128 * 1024       # of one read, and of the plain text of one write
+    BUFFER_BYTES = 64 * 1024        # of one read, and of the plain text of one write
 
 cdef uint8_t[BUFFER_BYTES] buffer_in
 cdef uint8_t[BUFFER_BYTES] buffer_out
