@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from typing import Any
+import ssl
+from typing import Any, cast
 
+from certificates import client_context, server_context
 from oracles import wire
 from pyxbroker.connection import Connection, Connections, ProducerState
 from pyxbroker.entry import AckRun, EntryRun
@@ -32,6 +35,9 @@ class Notes:
 
     def on_malformed(self, connection: Connection, what: str) -> None:
         self.told.append(("malformed", what))
+
+    def on_broken_tls(self, connection: Connection, reason: str) -> None:
+        self.told.append(("broken tls", reason))
 
     def on_internal_error(self, connection: Connection, error: Exception) -> None:
         self.told.append(("internal error", repr(error)))
@@ -87,8 +93,55 @@ class Consumer:
         return self.redelivers_in_parts
 
 
+class TlsEnd:
+    """A peer's end of TLS, which waits with the errors of an end without."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._sock = context.wrap_socket(
+            sock, server_hostname="localhost", do_handshake_on_connect=False
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def __enter__(self) -> TlsEnd:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._sock.close()
+
+    def do_handshake(self) -> bool:
+        """Whether it is over."""
+        try:
+            self._sock.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def unwrap_soon(self) -> None:
+        """Says goodbye, and waits for no answer."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._sock.unwrap()
+
+    def send(self, data: Any) -> int:
+        try:
+            return self._sock.send(data)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+    def recv(self, size: int) -> bytes:
+        try:
+            return self._sock.recv(size)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            return b""
+
+
 class Served:
     """A connection with producer 1 and consumer 2, past its handshake; `far` is the peer's end."""
+
+    over_tls = False
 
     def __init__(self, **limits: int) -> None:
         self.notes = Notes()
@@ -108,8 +161,14 @@ class Served:
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
-        connection = self.group.accept(near, "peer", session)
+        context = server_context() if self.over_tls else None
+        connection = self.group.accept(near, "peer", session, context)
         connection.established = True
+        if self.over_tls:
+            end = TlsEnd(far, client_context())
+            while not (end.do_handshake() and connection.tls.established):
+                self.group._on_ready()
+            far = cast(socket.socket, end)
         return connection, far
 
     def close(self) -> None:

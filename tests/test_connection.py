@@ -24,6 +24,14 @@ from served import Consumer, Producer, Served, ack, flow, ping, section, send, t
 Scenario = Callable[[Served], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True, params=["plain", "tls"])
+def over_tls(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """All holds for a connection over TLS as well."""
+    is_tls = bool(request.param == "tls")
+    monkeypatch.setattr(Served, "over_tls", is_tls)
+    return is_tls
+
+
 def served(scenario: Scenario, **limits: int) -> None:
     """Runs a scenario with a connection of its own, and finds no defect met on the way."""
 
@@ -111,6 +119,7 @@ def test_a_turn_serves_no_further_socket_when_its_time_is_over() -> None:
     served(scenario)
 
 
+@pytest.mark.parametrize("over_tls", ["plain"], indirect=True)
 def test_a_socket_that_is_closed_by_another_one_of_its_turn_is_not_served() -> None:
     """Nor is the one that has its number by then told anything that has not come."""
 

@@ -6,6 +6,7 @@ from ssl import SSLContext
 from typing import Any
 
 from pyxbroker.entry import EntryRun
+from pyxbroker.tls import TlsStream
 from pyxbroker.turn import Turn
 
 class Connections:
@@ -127,6 +128,9 @@ class Connection:
     @property
     def peer(self) -> str:
         """address:port of the client."""
+    @property
+    def tls(self) -> TlsStream | None:
+        """What encrypts it."""
     @property
     def closed(self) -> bool:
         """Nothing is read or written any more."""

@@ -10,6 +10,9 @@ class TlsStream:
     def established(self) -> bool:
         """The handshake is over."""
     @property
+    def has_more(self) -> bool:
+        """Plain text had no room, and waits here."""
+    @property
     def failure(self) -> str | None:
         """OpenSSL's name of what the peer did wrong."""
     @property
