@@ -19,6 +19,10 @@ type clientArguments struct {
 	MemoryLimitBytes     int64   `json:"memory_limit_bytes"`
 	ListenerName         string  `json:"listener_name"`
 	Description          string  `json:"description"`
+	TrustCerts           string  `json:"tls_trust_certs_file_path"`
+	Certificate          string  `json:"tls_certificate_file_path"`
+	Key                  string  `json:"tls_key_file_path"`
+	ValidateHostname     bool    `json:"tls_validate_hostname"`
 }
 
 func newClient(p *program, asked *request) (any, error) {
@@ -41,6 +45,10 @@ func newClient(p *program, asked *request) (any, error) {
 		MemoryLimitBytes:        args.MemoryLimitBytes,
 		ListenerName:            args.ListenerName,
 		Description:             args.Description,
+		TLSTrustCertsFilePath:   args.TrustCerts,
+		TLSCertificateFile:      args.Certificate,
+		TLSKeyFilePath:          args.Key,
+		TLSValidateHostname:     args.ValidateHostname,
 		Logger:                  log.NewLoggerWithLogrus(logger),
 	})
 	if err != nil {

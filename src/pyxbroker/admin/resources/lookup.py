@@ -42,10 +42,8 @@ async def lookup_topic(request: Request) -> Response:
         "httpUrlTls": found.web_url_tls,
         "nativeUrl": found.broker_url,
     }
-    # Pulsar leaves out what it does not serve, but for the older name.
-    return Response.json(
-        {name: url for name, url in told.items() if url} | {"brokerUrlSsl": found.broker_url_tls}
-    )
+    # Pulsar leaves out what it does not serve, and the older name of the second is always empty.
+    return Response.json({name: url for name, url in told.items() if url} | {"brokerUrlSsl": ""})
 
 
 async def lookup_bundle(request: Request) -> Response:

@@ -1,0 +1,298 @@
+"""TLS on both ports: three official clients, certificates of either side, and files that change."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+import trustme
+from harness.brokers import Broker, free_ports
+from harness.go_client import Client as GoClient
+from harness.java_client import Java
+
+from compat_tests.conftest import broker_kind
+
+SIZES = (0, 1, 1_000, 16_384, 100_000, 4_000_000)
+IMPATIENT_S = 5
+
+
+class Scene:
+    """A broker with both TLS ports, an authority, and certificates that it gave."""
+
+    def __init__(self, directory: Path, **settings: str) -> None:
+        self.ca = trustme.CA()
+        self.directory = directory
+        self.trusted = directory / "ca.pem"
+        self.ca.cert_pem.write_to_path(self.trusted)
+        self.certificate, self.key = self.issue("server", "localhost", "127.0.0.1")
+        self.clients = directory / "clients.pem"
+        self.ca.cert_pem.write_to_path(self.clients)
+        self.port, self.web_port = free_ports(2)
+        names = {
+            "brokerServicePortTls": str(self.port),
+            "webServicePortTls": str(self.web_port),
+            "tlsCertificateFilePath": str(self.certificate),
+            "tlsKeyFilePath": str(self.key),
+            "tlsTrustCertsFilePath": str(self.clients),
+        }
+        self.broker = Broker(broker_kind(), directory / "broker", settings=names | settings)
+        self.broker.start()
+
+    @property
+    def url(self) -> str:
+        return f"pulsar+ssl://localhost:{self.port}"
+
+    def issue(
+        self, name: str, *hosts: str, common_name: str | None = None, ca: trustme.CA | None = None
+    ) -> tuple[Path, Path]:
+        """A certificate in files, and its key."""
+        issued = (ca or self.ca).issue_cert(*hosts, common_name=common_name)
+        certificate, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
+        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        key.write_bytes(
+            # Java reads keys in this form only.
+            issued.private_key_pem.bytes() if broker_kind() != "apache" else pkcs8(issued)
+        )
+        return certificate, key
+
+    def client(self, **options: Any) -> pulsar.Client:
+        return pulsar.Client(
+            self.url,
+            tls_trust_certs_file_path=str(self.trusted),
+            tls_validate_hostname=True,
+            operation_timeout_seconds=IMPATIENT_S,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+            **options,
+        )
+
+    def shake_hands(self, port: int, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """A connection on which the server has spoken after the handshake, or an SSLError."""
+        sock = socket.create_connection(("127.0.0.1", port), timeout=IMPATIENT_S)
+        return context.wrap_socket(sock, server_hostname="localhost")
+
+    def web(self, path: str, context: ssl.SSLContext) -> tuple[int, bytes]:
+        connection = http.client.HTTPSConnection(
+            "localhost", self.web_port, timeout=10, context=context
+        )
+        with contextlib.closing(connection):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+
+    def context(self, files: tuple[Path, Path] | None = None) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=str(self.trusted))
+        if files is not None:
+            context.load_cert_chain(*files)
+        return context
+
+
+def pkcs8(issued: trustme.LeafCert) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    one = Scene(tmp_path_factory.mktemp("tls"), tlsCertRefreshCheckDurationSec="1")
+    yield one
+    one.broker.close()
+
+
+def eventually(check: Callable[[], None]) -> None:
+    """Certificates are looked at once a second."""
+    until = time.monotonic() + 20
+    while True:
+        try:
+            return check()
+        except AssertionError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def payloads() -> list[bytes]:
+    return [os.urandom(size) for size in SIZES]
+
+
+def test_pythons_client(scene: Scene, topic: str) -> None:
+    sent = payloads()
+    client = scene.client()
+    producer = client.create_producer(topic)
+    consumer = client.subscribe(topic, "s")
+    for each in sent:
+        producer.send(each)
+    for each in sent:
+        message = consumer.receive(10_000)
+        assert message.data() == each
+        consumer.acknowledge(message)
+    client.close()
+
+
+def test_batches_and_a_backlog(scene: Scene, topic: str) -> None:
+    client = scene.client()
+    producer = client.create_producer(
+        topic, batching_enabled=True, block_if_queue_full=True, max_pending_messages=1000
+    )
+    for number in range(20_000):
+        producer.send_async(b"%d" % number * 20, lambda *_: None)
+    producer.flush()
+    reader = client.create_reader(topic, pulsar.MessageId.earliest)
+    for number in range(20_000):
+        assert reader.read_next(10_000).data() == b"%d" % number * 20
+    client.close()
+
+
+def test_gos_client(scene: Scene, topic: str) -> None:
+    client = GoClient(
+        scene.url, tls_trust_certs_file_path=str(scene.trusted), tls_validate_hostname=True
+    )
+    consumer = client.subscribe(topic, "s")
+    producer = client.create_producer(topic)
+    for each in payloads()[1:]:  # the Go client hands out no empty message
+        producer.send(each)
+        message = consumer.receive(10_000)
+        assert message.data() == each
+        consumer.acknowledge(message)
+    client.close()
+
+
+def test_javas_client(scene: Scene, java: Java, topic: str) -> None:
+    options = {"tlsTrustCertsFilePath": str(scene.trusted), "tlsHostnameVerificationEnable": True}
+    with java.client(scene.url, **options) as client:
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+        for each in payloads():
+            producer.send(each)
+            message = consumer.receive()
+            assert message.value == each
+
+
+def test_https_and_a_lookup_by_it(scene: Scene, topic: str) -> None:
+    context = scene.context()
+    assert scene.web("/admin/v2/clusters", context) == (200, b'["standalone"]')
+    name = topic.partition("://")[2]
+    status, body = scene.web(f"/lookup/v2/topic/persistent/{name}", context)
+    told = json.loads(body)
+    assert status == 200
+    assert told["brokerUrlSsl"] == ""
+    assert told["brokerUrlTls"].startswith("pulsar+ssl://")
+    assert told["brokerUrl"].startswith("pulsar://")
+    client = pulsar.Client(
+        f"https://localhost:{scene.web_port}", tls_trust_certs_file_path=str(scene.trusted)
+    )
+    client.create_producer(topic).send(b"found")
+    client.close()
+
+
+def test_a_client_that_trusts_another_authority_does_not_come_in(scene: Scene, topic: str) -> None:
+    other = scene.directory / "other.pem"
+    trustme.CA().cert_pem.write_to_path(other)
+    client = pulsar.Client(
+        scene.url,
+        tls_trust_certs_file_path=str(other),
+        operation_timeout_seconds=2,
+        logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+    )
+    with pytest.raises(pulsar.PulsarException):
+        client.create_producer(topic)
+    client.close()
+    with pytest.raises(ssl.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
+        scene.web("/admin/v2/clusters", ssl.create_default_context(cafile=str(other)))
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\n\r\n", bytes(64)])
+def test_bytes_without_tls_are_answered_by_the_end(scene: Scene, data: bytes) -> None:
+    for port in (scene.port, scene.web_port):
+        with socket.create_connection(("127.0.0.1", port), timeout=IMPATIENT_S) as sock:
+            sock.sendall(data)
+            with contextlib.suppress(ConnectionResetError):
+                while sock.recv(4096):
+                    pass
+    assert scene.web("/admin/v2/clusters", scene.context())[0] == 200
+
+
+def test_an_older_version_is_refused(scene: Scene) -> None:
+    context = scene.context()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    for port in (scene.port, scene.web_port):
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            scene.shake_hands(port, context)
+
+
+def test_clients_show_certificates_where_they_have_to(tmp_path: Path, topic: str) -> None:
+    scene = Scene(
+        tmp_path, tlsRequireTrustedClientCertOnConnect="true", tlsCertRefreshCheckDurationSec="1"
+    )
+    try:
+        mine = scene.issue("mine", common_name="me")
+        strange = scene.issue("strange", common_name="me", ca=trustme.CA())
+        authentication = pulsar.AuthenticationTLS(*map(str, mine))
+        client = scene.client(authentication=authentication)
+        client.create_producer(topic).send(b"one")
+        assert scene.web("/admin/v2/clusters", scene.context(mine))[0] == 200
+        for files in (None, strange):
+            with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
+                scene.web("/admin/v2/clusters", scene.context(files))
+            other = scene.client(
+                **({"authentication": pulsar.AuthenticationTLS(*map(str, files))} if files else {})
+            )
+            with pytest.raises(pulsar.PulsarException):
+                other.create_producer(topic)
+            other.close()
+        # What is not in the file any more is not trusted any more; who is connected stays.
+        trustme.CA().cert_pem.write_to_path(scene.clients)
+
+        def is_refused() -> None:
+            try:
+                status = scene.web("/admin/v2/clusters", scene.context(mine))[0]
+            except (ssl.SSLError, ConnectionError, http.client.HTTPException):
+                return
+            raise AssertionError(status)
+
+        eventually(is_refused)
+        late = scene.client(authentication=authentication)
+        with pytest.raises(pulsar.PulsarException):
+            late.create_producer(topic)
+        late.close()
+        client.create_producer(topic).send(b"two")
+        client.close()
+    finally:
+        scene.broker.close()
+
+
+def test_a_new_certificate_is_shown_without_a_restart(scene: Scene) -> None:
+    def serial(port: int) -> int:
+        with scene.shake_hands(port, scene.context()) as sock:
+            shown = sock.getpeercert()
+            assert shown
+            return int(str(shown["serialNumber"]), 16)
+
+    before = [serial(port) for port in (scene.port, scene.web_port)]
+    scene.issue("server", "localhost", "127.0.0.1")
+
+    def is_new() -> None:
+        after = [serial(port) for port in (scene.port, scene.web_port)]
+        assert not set(before) & set(after)
+        assert len(set(after)) == 1
+
+    eventually(is_new)
