@@ -34,6 +34,7 @@ from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
 
 if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.stats.metrics import Turns
@@ -63,7 +64,11 @@ class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
     def __init__(
-        self, data: StandaloneData, port: BrokerPort, web_socket: socket.socket | None
+        self,
+        data: StandaloneData,
+        port: BrokerPort,
+        web_socket: socket.socket | None,
+        authentication: Authentication | None = None,
     ) -> None:
         self.config = data.config
         self.loop = asyncio.get_running_loop()
@@ -74,6 +79,7 @@ class Standalone:
         self.web_port: int = 0 if web_socket is None else web_socket.getsockname()[1]
         self.broker: Broker
         self._addresses = data.addresses
+        self._authentication = authentication
         self._port = port
         self._web_socket = web_socket
         self._web: WebServer | None = None
@@ -123,6 +129,7 @@ class Standalone:
         self.broker = Broker(
             config, self.metadata, ledgers, connections, self.storage_state, self._addresses
         )
+        self.broker.authentication = self._authentication
         self.broker.spill_directory = self._spill_directory
         self.metadata.on_failure(self._on_metadata_failed)
         self.storage_state.trouble = lambda: self._bookie.trouble

@@ -13,6 +13,7 @@ from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
     from pyxbroker.roles.standalone import Standalone
 
 
@@ -23,6 +24,8 @@ async def start_standalone(
 
     With accept_loss it starts without what is missing of its data; the log says what that is.
     """
+    # Before a port is there: who is to be let in is known then, or there is no start.
+    authentication = authentication_of(config)
     port = BrokerPort(config.bindAddress, config.brokerServicePort or 0)
     web_socket: socket.socket | None = None
     web_port = 0
@@ -38,6 +41,15 @@ async def start_standalone(
     from pyxbroker.roles.standalone import Standalone
 
     storage, bookie_id = await opening
-    standalone = Standalone(data, port, web_socket)
+    standalone = Standalone(data, port, web_socket, authentication)
     await standalone.start(storage, bookie_id)
     return standalone
+
+
+def authentication_of(config: Config) -> Authentication | None:
+    """Who is let in, None for everybody. Raises ConfigError."""
+    if not config.authenticationEnabled:
+        return None
+    from pyxbroker.auth.authentication import Authentication
+
+    return Authentication(config)
