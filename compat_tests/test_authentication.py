@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import urllib.error
@@ -9,21 +10,27 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import bcrypt
 import pulsar
 import pytest
 from harness.brokers import Broker, BrokerFailed
-from harness.tokens import SECRET, TOKENS, data_url, token
+from harness.tokens import BASIC, SECRET, TOKENS, data_url, token
 
 from compat_tests.conftest import official_client
 
 pytestmark = pytest.mark.pyxbroker
 PACKAGE = "org.apache.pulsar.broker.authentication."
+COST = bcrypt.gensalt(8)
 BROKER_SETTINGS = {
     "authenticationEnabled": "true",
-    "authenticationProviders": TOKENS,
+    "authenticationProviders": f"{TOKENS},{BASIC}",
     "authenticateMetricsEndpoint": "true",
     "authenticationRefreshCheckSeconds": "1",
     "tokenSecretKey": data_url(SECRET),
+    # `openssl passwd -apr1 -salt abcdefgh secret`, and bcrypt of the word.
+    "basicAuthConf": data_url(
+        b"ann:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\nben:" + bcrypt.hashpw(b"secret", COST)
+    ),
 }
 WRONG_KEY = SECRET[::-1]
 
@@ -62,6 +69,15 @@ def test_a_client_with_a_good_token_publishes_and_consumes(broker: Broker, topic
     client.close()
 
 
+@pytest.mark.parametrize("user", ["ann", "ben"])
+def test_a_client_with_a_good_password_publishes_and_consumes(
+    broker: Broker, topic: str, user: str
+) -> None:
+    client = log_in(broker, pulsar.AuthenticationBasic(user, "secret"))
+    round_trip(client, topic)
+    client.close()
+
+
 @pytest.mark.parametrize(
     "authentication",
     [
@@ -69,9 +85,11 @@ def test_a_client_with_a_good_token_publishes_and_consumes(broker: Broker, topic
         of_token(token("me", WRONG_KEY)),
         of_token(token("me", exp=-10)),
         of_token("no token"),
-        pulsar.AuthenticationBasic("me", "password"),
+        pulsar.AuthenticationBasic("ann", "Secret"),
+        pulsar.AuthenticationBasic("nobody", "secret"),
+        pulsar.AuthenticationBasic("ann", "secret", "other"),
     ],
-    ids=["nothing", "another key", "expired", "no token", "another method"],
+    ids=["nothing", "another key", "expired", "no token", "password", "user", "method"],
 )
 def test_other_clients_are_kept_out(broker: Broker, topic: str, authentication: Any) -> None:
     client = log_in(broker, authentication, operation_timeout_seconds=3)
@@ -85,6 +103,12 @@ def test_http(broker: Broker) -> None:
     good = {"Authorization": f"Bearer {token('me')}"}
     assert json.loads(asked(broker, clusters, **good)[1]) == ["standalone"]
     assert asked(broker, f"{clusters}?token={token('me')}")[0] == 200
+    user = {"Authorization": "Basic " + base64.b64encode(b"ben:secret").decode()}
+    assert asked(broker, clusters, **user)[0] == 200
+    named = {"X-Pulsar-Auth-Method-Name": "token"}
+    assert asked(broker, clusters, **user, **named)[0] == 401
+    guess = {"Authorization": "Basic " + base64.b64encode(b"ben:Secret").decode()}
+    assert asked(broker, clusters, **guess)[0] == 401
     for path in (clusters, "/metrics", "/openapi.json", "/lookup/v2/topic/persistent/a/b/c"):
         assert asked(broker, path)[0] == 401
         wrong = {"Authorization": f"Bearer {token('me', WRONG_KEY)}"}

@@ -103,8 +103,15 @@ def _token(config: Config) -> Provider:
     return TokenProvider(config)
 
 
+def _basic(config: Config) -> Provider:
+    from pyxbroker.auth.basic import BasicProvider
+
+    return BasicProvider(config)
+
+
 _PROVIDERS: dict[str, Callable[[Config], Provider]] = {
     PACKAGE + "AuthenticationProviderToken": _token,
+    PACKAGE + "AuthenticationProviderBasic": _basic,
 }
 
 # Pulsar's others, and why they are not there.

@@ -31,8 +31,8 @@ class Security(Section, title="Authentication"):
     )
     anonymousUserRole: str = setting(
         "",
-        "Role of clients that come with none of the methods; empty refuses them. Who shows"
-        " wrong credentials of one is refused (docs/security.md).",
+        "Role of clients whose method is not there, or that show nothing; empty refuses them"
+        " (docs/security.md).",
     )
     superUserRoles: str = setting("", "Roles that may do everything, with commas.")
     proxyRoles: str = setting(
