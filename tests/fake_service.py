@@ -9,6 +9,7 @@ from math import inf
 from typing import Any, cast
 
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
+from pyxbroker.auth.authentication import Authentication
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.broker_port import Addresses
@@ -114,6 +115,7 @@ class FakeService:
     def __init__(self, metadata: MemoryStore, config: Config | None = None) -> None:
         self.config = config or Config()
         self.metadata = metadata
+        self.authentication: Authentication | None = None
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []

@@ -189,6 +189,11 @@ class Client:
             except asyncio.TimeoutError:
                 return [name for name, _, _ in self._inbox]
 
+    async def quiet_until_closed(self) -> list[str]:
+        """What has come and was not asked for, up to the end of the connection."""
+        await self.closed()
+        return [name for name, _, _ in self._inbox]
+
     def take(self) -> list[tuple[str, Any, bytes]]:
         """Everything that has come: (field of BaseCommand, message, payload section)."""
         try:

@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "road": set(),
     "base": set(),
     "proto": set(),
-    "auth": {*GROUND},
+    "auth": {*GROUND, "settings"},
     "settings": {"base"},
     "metadata": {*GROUND},
     "cluster": {*GROUND, "metadata"},
@@ -50,7 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "roles": {
         *GROUND,
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
-        *("broker", "admin", "cluster"),
+        *("broker", "admin", "cluster", "auth"),
     },
     "cli": {*GROUND, "roles", "settings", "metadata", "bookie"},
 }

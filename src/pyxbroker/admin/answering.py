@@ -1,10 +1,10 @@
-"""From a request to its answer: endpoint, right, handler, and what becomes of errors."""
+"""From a request to its answer: who asks, endpoint, right, handler, and what becomes of errors."""
 
 from __future__ import annotations
 
+from pyxbroker.admin import not_built
 from pyxbroker.admin.endpoints import RESOURCES, load
 from pyxbroker.admin.errors import refusal, refusal_of
-from pyxbroker.admin.not_built import refused
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
@@ -13,7 +13,7 @@ from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
-_router = Router(RESOURCES, load, refused)
+_router = Router(RESOURCES, load, not_built.refused)
 
 
 async def answer(request: Request) -> Response:
@@ -22,6 +22,13 @@ async def answer(request: Request) -> Response:
     Only a fault of ours reaches the log.
     """
     try:
+        authentication = request.app.broker.authentication
+        if authentication is not None:
+            from pyxbroker.admin.authenticating import authenticate
+
+            refused = await authenticate(request, authentication)
+            if refused is not None:
+                return refused
         endpoint = _router.find(request)
         await authorize(request.principal, endpoint.right, endpoint.resource(request))
         return await endpoint.handler(request)

@@ -31,6 +31,8 @@ lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
   Pulsar has besides is below: "What is not here".
 - HEAD is answered as GET. A slash at the end of a path means nothing, and `%2F` does not divide.
 - `{domain}` is `persistent` or `non-persistent`.
+- With `authenticationEnabled` clients have to say who they are, and strangers get 401, but for
+  `/status.html` and `/metrics` (unless `authenticateMetricsEndpoint`).
 - A refusal is a status and `{"reason": "..."}`, a sentence; the statuses are below.
 - *Right* is what Pulsar's authorization asks for, and who has it; a superuser has all rights.
   Authorization is not built yet: everybody may do everything.

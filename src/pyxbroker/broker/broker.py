@@ -38,6 +38,7 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
@@ -127,6 +128,8 @@ class Broker:
         self.is_ready = False
         self.failed: asyncio.Future[str] = connections.loop.create_future()
         """Why the broker cannot go on, once it cannot."""
+        self.authentication: Authentication | None = None
+        """Who is let in; everybody without it."""
         self.spill_directory: Path | None = None  # where work in the background puts what is large
         self._connections_of: Counter[str] = Counter()
         self.pace = Pace()
@@ -215,6 +218,10 @@ class Broker:
         config = self.config
         if config.keepAliveIntervalSeconds > 0:
             self.repeat("clients", config.keepAliveIntervalSeconds, self._check_alive)
+        if self.authentication is not None:
+            self.repeat(
+                "credentials", config.authenticationRefreshCheckSeconds, self._check_credentials
+            )
         self.repeat("rates", RATES_INTERVAL_S, self._note_rates)
         self.repeat("ages", AGE_CHECK_INTERVAL_S, self._check_ages)
         self.repeat(
@@ -374,11 +381,17 @@ class Broker:
             self.failed.set_result(reason)
 
     async def _check_alive(self) -> None:
+        await self._look_at_connections(self.handlers.check_alive)
+
+    async def _check_credentials(self) -> None:
+        await self._look_at_connections(self.handlers.handshake.check_credentials)
+
+    async def _look_at_connections(self, look: Callable[[list[Connection]], None]) -> None:
         slices = Slices()
         live = list(self.connections.live)
         for first in range(0, len(live), CONNECTIONS_PER_LOOK):
             some = live[first : first + CONNECTIONS_PER_LOOK]
-            self.connections.turn.run(self.handlers.check_alive, some)
+            self.connections.turn.run(look, some)
             await slices.pause()
 
     async def _delete_inactive(self) -> None:

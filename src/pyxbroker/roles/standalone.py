@@ -34,6 +34,7 @@ from pyxbroker.turn import Turn
 from pyxbroker.turn_watch import ENDED, STALLED, TurnWatch
 
 if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
     from pyxbroker.broker.client_memory import ClientMemory
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.stats.metrics import Turns
@@ -62,7 +63,9 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
 class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
-    def __init__(self, data: StandaloneData, ports: Ports) -> None:
+    def __init__(
+        self, data: StandaloneData, ports: Ports, authentication: Authentication | None = None
+    ) -> None:
         self.config = data.config
         self.loop = asyncio.get_running_loop()
         self.metadata = data.metadata
@@ -75,6 +78,7 @@ class Standalone:
         self.web_port_tls = ports.web_port_tls
         self.broker: Broker
         self._addresses = data.addresses
+        self._authentication = authentication
         self._ports = ports
         self._web: WebServer | None = None
         self._bookie: EmbeddedBookie
@@ -123,6 +127,7 @@ class Standalone:
         self.broker = Broker(
             config, self.metadata, ledgers, connections, self.storage_state, self._addresses
         )
+        self.broker.authentication = self._authentication
         self.broker.spill_directory = self._spill_directory
         self.metadata.on_failure(self._on_metadata_failed)
         self.storage_state.trouble = lambda: self._bookie.trouble

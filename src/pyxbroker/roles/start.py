@@ -12,6 +12,7 @@ from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 
 if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
     from pyxbroker.roles.standalone import Standalone
 
 
@@ -22,6 +23,8 @@ async def start_standalone(
 
     With accept_loss it starts without what is missing of its data; the log says what that is.
     """
+    # Before a port is there: who is to be let in is known then, or there is no start.
+    authentication = authentication_of(config)
     ports = _open_ports(config)
     addresses = _addresses(config.advertisedAddress, ports)
     data = StandaloneData(config, data_directory, accept_loss, addresses)
@@ -31,7 +34,7 @@ async def start_standalone(
     from pyxbroker.roles.standalone import Standalone
 
     storage, bookie_id = await opening
-    standalone = Standalone(data, ports)
+    standalone = Standalone(data, ports, authentication)
     await standalone.start(storage, bookie_id)
     return standalone
 
@@ -68,3 +71,12 @@ def _addresses(host: str, ports: Ports) -> Addresses:
         url("pulsar+ssl", ports.broker_port_tls),
         url("https", ports.web_port_tls),
     )
+
+
+def authentication_of(config: Config) -> Authentication | None:
+    """Who is let in, None for everybody. Raises ConfigError."""
+    if not config.authenticationEnabled:
+        return None
+    from pyxbroker.auth.authentication import Authentication
+
+    return Authentication(config)

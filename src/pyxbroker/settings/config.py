@@ -25,6 +25,7 @@ from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
 from pyxbroker.settings.sections.rates import Rates
+from pyxbroker.settings.sections.security import Security
 from pyxbroker.settings.sections.storage import Storage
 from pyxbroker.settings.sections.tls import Tls
 from pyxbroker.settings.sections.topics import Topics
@@ -46,7 +47,17 @@ BLOCK_BYTES = 4096
 
 
 class Config(
-    General, Tls, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics
+    General,
+    Security,
+    Tls,
+    Metadata,
+    Limits,
+    Rates,
+    Topics,
+    Dispatch,
+    ManagedLedger,
+    Storage,
+    Metrics,
 ):
     """All settings of one process, as attributes with Pulsar's names.
 
@@ -146,9 +157,10 @@ SCHEMA: dict[str, Setting] = Config.rows
 SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
-        *(General, Tls, Metadata, Limits, Rates, Topics, Dispatch, ManagedLedger, Storage, Metrics),
+        *(General, Security, Tls, Metadata, Limits, Rates, Topics, Dispatch),
+        *(ManagedLedger, Storage, Metrics),
     )
 }
 
-# Never shown, not even as a changed setting.
-SECRET = frozenset({"managedLedgerPassword"})
+# Never shown, not even as a changed setting: passwords, and what may be a key itself.
+SECRET = frozenset({"managedLedgerPassword", "tokenSecretKey", "basicAuthConf"})

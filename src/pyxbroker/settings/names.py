@@ -33,8 +33,7 @@ OLDER_WINS = frozenset(
 # would be let in, read along or be sent to a port that nobody serves. With `true` a start is
 # refused,
 REFUSED_WHEN_TRUE = {
-    "authenticationEnabled": "there is no such check yet: whoever connects would be served",
-    "authorizationEnabled": "there is no such check yet: whoever connects would be served",
+    "authorizationEnabled": "there is no such check yet: whoever is let in would be served",
     "tlsEnabled": "it is an older setting, without effect: set brokerServicePortTls and"
     " webServicePortTls",
     "tlsEnabledWithKeyStore": "key stores are not read yet: set tlsCertificateFilePath,"

@@ -14,7 +14,7 @@ from pyxbroker.auth.authorization import (
     UPDATE_SETTING,
 )
 from pyxbroker.broker.dynamic_settings import DYNAMIC
-from pyxbroker.settings.config import SCHEMA
+from pyxbroker.settings.config import SCHEMA, SECRET
 
 PATH = "/admin/v2/brokers/configuration"
 ONE = PATH + "/{name}"
@@ -33,10 +33,10 @@ async def get_values(request: Request) -> Response:
 
 
 async def get_runtime(request: Request) -> Response:
-    """All settings as they are now; passwords are left out."""
+    """All settings as they are now; passwords and keys are left out."""
     config = request.app.broker.config
     return Response.json(
-        {name: _text(getattr(config, name)) for name in SCHEMA if "assword" not in name}
+        {name: _text(getattr(config, name)) for name in SCHEMA if name not in SECRET}
     )
 
 
@@ -92,7 +92,7 @@ ENDPOINTS = (
         PATH + "/runtime",
         get_runtime,
         READ_RUNTIME_SETTINGS,
-        "All settings as they are now, without passwords.",
+        "All settings as they are now, without passwords and keys.",
         Answer("Their values.", STRING_MAP),
     ),
     Endpoint(

@@ -1,7 +1,8 @@
-"""What the broker does for each command of a client: the table, the handshake, and lookups.
+"""What the broker does for each command of a client: the table, keep-alive, and lookups.
 
-Commands of producers and consumers are in topic_commands.py. A command that has to wait (for
-metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never are.
+The handshake is in handshake.py, commands of producers and consumers are in topic_commands.py. A
+command that has to wait (for metadata, for a disk) is one task; SEND, ACK, FLOW and MESSAGE never
+are.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from pyxbroker.base.errors import (
     ConsumerNotFound,
     NotAllowed,
     PulsarError,
-    ServiceNotReady,
     TooManyRequests,
     UnknownError,
     with_reference,
@@ -48,6 +48,7 @@ from pyxbroker.broker.commands.command import (
     topic_of,
     watcher_id,
 )
+from pyxbroker.broker.commands.handshake import Handshake
 from pyxbroker.broker.commands.schema_commands import (
     SchemaCommands,
     get_or_create_failed,
@@ -67,9 +68,6 @@ if TYPE_CHECKING:
 
 log = get_logger("pyxbroker.connection")
 
-PROTOCOL_VERSION = 21
-PROTOCOL_VERSION_BATCHES = 4
-PROTOCOL_VERSION_ENTRY_METADATA = 18
 COMMANDS_MAX = 1000  # of one connection under way before it is not read any further
 LEAVE_AT_ONCE = 4  # producers, consumers and watchers of a connection that has ended
 LEAVE_AT_ONCE_S = 0.005  # and no more when that has taken so long
@@ -125,6 +123,7 @@ class Handlers:
         self.broker = broker
         self._lookups = LookupLimit(broker.config)
         self.stray_commands: Counter[str] = Counter()
+        self.handshake = Handshake(broker, self.on_malformed)
         schemas = SchemaCommands(broker)
         commands = TopicCommands(broker, schemas)
         lists = TopicLists(broker, self._lookups)
@@ -144,6 +143,7 @@ class Handlers:
                 topic_of,
                 partial(_lookup_failed, replies.PARTITIONED_METADATA),
             ),
+            kinds.AUTH_RESPONSE: Command("authResponse", self.handshake.handle_auth_response),
             kinds.PING: Command("ping", self._handle_ping),
             kinds.PONG: Command("pong", self._handle_pong),
             kinds.PRODUCER: Command(
@@ -225,7 +225,7 @@ class Handlers:
             connection.close()
             return
         if not connection.established:
-            self._handle_first(connection, command)
+            self.handshake.handle_first(connection, command)
             return
         found = self._table.get(command.type)
         if found is None:
@@ -476,61 +476,7 @@ class Handlers:
         self.on_malformed(connection, f"of its {command.field}: {error}")
         connection.close()
 
-    # --- handshake and keep-alive -------------------------------------------------------------
-
-    def _handle_first(self, connection: Connection, command: Any) -> None:
-        if command.type != pb.BaseCommand.CONNECT or not command.HasField("connect"):
-            self.on_malformed(connection, "the first command must be CONNECT")
-            connection.close()
-            return
-        connect = command.connect
-        try:
-            check_text(connect)
-        except PulsarError as error:
-            log.warning("closed", peer=connection.peer, reason=error)
-            connection.send_frame(replies.error(replies.NO_REQUEST, error.code, str(error)))
-            connection.close()
-            return
-        if not self.broker.is_ready:
-            connection.send_frame(
-                replies.error(
-                    replies.NO_REQUEST, ServiceNotReady.code, "The broker is not ready; try again."
-                )
-            )
-            connection.close()
-            return
-        if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
-            # Such a client could not decode a batch, and nobody can tell which entries are one.
-            connection.send_frame(
-                replies.error(
-                    replies.NO_REQUEST,
-                    replies.NOT_ALLOWED,
-                    f"Protocol version {connect.protocol_version} is too old: at least"
-                    f" {PROTOCOL_VERSION_BATCHES} is needed.",
-                )
-            )
-            connection.close()
-            return
-        connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
-        connection.session.client_version = connect.client_version
-        connection.session.supports_partial_producers = (
-            connect.feature_flags.supports_partial_producer
-        )
-        connection.session.takes_entry_metadata = (
-            self.broker.config.exposingBrokerEntryMetadataToClientEnabled
-            and connect.feature_flags.supports_broker_entry_metadata
-            and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
-        )
-        connection.established = True
-        connection.send_frame(
-            replies.connected(
-                self.broker.server_version,
-                connection.protocol_version,
-                self.broker.config.maxMessageSize,
-                topic_watchers=self.broker.config.enableBrokerTopicListWatcher,
-            )
-        )
-        log.info("connected", peer=connection.peer, client=connect.client_version)
+    # --- keep-alive ---------------------------------------------------------------------------
 
     def _handle_ping(self, connection: Connection, message: Any) -> None:
         connection.send_frame(replies.pong())

@@ -69,6 +69,16 @@ def connected(
     return frame(command)
 
 
+def auth_challenge(server_version: str, protocol_version: int, method: str, data: bytes) -> bytes:
+    command = _command(pb.BaseCommand.AUTH_CHALLENGE)
+    question = command.authChallenge
+    question.server_version = server_version
+    question.protocol_version = protocol_version
+    question.challenge.auth_method_name = method
+    question.challenge.auth_data = data
+    return frame(command)
+
+
 def ping() -> bytes:
     command = _command(pb.BaseCommand.PING)
     command.ping.SetInParent()

@@ -13,6 +13,7 @@ from pyxbroker.connection import Connection
 
 if TYPE_CHECKING:
     from pyxbroker.broker.commands.exclusive_producers import WaitingProducer
+    from pyxbroker.broker.commands.login import Login
     from pyxbroker.broker.commands.topic_list import TopicListWatcher
 
 
@@ -26,6 +27,7 @@ class Session:
         "client_version",
         "ended",
         "line",
+        "login",
         "looked_at",
         "memory",
         "moves",
@@ -47,6 +49,8 @@ class Session:
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
         self.principal = ANONYMOUS
+        # What the principal was made of, from the CONNECT on; None while authentication is off.
+        self.login: Login | None = None
         self.supports_partial_producers = False  # it makes those of partitions when it needs them
         self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False

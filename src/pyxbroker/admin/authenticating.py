@@ -1,0 +1,57 @@
+"""Who sends a request, where authentication is on. It comes before everything else of a request, so
+that strangers learn nothing from paths and bodies.
+"""
+
+from __future__ import annotations
+
+from html import escape
+
+from pyxbroker.admin.request import Request
+from pyxbroker.admin.response import Response
+from pyxbroker.auth.authentication import ORIGINAL_HEADER, Authentication
+from pyxbroker.auth.principal import Principal
+from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.log import get_logger
+
+log = get_logger(__name__)
+
+STATUS_PATH = "/status.html"  # for load balancers: it says nothing but that the broker is there
+METRICS_PATH = "/metrics"
+REQUIRED = "Authentication required"  # all that Pulsar says, whatever was wrong
+HTML = "text/html; charset=utf-8"
+
+
+async def authenticate(request: Request, authentication: Authentication) -> Response | None:
+    """Sets who sends a request; what it is answered with when that is nobody who may."""
+    if _is_open(request):
+        return None
+    try:
+        verified = await authentication.verify_request(request.headers, lambda: request.query)
+    except AuthenticationError as error:
+        log.warning("authentication failed", path=request.path, reason=error)
+        return _refusal(request)
+    original = request.headers.get(ORIGINAL_HEADER)
+    request.principal = Principal(verified.identity.role, original)
+    return None
+
+
+def _is_open(request: Request) -> bool:
+    """Only these very paths are, whatever else leads to the same."""
+    if request.path == METRICS_PATH:
+        return not request.app.broker.config.authenticateMetricsEndpoint
+    return request.path == STATUS_PATH
+
+
+def _refusal(request: Request) -> Response:
+    """The page of the web server that Pulsar has, not an answer of one of its resources."""
+    status, url = AuthenticationError.http_status, request.path
+    if "json" in request.headers.get("accept", ""):
+        told = {"url": url, "status": str(status), "message": REQUIRED}
+        return Response(to_json(told), "application/json", status)
+    page = (
+        f"<html>\n<head><title>Error {status} {REQUIRED}</title></head>\n"
+        f"<body><h2>HTTP ERROR {status} {REQUIRED}</h2>\n"
+        f"<table><tr><th>URI:</th><td>{escape(url)}</td></tr></table></body>\n</html>\n"
+    )
+    return Response.text(page, HTML, status)

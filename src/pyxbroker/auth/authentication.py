@@ -1,0 +1,135 @@
+"""Who somebody is, by the providers that the settings name.
+
+Where a method is named, its provider's answer is final: whoever shows wrong credentials is refused,
+also where somebody who shows none would be let in as anonymous. What was wrong is in the log alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from pyxbroker.auth.provider import Identity, NotShown, Provider
+from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.settings.config import Config
+
+PACKAGE = "org.apache.pulsar.broker.authentication."
+NONE = "none"  # the method of who has none
+METHOD_HEADER = "x-pulsar-auth-method-name"
+SASL_HEADER = "sasl-type"
+ORIGINAL_HEADER = "x-original-principal"
+
+
+class Verified(NamedTuple):
+    """An identity, and the provider that answers for it; without one it is anonymous."""
+
+    identity: Identity
+    provider: Provider | None = None
+
+
+class Authentication:
+    """All that a broker is told to let in. Raises ConfigError for settings that cannot be used."""
+
+    def __init__(self, config: Config) -> None:
+        self._anonymous = config.anonymousUserRole or None
+        self._strict = config.strictAuthMethod
+        self._providers: dict[str, Provider] = {}
+        for name in names_of(config.authenticationProviders):
+            provider = _made(name, config)
+            self._providers[provider.method] = provider
+        if not self._providers and self._anonymous is None:
+            raise ConfigError(
+                "authenticationEnabled is true, and nobody could get in: authenticationProviders"
+                " and anonymousUserRole are both empty."
+            )
+
+    async def verify(self, method: str, shown: bytes) -> Verified:
+        """Who somebody is that names a method. Raises AuthenticationError."""
+        provider = self._providers.get(method or NONE)
+        if provider is None:
+            return self._nobody(f"There is no authentication method {method or NONE!r}.")
+        return Verified(await provider.authenticate(shown), provider)
+
+    async def verify_request(
+        self, headers: Mapping[str, str], query: Callable[[], Mapping[str, str]]
+    ) -> Verified:
+        """Who has sent a request by HTTP. Raises AuthenticationError."""
+        method = headers.get(METHOD_HEADER)
+        if method is not None:
+            provider = self._providers.get(method)
+            if provider is None:
+                raise AuthenticationError(f"Unsupported authentication method: [{method:.100}].")
+            shown = provider.shown_by(headers, query())
+            return Verified(await provider.authenticate(shown), provider)
+        if SASL_HEADER in headers:
+            raise AuthenticationError("Unsupported authentication method: [sasl].")
+        if self._strict:
+            raise AuthenticationError("Authentication method missing")
+        return await self._any_of(headers, query())
+
+    async def _any_of(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Verified:
+        """Of which provider does not matter, so that who is refused by all has shown nothing, as in
+        Pulsar: anonymous where that is allowed.
+        """
+        reason = "Nothing was shown."
+        for provider in self._providers.values():
+            try:
+                shown = provider.shown_by(headers, query)
+                return Verified(await provider.authenticate(shown), provider)
+            except NotShown:
+                continue
+            except AuthenticationError as error:
+                reason = str(error)
+        return self._nobody(reason)
+
+    def _nobody(self, reason: str) -> Verified:
+        if self._anonymous is None:
+            raise AuthenticationError(reason)
+        return Verified(Identity(self._anonymous))
+
+
+def names_of(text: str) -> list[str]:
+    """The names in a list with commas, each once."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
+# --- the providers ----------------------------------------------------------------------------
+
+
+def _token(config: Config) -> Provider:
+    from pyxbroker.auth.token import TokenProvider
+
+    return TokenProvider(config)
+
+
+def _basic(config: Config) -> Provider:
+    from pyxbroker.auth.basic import BasicProvider
+
+    return BasicProvider(config)
+
+
+_PROVIDERS: dict[str, Callable[[Config], Provider]] = {
+    PACKAGE + "AuthenticationProviderToken": _token,
+    PACKAGE + "AuthenticationProviderBasic": _basic,
+}
+
+# Pulsar's others, and why they are not there.
+_NOT_BUILT = {
+    PACKAGE + "AuthenticationProviderTls": "it needs TLS, which is not there yet",
+    PACKAGE + "AuthenticationProviderSasl": "Kerberos is not there",
+    PACKAGE + "AuthenticationProviderAthenz": "Athenz is not there",
+    PACKAGE + "AuthenticationProviderList": "name its members instead",
+    PACKAGE + "oidc.AuthenticationProviderOpenID": "OpenID Connect is not there yet",
+}
+
+
+def _made(name: str, config: Config) -> Provider:
+    make = _PROVIDERS.get(name)
+    if make is not None:
+        return make(config)
+    reason = _NOT_BUILT.get(name, "nobody knows it")
+    known = ", ".join(_PROVIDERS)
+    raise ConfigError(
+        f"authenticationProviders has {name!r}, which cannot be used: {reason}. There are {known}."
+    )

@@ -1,0 +1,157 @@
+"""Files of users and hashes of passwords, as Apache's `htpasswd` writes them.
+
+    user:$apr1$salt$hash      MD5, a thousand rounds of it (htpasswd -m, its default)
+    user:$2y$cost$hash        bcrypt (htpasswd -B); the one to choose
+    user:{SHA}hash            SHA-1 without a salt (htpasswd -s)
+    user:sshash               the old crypt of Unix (htpasswd -d); two letters of salt come first
+
+Each hash can be checked by one function; all of them end in the one comparison of secrets. bcrypt
+takes as long as its cost says, on purpose: not to be called on an event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import ctypes.util
+import hashlib
+import re
+from collections.abc import Callable
+
+from pyxbroker.auth.secrets import is_same
+from pyxbroker.base.properties import ConfigError
+
+APR1 = "$apr1$"
+APR1_ROUNDS = 1000
+APR1_SALT_MAX = 8
+_LETTERS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+_BCRYPT_COST_MAX = 15  # a second or two of a core for each guess
+_BCRYPT_BYTES_MAX = 72  # of a password; what is behind them counts for nothing
+_APR1 = re.compile(r"\$apr1\$[^$:]{0,8}\$[./A-Za-z0-9]{22}")
+_SHA = "{SHA}"
+_CRYPT = re.compile(r"[./A-Za-z0-9]{13}")
+
+Check = Callable[[bytes], bool]
+"""Whether a password is the one that a hash was made of."""
+
+
+def read_users(data: bytes) -> dict[str, Check]:
+    """The users of a file. Raises ConfigError, which names lines and never what is in them."""
+    users: dict[str, Check] = {}
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError("basicAuthConf is not UTF-8 text.") from None
+    for number, line in enumerate(lines, start=1):
+        line = line.strip()
+        if not line or line.startswith("#"):
+            continue
+        user, colon, hashed = line.partition(":")
+        if not colon or not user or ":" in hashed:
+            raise ConfigError(f"basicAuthConf, line {number}: expected user:hash.")
+        if user in users:
+            raise ConfigError(f"basicAuthConf, line {number}: the user is there twice.")
+        users[user] = _check_of(hashed, number)
+    if not users:
+        raise ConfigError("basicAuthConf has no users.")
+    return users
+
+
+def _check_of(hashed: str, number: int) -> Check:
+    if _APR1.fullmatch(hashed):
+        salt = hashed.removeprefix(APR1).partition("$")[0].encode()
+        return lambda password: is_same(apr1(password, salt).encode(), hashed.encode())
+    found = _BCRYPT.fullmatch(hashed)
+    if found:
+        if not 4 <= int(found[1]) <= _BCRYPT_COST_MAX:
+            raise ConfigError(
+                f"basicAuthConf, line {number}: a cost of bcrypt is 4 to {_BCRYPT_COST_MAX}."
+            )
+        return _bcrypt(hashed.encode())
+    if hashed.startswith(_SHA):
+        digest = _sha_of(hashed, number)
+        return lambda password: is_same(hashlib.sha1(password).digest(), digest)
+    if _CRYPT.fullmatch(hashed):
+        return _crypt(hashed, number)
+    raise ConfigError(
+        f"basicAuthConf, line {number}: the hash is neither apr1, bcrypt, SHA nor crypt."
+    )
+
+
+def _sha_of(hashed: str, number: int) -> bytes:
+    try:
+        digest = base64.b64decode(hashed.removeprefix(_SHA), validate=True)
+    except ValueError:
+        digest = b""
+    if len(digest) != hashlib.sha1().digest_size:
+        raise ConfigError(f"basicAuthConf, line {number}: the SHA hash is not 20 bytes of base64.")
+    return digest
+
+
+def _bcrypt(hashed: bytes) -> Check:
+    import bcrypt
+
+    def check(password: bytes) -> bool:
+        # bcrypt knows nothing behind a byte 0, and newer versions refuse what is too long.
+        if b"\0" in password or len(password) > _BCRYPT_BYTES_MAX:
+            return False
+        return is_same(bcrypt.hashpw(password, hashed), hashed)
+
+    return check
+
+
+def _crypt(hashed: str, number: int) -> Check:
+    """By the C library's crypt, which Python has no more."""
+    name = ctypes.util.find_library("crypt")
+    if name is None:
+        raise ConfigError(
+            f"basicAuthConf, line {number}: hashes of crypt need libcrypt, which is not installed;"
+            " make one with htpasswd -B."
+        )
+    crypt = ctypes.CDLL(name).crypt  # one caller at a time: its answer is in one place
+    crypt.restype = ctypes.c_char_p
+    crypt.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
+    expected, salt = hashed.encode(), hashed[:2].encode()
+
+    def check(password: bytes) -> bool:
+        if b"\0" in password:
+            return False
+        return is_same(crypt(password, salt) or b"", expected)
+
+    return check
+
+
+def apr1(password: bytes, salt: bytes) -> str:
+    """Apache's MD5: the MD5-crypt of FreeBSD with another name in it."""
+    final = hashlib.md5(password + salt + password).digest()
+    mixed = hashlib.md5(password + APR1.encode() + salt)
+    for left in range(len(password), 0, -16):
+        mixed.update(final[: min(16, left)])
+    left = len(password)
+    while left:
+        mixed.update(b"\0" if left & 1 else password[:1])
+        left >>= 1
+    final = mixed.digest()
+    for number in range(APR1_ROUNDS):
+        again = hashlib.md5(password if number & 1 else final)
+        if number % 3:
+            again.update(salt)
+        if number % 7:
+            again.update(password)
+        again.update(final if number & 1 else password)
+        final = again.digest()
+    return f"{APR1}{salt.decode()}${_in_letters(final)}"
+
+
+def _in_letters(digest: bytes) -> str:
+    """16 bytes in MD5-crypt's order, six bits to a letter, the lowest first."""
+    groups = [(digest[at], digest[at + 6], digest[at + 12 if at < 4 else 5]) for at in range(5)]
+    letters = []
+    for high, middle, low in groups:
+        letters += _bits(high << 16 | middle << 8 | low, 4)
+    return "".join(letters + _bits(digest[11], 2))
+
+
+def _bits(value: int, count: int) -> list[str]:
+    return [_LETTERS[value >> 6 * at & 63] for at in range(count)]

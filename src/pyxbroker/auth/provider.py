@@ -1,0 +1,38 @@
+"""What an authentication provider is: a file of its own that knows one method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from pyxbroker.base.errors import AuthenticationError
+
+
+class Identity(NamedTuple):
+    """Who somebody has proved to be, and until when that counts."""
+
+    role: str | None
+    expires_at: float | None = None  # seconds since 1970
+
+
+class NotShown(AuthenticationError):
+    """A request by HTTP has nothing that the provider could look at."""
+
+
+class Provider(Protocol):
+    """Looks at credentials of one method.
+
+    Whatever it raises is a refusal. What is wrong is for the log: its sentences do not repeat what
+    was shown, and who is refused is not told.
+    """
+
+    method: str
+    """As clients name it."""
+
+    async def authenticate(self, shown: bytes) -> Identity:
+        """Whose credentials these are. Raises AuthenticationError."""
+        ...
+
+    def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
+        """The credentials in a request by HTTP. Raises NotShown."""
+        ...

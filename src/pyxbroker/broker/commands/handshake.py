@@ -1,0 +1,202 @@
+"""The first command of a connection, CONNECT: which protocol is spoken, and who speaks.
+
+While authentication is off a CONNECT is answered at once. Else nothing that a client sends is
+looked at before it has said who it is, and what it showed is looked at again while it stays. Who is
+refused is told no more than that: why is in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.base.errors import AuthenticationError, NotAllowed, PulsarError, ServiceNotReady
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.pacing import paced
+from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
+from pyxbroker.broker.commands import replies
+from pyxbroker.broker.commands.border import check_text
+from pyxbroker.broker.commands.login import answer_of, log_in
+from pyxbroker.connection import Connection
+from pyxbroker.proto import PulsarApi as pb
+
+if TYPE_CHECKING:
+    from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.broker.broker import Broker
+
+log = get_logger("pyxbroker.connection")
+
+PROTOCOL_VERSION = 21
+PROTOCOL_VERSION_BATCHES = 4
+PROTOCOL_VERSION_ENTRY_METADATA = 18
+
+NOT_AUTHENTICATED = "Failed to authenticate"  # as Pulsar says it
+REFRESH = b"PulsarAuthRefresh"  # what a challenge asks for
+
+
+class Handshake:
+    """The CONNECTs of all connections of one broker, and what they showed."""
+
+    def __init__(self, broker: Broker, on_malformed: Callable[[Connection, str], None]) -> None:
+        self._broker = broker
+        self._on_malformed = on_malformed
+
+    # --- CONNECT ------------------------------------------------------------------------------
+
+    def handle_first(self, connection: Connection, command: Any) -> None:
+        """A command that comes before a connection is established."""
+        if connection.session.tasks:
+            self._on_malformed(connection, "a client waits for the answer to its CONNECT")
+            connection.close()
+            return
+        if command.type != pb.BaseCommand.CONNECT or not command.HasField("connect"):
+            self._on_malformed(connection, "the first command must be CONNECT")
+            connection.close()
+            return
+        connect = command.connect
+        try:
+            self._check(connect)
+        except PulsarError as error:
+            log.warning("closed", peer=connection.peer, reason=error)
+            _refuse(connection, error.code, str(error))
+            return
+        authentication = self._broker.authentication
+        if authentication is None:
+            self._establish(connection, connect)
+        else:
+            self._authenticate(connection, connect, authentication)
+
+    def _check(self, connect: Any) -> None:
+        check_text(connect)
+        if not self._broker.is_ready:
+            raise ServiceNotReady("The broker is not ready; try again.")
+        if connect.protocol_version < PROTOCOL_VERSION_BATCHES:
+            # Such a client could not decode a batch, and nobody can tell which entries are one.
+            raise NotAllowed(
+                f"Protocol version {connect.protocol_version} is too old: at least"
+                f" {PROTOCOL_VERSION_BATCHES} is needed."
+            )
+
+    def _establish(self, connection: Connection, connect: Any) -> None:
+        config, session = self._broker.config, connection.session
+        connection.protocol_version = min(PROTOCOL_VERSION, connect.protocol_version)
+        session.client_version = connect.client_version
+        session.supports_partial_producers = connect.feature_flags.supports_partial_producer
+        session.takes_entry_metadata = (
+            config.exposingBrokerEntryMetadataToClientEnabled
+            and connect.feature_flags.supports_broker_entry_metadata
+            and connection.protocol_version >= PROTOCOL_VERSION_ENTRY_METADATA
+        )
+        connection.established = True
+        connection.send_frame(
+            replies.connected(
+                self._broker.server_version,
+                connection.protocol_version,
+                config.maxMessageSize,
+                topic_watchers=config.enableBrokerTopicListWatcher,
+            )
+        )
+        who = {} if session.login is None else session.principal._asdict()
+        log.info("connected", peer=connection.peer, client=connect.client_version, **who)
+
+    # --- who it is ----------------------------------------------------------------------------
+
+    def _authenticate(
+        self, connection: Connection, connect: Any, authentication: Authentication
+    ) -> None:
+        session = connection.session
+        cost = COMMAND_BYTES + COMMAND_FACTOR * connect.ByteSize()
+        try:
+            session.memory.charge(cost)
+        except PulsarError as error:
+            _refuse(connection, error.code, str(error))
+            return
+        running = self._log_in(connection, connect, authentication)
+        task = asyncio.ensure_future(paced(running, session.line))
+        session.tasks.add(task)
+
+        def on_done(done: asyncio.Future[None]) -> None:
+            session.tasks.discard(done)
+            session.memory.release(cost)
+
+        task.add_done_callback(on_done)
+
+    async def _log_in(
+        self, connection: Connection, connect: Any, authentication: Authentication
+    ) -> None:
+        session = connection.session
+        verify_original = self._broker.config.authenticateOriginalAuthData
+        try:
+            principal, login = await log_in(authentication, connect, verify_original)
+        except Exception as error:
+            _refuse_credentials(connection, error)
+            return
+        if connection.closed:
+            return
+        session.principal, session.login = principal, login
+        self._establish(connection, connect)
+
+    async def _renew(
+        self, connection: Connection, authentication: Authentication, method: str, shown: bytes
+    ) -> None:
+        login = connection.session.login
+        assert login is not None
+        try:
+            is_same = await login.renew(authentication, method, shown)
+        except Exception as error:
+            _refuse_credentials(connection, error)
+            return
+        if not is_same:
+            log.warning("closed: another role than before", peer=connection.peer)
+            connection.group.turn.run(connection.close)
+
+    def handle_auth_response(self, connection: Connection, message: Any) -> Any:
+        """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
+        login, authentication = connection.session.login, self._broker.authentication
+        answer = answer_of(message)
+        if login is None or authentication is None or not login.is_challenged or answer is None:
+            self._on_malformed(connection, "an AUTH_RESPONSE answers no challenge")
+            connection.close()
+            return None
+        login.is_challenged = False
+        return self._renew(connection, authentication, *answer)
+
+    # --- what was shown expires ---------------------------------------------------------------
+
+    def check_credentials(self, live: list[Connection]) -> None:
+        """Asks clients for newer credentials whose ones have expired, and closes those that cannot
+        have any, or that were asked before.
+        """
+        now = time.time()
+        for connection in live:
+            login = connection.session.login
+            if connection.closed or login is None or not login.has_expired(now):
+                continue
+            if not login.can_refresh or login.is_challenged:
+                log.warning("closed: its credentials have expired", peer=connection.peer,
+                            was_asked=login.is_challenged)  # fmt: skip
+                connection.close()
+                continue
+            login.is_challenged = True
+            connection.send_frame(
+                replies.auth_challenge(
+                    self._broker.server_version, connection.protocol_version, login.method, REFRESH
+                )
+            )
+
+
+def _refuse(connection: Connection, code: int, reason: str) -> None:
+    connection.send_frame(replies.error(replies.NO_REQUEST, code, reason))
+    connection.group.turn.run(connection.close)
+
+
+def _refuse_credentials(connection: Connection, error: Exception) -> None:
+    if connection.closed:
+        return
+    if isinstance(error, AuthenticationError):
+        log.warning("authentication failed", peer=connection.peer, reason=error)
+    else:
+        log.failure("authentication failed", error, peer=connection.peer)
+    _refuse(connection, AuthenticationError.code, NOT_AUTHENTICATED)

@@ -1,0 +1,181 @@
+"""Users and passwords from a file as htpasswd writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import bcrypt
+import pytest
+from harness.tokens import BASIC, data_url
+
+from pyxbroker.auth import basic
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.basic import BasicProvider
+from pyxbroker.auth.htpasswd import apr1, read_users
+from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.settings.config import Config
+
+# Made by `openssl passwd -apr1 -salt abcdefgh secret`.
+APR1 = "$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/"
+BCRYPT = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+SHA = "{SHA}" + base64.b64encode(hashlib.sha1(b"secret").digest()).decode()
+USERS = f"# the users\n\na:{APR1}\nb:{BCRYPT}\ny:{BCRYPT.replace('$2b$', '$2y$')}\ns:{SHA}\n"
+
+
+def provider(users: str = USERS, **more: Any) -> BasicProvider:
+    return BasicProvider(Config(basicAuthConf=data_url(users.encode()), **more))
+
+
+def refused(shown: bytes, users: str = USERS) -> str:
+    with pytest.raises(AuthenticationError) as raised:
+        asyncio.run(provider(users).authenticate(shown))
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("user", ["a", "b", "y", "s"])
+def test_each_kind_of_hash(user: str) -> None:
+    async def main() -> None:
+        one = provider()
+        for _ in range(2):
+            assert await one.authenticate(f"{user}:secret".encode()) == Identity(user)
+        for wrong in ("", "secre", "secrets", "Secret", "secret\0", "secret\0x"):
+            with pytest.raises(AuthenticationError, match="wrong"):
+                await one.authenticate(f"{user}:{wrong}".encode())
+
+    asyncio.run(main())
+
+
+def test_crypt_by_the_c_library() -> None:
+    hashed = subprocess.run(
+        ["perl", "-e", 'print crypt("secret", "ab")'], capture_output=True, text=True, check=True
+    ).stdout
+    check = read_users(f"c:{hashed}\n".encode())["c"]
+    assert check(b"secret") and not check(b"secreT") and not check(b"") and not check(b"secret\0")
+
+
+@pytest.mark.parametrize("password", ["", "a", "x" * 15, "x" * 16, "y" * 40, "über", ":"])
+def test_apr1_is_that_of_openssl(password: str) -> None:
+    command = ["openssl", "passwd", "-apr1", "-salt", "zz", password]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert apr1(password.encode(), b"zz") == made
+
+
+def test_what_is_shown_has_one_colon() -> None:
+    for shown in (b"a", b"", b":", b"a:secret:", b":secret", b"\xff:secret", b"nobody:secret"):
+        refused(shown)
+    assert "longer than" in refused(b"a:" + b"x" * 5000)
+
+
+def test_a_user_whom_nobody_knows_takes_as_long_as_another_one() -> None:
+    """Else names could be guessed."""
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(9)).decode()
+
+    def seconds(shown: bytes) -> float:
+        began = time.perf_counter()
+        refused(shown, f"b:{hashed}\n")
+        return time.perf_counter() - began
+
+    assert seconds(b"nobody:x") > 0.3 * seconds(b"b:x")
+
+
+def test_a_check_is_done_once_for_a_password_that_was_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        one = provider()
+        await one.authenticate(b"b:secret")
+        checks: list[bytes] = []
+
+        def never(password: bytes) -> bool:
+            checks.append(password)
+            return False
+
+        monkeypatch.setitem(one._users, "b", never)
+        assert await one.authenticate(b"b:secret") == Identity("b")
+        with pytest.raises(AuthenticationError):
+            await one.authenticate(b"b:other")
+        assert checks == [b"other"]
+        assert b"secret" not in repr(one.__dict__).encode()
+
+    asyncio.run(main())
+
+
+def test_not_more_wait_for_a_check_than_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(basic, "WAITING_MAX", 2)
+
+    async def main() -> None:
+        one = provider()
+        shown = [f"b:{number}".encode() for number in range(5)]
+        found = await asyncio.gather(*map(one.authenticate, shown), return_exceptions=True)
+        assert sum("wait to be checked" in str(each) for each in found) == 3
+        assert await one.authenticate(b"b:secret") == Identity("b")
+
+    asyncio.run(main())
+
+
+def test_the_loop_goes_on_while_a_password_is_checked() -> None:
+    hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(11)).decode()
+
+    async def main() -> None:
+        task = asyncio.ensure_future(provider(f"b:{hashed}\n").authenticate(b"b:secret"))
+        turns = 0
+        while not task.done():
+            turns += 1
+            await asyncio.sleep(0.001)
+        assert task.result().role == "b" and turns > 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("users", "reason"),
+    [
+        ("", "no users"),
+        ("# nobody\n", "no users"),
+        ("a", "line 1: expected user:hash"),
+        (f":{SHA}", "line 1: expected user:hash"),
+        (f"a:{SHA}\na:{SHA}", "line 2: the user is there twice"),
+        (f"a:b:{SHA}", "line 1: expected user:hash"),
+        ("a:s3cret", "neither apr1, bcrypt, SHA nor crypt"),
+        ("a:", "neither apr1"),
+        ("a:$6$salt$" + "x" * 86, "neither apr1"),
+        ("a:$2x$04$" + "x" * 53, "neither apr1"),
+        ("a:$2b$31$" + "x" * 53, "a cost of bcrypt"),
+        ("a:{SHA}s3cret", "20 bytes of base64"),
+        ("a:{SHA}czNjcmV0", "20 bytes of base64"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_and_not_told(users: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as raised:
+        provider(users)
+    assert "s3cret" not in str(raised.value)
+    with pytest.raises(ConfigError, match="not set"):
+        BasicProvider(Config())
+
+
+def test_the_file_may_be_named_by_its_path(tmp_path: Path) -> None:
+    path = tmp_path / ".htpasswd"
+    path.write_text(USERS)
+    config = Config(
+        authenticationEnabled=True, authenticationProviders=BASIC, basicAuthConf=str(path)
+    )
+    verified = asyncio.run(Authentication(config).verify("basic", b"b:secret"))
+    assert verified.identity == Identity("b")
+
+
+def test_a_request_shows_user_and_password_in_its_header() -> None:
+    one = provider()
+    shown = base64.b64encode(b"b:secret").decode()
+    for scheme in ("Basic", "basic", "BASIC"):
+        assert one.shown_by({"authorization": f"{scheme} {shown}"}, {}) == b"b:secret"
+    for header in ("", "Basic", "Basic ?", f"Bearer {shown}", shown):
+        with pytest.raises(NotShown):
+            one.shown_by({"authorization": header} if header else {}, {})
