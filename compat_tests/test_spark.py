@@ -1,0 +1,248 @@
+"""The Spark connector in a real Spark (local[2]), against a real broker.
+
+`make spark` runs it. Each action of Spark starts Python workers, so a test does several things;
+what needs no Spark is in test_spark_ranges.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pulsar
+import pytest
+from harness.brokers import ROOT, Broker
+
+pytestmark = pytest.mark.spark
+
+Load = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    from pyspark.sql import SparkSession
+
+    from pyxbroker.spark import register
+
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "512m",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+    }.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def load(spark: Any, broker: Broker) -> Load:
+    """A DataFrame of the source; `admin_url` is the option admin.url."""
+
+    def make(**options: str) -> Any:
+        return spark.read.format("pulsar").options(**given(broker, options)).load()
+
+    return make
+
+
+def given(broker: Broker, options: dict[str, str]) -> dict[str, str]:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    return {"service.url": broker.url} | named
+
+
+def publish(client: pulsar.Client, topic: str, numbers: range) -> None:
+    producer = client.create_producer(topic, batching_enabled=True, batching_max_messages=10)
+    for number in numbers:
+        producer.send_async(
+            str(number).encode(),
+            None,
+            partition_key=f"key {number}",
+            properties={"number": str(number)},
+            event_timestamp=1_700_000_000_000 + number,
+        )
+    producer.flush()
+    producer.close()
+
+
+def numbers_of(rows: list[Any]) -> list[int]:
+    return [int(row.value) for row in rows]
+
+
+def error_of(do: Callable[[], Any]) -> str:
+    """The text of the error that Spark shows."""
+    with pytest.raises(Exception) as caught:
+        do()
+    return str(caught.value)
+
+
+def test_the_tour_of_the_readme(
+    spark: Any, broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (ROOT / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(from pyspark.*?)```", text, re.DOTALL)
+    assert len(program.strip().splitlines()) <= 12
+    exec(program.replace("pulsar://localhost:6650", broker.url), {})
+    shown = capsys.readouterr().out
+    assert "apple" in shown and "pear" in shown and "__publishTime" in shown
+
+
+def test_columns_of_a_partitioned_topic_and_tasks_of_a_large_one(
+    load: Load, broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    assert broker.rest("PUT", f"/admin/v2/{topic.replace('://', '/')}/partitions", 2)[0] == 204
+    publish(client, topic, range(100))
+    rows = load(topic=topic, admin_url=broker.web_url, bytesPerTask="512")
+    assert rows.rdd.getNumPartitions() > 4
+    assert dict(rows.dtypes) == {
+        "value": "binary",
+        "__key": "binary",
+        "__topic": "string",
+        "__messageId": "binary",
+        "__publishTime": "timestamp",
+        "__eventTime": "timestamp",
+        "__messageProperties": "map<string,string>",
+    }
+    found = {int(row.value): row for row in rows.collect()}
+    assert sorted(found) == list(range(100))
+    for number, row in found.items():
+        assert bytes(row["__key"]) == f"key {number}".encode()
+        assert row["__topic"] in (f"{topic}-partition-0", f"{topic}-partition-1")
+        assert row["__messageProperties"] == {"number": str(number)}
+        assert row["__eventTime"].timestamp() * 1000 == pytest.approx(1_700_000_000_000 + number)
+        assert abs((row["__publishTime"] - found[0]["__publishTime"]).total_seconds()) < 60
+    # The id is one that clients understand.
+    row = min(
+        rows.where(f"__topic like '%-partition-{0}'").collect(), key=lambda row: int(row.value)
+    )
+    reader = client.create_reader(
+        row["__topic"],
+        pulsar.MessageId.deserialize(bytes(row["__messageId"])),
+        start_message_id_inclusive=True,
+    )
+    assert reader.read_next(10_000).data() == row.value
+    reader.close()
+
+
+def test_a_stream_goes_on_where_it_was_in_bounded_batches_and_leaves_nothing(
+    spark: Any, broker: Broker, client: pulsar.Client, topic: str, tmp_path: Path, load: Load
+) -> None:
+    copy = f"{topic}-copy"
+
+    def run(**options: str) -> list[Any]:
+        source = {"topic": topic, "startingOffsets": "earliest", "admin_url": broker.web_url}
+        rows = spark.readStream.format("pulsar").options(**given(broker, source | options)).load()
+        query = (
+            rows.writeStream.format("pulsar")
+            .options(**given(broker, {"topic": copy}))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+        try:
+            query.processAllAvailable()
+            return [each for each in query.recentProgress if each["numInputRows"]]
+        finally:
+            query.stop()
+
+    publish(client, topic, range(100))
+    batches = run(maxBytesPerTrigger="1200")
+    assert sum(each["numInputRows"] for each in batches) == 100
+    assert len(batches) > 2 and max(each["numInputRows"] for each in batches) < 60
+    publish(client, topic, range(100, 150))
+    assert sum(each["numInputRows"] for each in run()) == 50
+    rows = load(topic=copy).collect()
+    assert sorted(numbers_of(rows)) == list(range(150))
+    assert {bytes(row["__key"]): row["__messageProperties"] for row in rows} == {
+        f"key {number}".encode(): {"number": str(number)} for number in range(150)
+    }
+    for each in (topic, copy):
+        path = f"/admin/v2/{each.replace('://', '/')}/subscriptions"
+        assert broker.rest("GET", path) == (200, [])
+
+
+def test_offsets_of_a_stream_are_replayed_and_have_what_appears(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    """What Spark asks of the source, in its order, without Spark."""
+    from pyxbroker.spark.source import PulsarDataSource
+
+    publish(client, f"{topic}-s1", range(20))
+    options = {"topicsPattern": f"{topic}-s.*", "startingOffsets": "earliest"}
+    source = PulsarDataSource(given(broker, options))
+    stream = source.streamReader(source.schema())
+
+    def values(start: dict[str, str], end: dict[str, str]) -> list[int]:
+        batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        return sorted(int(row["value"]) for batch in batches for row in batch.to_pylist())
+
+    start = stream.initialOffset()
+    end = stream.latestOffset(start)
+    assert values(start, end) == list(range(20))
+    publish(client, f"{topic}-s1", range(20, 25))
+    publish(client, f"{topic}-s2", range(25, 40))
+    later = stream.latestOffset(end)
+    assert set(later) == {f"{topic}-s1", f"{topic}-s2"}
+    assert values(end, later) == list(range(20, 40))
+    assert values(start, end) == list(range(20))
+    assert stream.latestOffset(later) == later and values(later, later) == []
+    newest = PulsarDataSource(given(broker, {"topic": f"{topic}-s1"}))
+    stream = newest.streamReader(newest.schema())
+    start = stream.initialOffset()
+    assert values(start, stream.latestOffset(start)) == []
+    publish(client, f"{topic}-s1", range(40, 42))
+    assert values(start, stream.latestOffset(start)) == [40, 41]
+
+
+def test_rows_name_their_topics_and_nulls_are_tombstones(
+    spark: Any, broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    columns = (
+        "value string, __key string, __topic string, __eventTime timestamp,"
+        " __messageProperties map<string,string>"
+    )
+    from datetime import datetime, timezone
+
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=timezone.utc)
+    rows = [
+        ("one", "k", f"{topic}-a", moment, {"x": "y"}),
+        (None, "k", f"{topic}-a", None, None),
+        ("two", None, f"{topic}-b", None, None),
+    ]
+    frame = spark.createDataFrame(rows, columns).coalesce(1)
+    frame.write.format("pulsar").options(**given(broker, {})).mode("append").save()
+    reader = client.create_reader(f"{topic}-a", pulsar.MessageId.earliest)
+    first, second = reader.read_next(10_000), reader.read_next(10_000)
+    assert (first.data(), first.partition_key(), first.properties()) == (b"one", "k", {"x": "y"})
+    assert first.event_timestamp() == round(moment.timestamp() * 1000)
+    assert second.has_null_value() and second.partition_key() == "k"
+    other = client.create_reader(f"{topic}-b", pulsar.MessageId.earliest)
+    assert other.read_next(10_000).data() == b"two"
+
+
+def test_what_cannot_be_is_an_error_with_one_sentence(
+    spark: Any, broker: Broker, load: Load, topic: str
+) -> None:
+    assert "there is no option topc: did you mean topic or topics?" in error_of(
+        lambda: load(topc=topic)
+    )
+    assert f"there is no topic {topic}" in error_of(load(topic=topic).count)
+    text = error_of(spark.read.format("pulsar").option("service.url", "pulsar://127.0.0.1:1").load)
+    assert "one of topic, topics and topicsPattern has to be given" in text
+    nobody = {"service.url": "pulsar://127.0.0.1:1", "topic": topic}
+    frame = spark.read.format("pulsar").options(**nobody).load()
+    assert "no broker answers at pulsar://127.0.0.1:1" in error_of(frame.count)
+    write = spark.range(3).selectExpr("id as value").write.format("pulsar").mode("append")
+    text = error_of(write.options(**given(broker, {"topic": topic})).save)
+    assert "the column value is bigint: it has to be binary or string." in text
