@@ -12,7 +12,7 @@ from __future__ import annotations
 import socket
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
@@ -51,11 +51,18 @@ def address_of(url: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+class Address(NamedTuple):
+    """Where to connect, and behind a proxy, whom it shall ask."""
+
+    url: str
+    proxied: str = ""
+
+
 class BrokerConnection:
     """One connection to one broker. Close it; nothing of it stays with the broker then."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        """Raises NotReachable."""
+    def __init__(self, url: str, timeout_s: float, proxied: str = "") -> None:
+        """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
         self.url = url
         self._timeout_s = timeout_s
         self._buffer = bytearray()
@@ -66,7 +73,7 @@ class BrokerConnection:
         except OSError as error:
             raise NotReachable(f"no broker answers at {url}: {error}") from error
         try:
-            self._connect()
+            self._connect(proxied)
         except BaseException:
             self.close()
             raise
@@ -105,21 +112,22 @@ class BrokerConnection:
         answer = self._ask(ask, ask.getTopicsOfNamespace)
         return sorted(answer.getTopicsOfNamespaceResponse.topics)
 
-    def broker_of(self, topic: str) -> str:
-        """The URL of the broker that has the topic."""
+    def broker_of(self, topic: str, is_final: bool = False) -> Address:
+        """The broker that has the topic. Raises _Redirected.
+
+        is_final: another broker said that this one decides (`authoritative`).
+        """
         ask = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
         ask.lookupTopic.topic = topic
+        ask.lookupTopic.authoritative = is_final
         answer = self._ask(ask, ask.lookupTopic).lookupTopicResponse
         if answer.response == answer.Failed:
             raise _refusal(topic, answer.error, answer.message)
-        if answer.proxy_through_service_url:
-            raise PulsarSparkError(
-                f"{self.url} is a proxy, and reading through Pulsar's proxy is not built yet;"
-                " give the brokers' own URL as service.url."
-            )
         if answer.response == answer.Redirect:
-            raise _Redirected(answer.brokerServiceUrl)
-        return str(answer.brokerServiceUrl)
+            raise _Redirected(answer.brokerServiceUrl, answer.authoritative)
+        if answer.proxy_through_service_url:
+            return Address(self.url, answer.brokerServiceUrl)
+        return Address(answer.brokerServiceUrl)
 
     def ends(self, topic: str) -> tuple[Position, Position]:
         """(before the first message, the last message) of a topic that this broker has.
@@ -198,10 +206,12 @@ class BrokerConnection:
 
     # --- one question ---------------------------------------------------------------------------
 
-    def _connect(self) -> None:
+    def _connect(self, proxied: str) -> None:
         command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
         command.connect.client_version = "pyxbroker-spark"
         command.connect.protocol_version = PROTOCOL_VERSION
+        if proxied and proxied != self.url:
+            command.connect.proxy_to_broker_url = proxied.partition("://")[2]
         self._send(command)
         answer, _ = self._receive(time.monotonic() + self._timeout_s)
         if answer.type == pb.BaseCommand.ERROR:
@@ -282,7 +292,7 @@ class Cluster:
     def __init__(self, url: str, timeout_s: float) -> None:
         self._url = url
         self._timeout_s = timeout_s
-        self._connections: dict[str, BrokerConnection] = {}
+        self._connections: dict[Address, BrokerConnection] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -302,11 +312,12 @@ class Cluster:
         self._connections.clear()
 
     def any_broker(self) -> BrokerConnection:
-        return self._at(self._url)
+        return self._at(Address(self._url))
 
     def reader(self, topic: str, at: Position) -> BrokerConnection:
         """A connection of its own, with a reader at the position; see BrokerConnection.open."""
-        connection = BrokerConnection(self._broker_of(topic), self._timeout_s)
+        url, proxied = self._broker_of(topic)
+        connection = BrokerConnection(url, self._timeout_s, proxied)
         try:
             connection.open(topic, at)
         except BaseException:
@@ -325,25 +336,26 @@ class Cluster:
                 time.sleep(pause_s)
         raise AssertionError("the last try returns or raises")
 
-    def _broker_of(self, topic: str) -> str:
-        asked = self._url
+    def _broker_of(self, topic: str) -> Address:
+        asked, is_final = self._url, False
         for _ in range(REDIRECTS_MAX):
             try:
-                return self._at(asked).broker_of(topic)
+                return self._at(Address(asked)).broker_of(topic, is_final)
             except _Redirected as redirected:
-                asked = redirected.url
+                asked, is_final = redirected.url, redirected.is_final
         raise PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
 
-    def _at(self, url: str) -> BrokerConnection:
-        if url not in self._connections:
-            self._connections[url] = BrokerConnection(url, self._timeout_s)
-        return self._connections[url]
+    def _at(self, where: Address) -> BrokerConnection:
+        if where not in self._connections:
+            self._connections[where] = BrokerConnection(where.url, self._timeout_s, where.proxied)
+        return self._connections[where]
 
 
 class _Redirected(Exception):
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, is_final: bool) -> None:
         super().__init__(url)
         self.url = url
+        self.is_final = is_final
 
 
 def _error_name(code: int) -> str:
