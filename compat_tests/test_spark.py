@@ -22,9 +22,22 @@ pytestmark = pytest.mark.spark
 Load = Callable[..., Any]
 
 
+def spark_home(place: Path) -> Path:
+    """PySpark's installation without its zip of modules, which each worker would compile anew: that
+    takes a second and a half, and a worker that takes ten on a busy machine is given up.
+    """
+    import pyspark
+
+    for each in Path(pyspark.__file__).parent.iterdir():
+        if each.name != "python":
+            (place / each.name).symlink_to(each)
+    return place
+
+
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_HOME"] = str(spark_home(tmp_path_factory.mktemp("spark")))
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     from pyspark.sql import SparkSession
 
@@ -205,6 +218,98 @@ def test_offsets_of_a_stream_are_replayed_and_have_what_appears(
     assert values(start, stream.latestOffset(start)) == [40, 41]
 
 
+def rows_of(broker: Broker, **options: str) -> list[dict[str, Any]]:
+    """What the source reads, without Spark."""
+    from pyxbroker.spark.source import PulsarDataSource
+
+    source = PulsarDataSource(given(broker, options))
+    reader = source.reader(source.schema())
+    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def without_metadata(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if not name.startswith("__")}
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_fields_of_records_are_columns_by_the_schema_of_each_message(
+    broker: Broker, client: pulsar.Client, topic: str, kind: str
+) -> None:
+    from pulsar import schema
+
+    class Inner(schema.Record):
+        number = schema.Integer()
+        texts = schema.Array(schema.String())
+
+    fields = {
+        "name": schema.String(),
+        "size": schema.Double(),
+        "count": schema.Long(),
+        "ok": schema.Boolean(),
+        "parts": schema.Map(schema.Integer()),
+        "inner": Inner(),
+    }
+    more = fields | {"colour": schema.String(required=False, default=None, required_default=True)}
+    old, new = (type("Fruit", (schema.Record,), dict(each)) for each in (fields, more))
+    make = {"avro": schema.AvroSchema, "json": schema.JsonSchema}[kind]
+    one = {"name": "fig", "size": 1.5, "count": 1 << 40, "ok": True, "parts": {"seed": 9}}
+    producer = client.create_producer(topic, schema=make(old))
+    producer.send(old(**one, inner=Inner(number=7, texts=["a", "b"])))
+    producer.send(old())
+    producer = client.create_producer(topic, schema=make(new))
+    producer.send(new(name="plum", colour="blue"))
+    producer.send(None)
+    nothing: dict[str, Any] = dict.fromkeys(more)
+    # What the client writes where it was given nothing.
+    empty = nothing | {"ok": False, "inner": {"number": None, "texts": None}}
+    assert [without_metadata(row) for row in rows_of(broker, topic=topic)] == [
+        nothing | one | {"parts": [("seed", 9)], "inner": {"number": 7, "texts": ["a", "b"]}},
+        empty,
+        empty | {"name": "plum", "colour": "blue"},
+        nothing,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "value"),
+    [
+        ("STRING", "née".encode(), "née"),
+        ("BOOLEAN", b"\x01", True),
+        ("INT8", b"\xff", -1),
+        ("INT16", b"\x01\x00", 256),
+        ("INT32", b"\xff\xff\xff\xfe", -2),
+        ("INT64", b"\x00\x00\x01\x00\x00\x00\x00\x00", 1 << 40),
+        ("FLOAT", b"\x3f\xc0\x00\x00", 1.5),
+        ("DOUBLE", b"\x3f\xf8\x00\x00\x00\x00\x00\x00", 1.5),
+        ("INSTANT", b"\x00" * 12, b"\x00" * 12),
+    ],
+)
+def test_primitives_are_values(
+    broker: Broker, client: pulsar.Client, topic: str, kind: str, payload: bytes, value: Any
+) -> None:
+    register_schema(broker, topic, kind)
+    client.create_producer(topic).send(payload)
+    assert [row["value"] for row in rows_of(broker, topic=topic)] == [value]
+
+
+def register_schema(broker: Broker, topic: str, kind: str) -> None:
+    path = f"/admin/v2/schemas/{topic.removeprefix('persistent://')}/schema"
+    body = {"type": kind, "schema": "", "properties": {}}
+    assert broker.rest("POST", path, body)[0] == 200
+
+
+def test_what_does_not_fit_its_schema_is_told(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    for name, kind in ((topic, "INT64"), (f"{topic}-other", "INT32")):
+        register_schema(broker, name, kind)
+        client.create_producer(name).send(b"abc")
+    assert "cannot be read by its schema" in error_of(lambda: rows_of(broker, topic=topic))
+    text = error_of(lambda: rows_of(broker, topics=f"{topic},{topic}-other"))
+    assert "have different schemas; read those with one schema together" in text
+
+
 def test_rows_name_their_topics_and_nulls_are_tombstones(
     spark: Any, broker: Broker, client: pulsar.Client, topic: str
 ) -> None:
@@ -241,8 +346,8 @@ def test_what_cannot_be_is_an_error_with_one_sentence(
     text = error_of(spark.read.format("pulsar").option("service.url", "pulsar://127.0.0.1:1").load)
     assert "one of topic, topics and topicsPattern has to be given" in text
     nobody = {"service.url": "pulsar://127.0.0.1:1", "topic": topic}
-    frame = spark.read.format("pulsar").options(**nobody).load()
-    assert "no broker answers at pulsar://127.0.0.1:1" in error_of(frame.count)
+    text = error_of(spark.read.format("pulsar").options(**nobody).load)
+    assert "no broker answers at pulsar://127.0.0.1:1" in text
     write = spark.range(3).selectExpr("id as value").write.format("pulsar").mode("append")
     text = error_of(write.options(**given(broker, {"topic": topic})).save)
     assert "the column value is bigint: it has to be binary or string." in text

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyxbroker.spark.range_reader import Read
-    from pyxbroker.spark.values import Values
+    from pyxbroker.spark.values import Definitions, Values
 
 ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 8 << 20
@@ -51,34 +51,52 @@ def message_id(read: Read, partition: int) -> bytes:
     return bytes(found.SerializeToString())
 
 
-def record_batches(topic: str, values: Values, reads: Iterable[Read]) -> Iterator[pa.RecordBatch]:
+def record_batches(
+    topic: str, values: Values, reads: Iterable[Read], definitions: Definitions
+) -> Iterator[pa.RecordBatch]:
     """Record batches of about BATCH_BYTES_MAX, ROWS_MAX rows at most."""
+    schema = arrow_schema(values)
+    partition = TopicName.get(topic).partition_index
     rows: list[Read] = []
     size = 0
+
+    def batch() -> pa.RecordBatch:
+        import pyarrow as pa
+
+        found = values.rows(rows, definitions) | _metadata(topic, partition, rows)
+        arrays = [pa.array(found[field.name], field.type) for field in schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
     for read in reads:
         rows.append(read)
         size += len(read.message.payload or b"")
         if len(rows) == ROWS_MAX or size >= BATCH_BYTES_MAX:
-            yield _record_batch(topic, values, rows)
+            yield batch()
             rows = []
             size = 0
     if rows:
-        yield _record_batch(topic, values, rows)
+        yield batch()
 
 
-def _record_batch(topic: str, values: Values, rows: list[Read]) -> pa.RecordBatch:
-    import pyarrow as pa
+def arrow_schema(values: Values) -> pa.Schema:
+    """The columns as Spark wants them from a task."""
+    from pyspark.sql.pandas.types import to_arrow_schema
 
-    partition = TopicName.get(topic).partition_index
+    columns = schema_of(values)
+    try:
+        return to_arrow_schema(columns, timezone="UTC")
+    except TypeError:  # before Spark 4.2, where it is UTC anyway
+        return to_arrow_schema(columns)
+
+
+def _metadata(topic: str, partition: int, rows: list[Read]) -> dict[str, list[Any]]:
+    """The columns that come with each message; times in microseconds."""
     messages = [read.message for read in rows]
-    moment = pa.timestamp("us", tz="UTC")
-    columns: dict[str, Any] = dict(values.columns(rows))
-    columns["__key"] = pa.array([each.key for each in messages], pa.binary())
-    columns["__topic"] = pa.array([topic] * len(rows), pa.string())
-    columns["__messageId"] = pa.array([message_id(each, partition) for each in rows], pa.binary())
-    columns["__publishTime"] = pa.array([each.publish_time * 1000 for each in messages], moment)
-    times = [each.event_time * 1000 if each.event_time else None for each in messages]
-    columns["__eventTime"] = pa.array(times, moment)
-    properties = [each.properties for each in messages]
-    columns["__messageProperties"] = pa.array(properties, pa.map_(pa.string(), pa.string()))
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    return {
+        "__key": [each.key for each in messages],
+        "__topic": [topic] * len(rows),
+        "__messageId": [message_id(each, partition) for each in rows],
+        "__publishTime": [each.publish_time * 1000 for each in messages],
+        "__eventTime": [each.event_time * 1000 or None for each in messages],
+        "__messageProperties": [each.properties for each in messages],
+    }

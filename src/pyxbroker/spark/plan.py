@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.broker_connection import Cluster
-from pyxbroker.spark.errors import DataLost, WrongOption
+from pyxbroker.spark.errors import DataLost, PulsarSparkError, WrongOption
 from pyxbroker.spark.ledgers import Ledger, ledgers_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
 from pyxbroker.spark.topics import name_of, topics_of
+from pyxbroker.spark.values import Bytes, Values, values_of
 
 
 class Ends(NamedTuple):
@@ -47,6 +48,25 @@ def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends
 
 def cluster_of(options: Options) -> Cluster:
     return Cluster(options["service.url"], options["pulsar.client.operationTimeoutMs"])
+
+
+def values_of_topics(options: Options) -> Values:
+    """What becomes of the payloads: their schema decides, which has to be one for all topics.
+
+    Raises PulsarSparkError.
+    """
+    with cluster_of(options) as cluster:
+        broker = cluster.any_broker()
+        names = {TopicName.get(each).partitioned_topic_name for each in topics_of(options, broker)}
+        found = {name: broker.schema(name) for name in sorted(names)}
+    kinds = {name: (each.type, each.schema_data) if each else None for name, each in found.items()}
+    if len(set(kinds.values())) > 1:
+        raise PulsarSparkError(
+            f"the topics {', '.join(found)} have different schemas; read those with one schema"
+            " together (allowDifferentTopicSchemas is not built yet)."
+        )
+    kind = next(iter(kinds.values()))
+    return Bytes() if kind is None else values_of(*kind)
 
 
 def _at_newest_ledger(options: Options, topic: str, ends: Ends) -> Ends:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
 from pyxbroker.spark.entries import Damaged, Encrypted, Entry, Message, messages_of, read_entry
@@ -56,6 +57,14 @@ class RangeReader:
     def close(self) -> None:
         self._disconnect()
         self._cluster.close()
+
+    def definition(self, version: bytes) -> bytes:
+        """The definition of a schema version of the topic. Raises PulsarSparkError."""
+        name = TopicName.get(self._range.topic).partitioned_topic_name
+        found = self._cluster.any_broker().schema(name, version)
+        if found is None:
+            raise PulsarSparkError(f"{name} has no schema of version {version.hex()} any more.")
+        return bytes(found.schema_data)
 
     def __iter__(self) -> Iterator[Read]:
         """Raises PulsarSparkError."""

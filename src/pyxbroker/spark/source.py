@@ -16,11 +16,18 @@ from pyxbroker.spark import sink
 from pyxbroker.spark.columns import schema_of
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.options import BATCH, SINK, STREAM, Options, check_names
-from pyxbroker.spark.plan import ends_of, ranges_of, starts_of, stops_of, without_lost
+from pyxbroker.spark.plan import (
+    ends_of,
+    ranges_of,
+    starts_of,
+    stops_of,
+    values_of_topics,
+    without_lost,
+)
 from pyxbroker.spark.sink import PulsarWriter
 from pyxbroker.spark.stream import PulsarStreamReader
 from pyxbroker.spark.tasks import RangePartition, read_partition
-from pyxbroker.spark.values import Bytes, Values
+from pyxbroker.spark.values import Values
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamWriter
@@ -58,13 +65,18 @@ class PulsarDataSource(DataSource):
 
     @cached_property
     def _values(self) -> Values:
-        return Bytes()
+        # Which one it will be, a batch or a stream, is not known yet: ends are told later.
+        named = {name: each for name, each in self.options.items() if name != "endingoffsets"}
+        return values_of_topics(Options(STREAM, named))
 
     def _values_for(self, schema: StructType) -> Values:
         """The values of topics, if these are the columns that are asked for."""
         found = schema_of(self._values).simpleString()
         if schema.simpleString() != found:
-            raise PulsarSparkError(f"a schema of your own is not built yet; there is {found}.")
+            raise PulsarSparkError(
+                f"the columns are {found}; to read others (a schema of your own, or one that the"
+                " topic had before) is not built yet."
+            )
         return self._values
 
 

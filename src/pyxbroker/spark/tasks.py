@@ -32,6 +32,6 @@ def read_partition(
     assert isinstance(partition, RangePartition)
     reader = RangeReader(options, partition.range)
     try:
-        yield from record_batches(partition.range.topic, values, reader)
+        yield from record_batches(partition.range.topic, values, reader, reader.definition)
     finally:
         reader.close()
