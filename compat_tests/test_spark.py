@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import pulsar
 import pytest
 from harness.brokers import ROOT, Broker
+
+from compat_tests.conftest import BrokerFactory
 
 pytestmark = pytest.mark.spark
 
@@ -334,6 +337,49 @@ def test_rows_name_their_topics_and_nulls_are_tombstones(
     assert second.has_null_value() and second.partition_key() == "k"
     other = client.create_reader(f"{topic}-b", pulsar.MessageId.earliest)
     assert other.read_next(10_000).data() == b"two"
+
+
+def test_a_broker_that_goes_away_fails_what_is_written_in_time(
+    own_broker: BrokerFactory, topic: str
+) -> None:
+    """What a task of the sink does, without Spark."""
+    from pyxbroker.spark.errors import PulsarSparkError
+    from pyxbroker.spark.options import SINK, Options
+    from pyxbroker.spark.sink import Producers
+
+    broker = own_broker()
+    broker.start()
+    limit = {"topic": topic, "pulsar.client.operationTimeoutMs": "3000"}
+    producers = Producers(Options(SINK, given(broker, limit)))
+    try:
+        assert producers.send_all([{"value": "kept"}]) == 1
+        producers.flush()
+        broker.kill()
+        begin = time.monotonic()
+        with pytest.raises(PulsarSparkError, match=r"\d+ messages .* were not acknowledged"):
+            producers.send_all([{"value": b"lost"}] * 5_000)
+            producers.flush()
+        assert time.monotonic() - begin < 30
+    finally:
+        producers.close()
+    broker.start()
+    assert [bytes(row["value"]) for row in rows_of(broker, topic=topic)] == [b"kept"]
+    with pytest.raises(PulsarSparkError, match=r"a row has no __topic"):
+        Producers(Options(SINK, given(broker, {}))).send_all([{"value": b"", "__topic": None}])
+
+
+def test_keys_choose_partitions_as_javas_client_does() -> None:
+    from pyxbroker.spark.sink import Router
+
+    class Keyed:
+        def __init__(self, key: str) -> None:
+            self.partition_key = lambda: key
+
+    router = Router()
+    # In Java "hello".hashCode() is 99162322, and "world".hashCode() 113318802.
+    assert [router.partition_of(Keyed(each), 7) for each in ("hello", "world")] == [0, 2]
+    turns = [router.partition_of(Keyed(""), 3) for _ in range(6_000)]
+    assert {turns.count(each) for each in range(3)} == {2_000}
 
 
 def test_what_cannot_be_is_an_error_with_one_sentence(

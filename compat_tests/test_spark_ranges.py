@@ -63,7 +63,10 @@ def values(reads: list[Read]) -> list[Any]:
 
 def publish(client: pulsar.Client, topic: str, count: int, **settings: Any) -> list[bytes]:
     """Sends so many messages, seven in a batch."""
-    settings = {"batching_enabled": True, "batching_max_messages": 7} | settings
+    # Else the client refuses what its queue has no room for.
+    waits = {"block_if_queue_full": True}
+    batches = {"batching_enabled": True, "batching_max_messages": 7}
+    settings = waits | batches | settings
     producer = client.create_producer(topic, **settings)
     sent = [b"message %d" % number for number in range(count)]
     for each in sent:

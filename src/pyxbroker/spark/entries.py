@@ -88,11 +88,11 @@ def messages_of(entry: Entry) -> Iterator[Message]:
     if not metadata.HasField("num_messages_in_batch"):
         yield _message(metadata, metadata, payload, -1)
         return
-    at = 0
+    at, size = 0, len(payload)
     for index in range(metadata.num_messages_in_batch):
         single, at = _single(payload, at)
         end = at + single.payload_size
-        if single.payload_size < 0 or end > len(payload):
+        if not at <= end <= size:
             raise Damaged(f"message {index} runs past the end of its batch")
         if not single.compacted_out:
             yield _message(metadata, single, payload[at:end], index)

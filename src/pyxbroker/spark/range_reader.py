@@ -155,10 +155,14 @@ class RangeReader:
             self._back = 0
 
     def _of_entry(self, position: Position, entry: Entry) -> Iterator[Read]:
+        ledger, number, _ = position
+        begin, end = self._range.begin, self._range.end
         size = entry.metadata.num_messages_in_batch
+        # Of the first and the last entry a part may be wanted; of those between all is.
+        is_inside = begin[:2] < (ledger, number) < end[:2]
         for message in messages_of(entry):
-            at = position._replace(batch=message.batch)
-            if self._range.begin.key < at.key <= self._range.end.key:
+            at = Position(ledger, number, message.batch)
+            if is_inside or begin.key < at.key <= end.key:
                 yield Read(at, size if message.batch >= 0 else 0, message)
 
     def _of_chunk(self, position: Position, entry: Entry) -> Iterator[Read]:

@@ -132,7 +132,8 @@ class Producers:
 
         self._topic: str | None = options["topic"]
         self._made: dict[str, Any] = {}
-        self._failed: list[str] = []
+        self._failed = 0
+        self._reason = ""
         self._lock = threading.Lock()
         self._timeout_s: float = options["pulsar.client.operationTimeoutMs"]
         self._client = pulsar.Client(
@@ -188,6 +189,7 @@ class Producers:
                     batching_type=pulsar.BatchingType.KeyBased,
                     block_if_queue_full=True,
                     max_pending_messages=PENDING_MAX,
+                    send_timeout_millis=round(self._timeout_s * 1000),
                     compression_type=pulsar.CompressionType.LZ4,
                     message_router=Router().partition_of,
                 ),
@@ -201,15 +203,15 @@ class Producers:
 
         if result != pulsar.Result.Ok:
             with self._lock:
-                self._failed.append(str(result))
+                self._failed += 1
+                self._reason = self._reason or str(result)
 
     def _check(self) -> None:
         with self._lock:
             if self._failed:
                 topics = ", ".join(self._made)
                 raise PulsarSparkError(
-                    f"{len(self._failed)} messages for {topics} were not acknowledged:"
-                    f" {self._failed[0]}."
+                    f"{self._failed} messages for {topics} were not acknowledged: {self._reason}."
                 )
 
     def _tell_trouble(self, topic: str, do: Any) -> Any:
