@@ -35,6 +35,12 @@ $(VENV)/.dev: pyproject.toml | $(VENV)/.installed
 	    --no-build-isolation -e '.[dev]'
 	@touch $@
 
+# PySpark is 450 MB, so it comes when its tests are run for the first time.
+$(VENV)/.spark: pyproject.toml | $(VENV)/.dev
+	PYXBROKER_MODULES=none $(PY) -m pip install -q --disable-pip-version-check \
+	    --no-build-isolation -e '.[spark]'
+	@touch $@
+
 .PHONY: build
 build: $(VENV)/.installed ## make .venv and build in place; only what changed is built again
 	@$(PY) setup.py -q build_ext --inplace
@@ -53,8 +59,8 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 # tests of others. A test that fails is run once more, and told with what it said: what fails once
 # is most often a test that a busy machine gave no time, and is looked for all the same.
 .PHONY: test
-test: goclient java javarecords checks asanshort fuzz torture benchshort ## all tests, less than half an hour
-	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes' torture compat_tests tests bench/micro
+test: goclient java javarecords checks asanshort fuzz torture benchshort spark ## all tests, less than half an hour
+	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes and not spark' torture compat_tests tests bench/micro
 
 # What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
 .PHONY: checks
@@ -71,7 +77,12 @@ native: dev ## the C tests of the storage under ASan and UBSan
 
 .PHONY: compat
 compat: dev goclient java ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
-	$(PYTEST) compat_tests
+	$(PYTEST) -m 'not spark' compat_tests
+
+# One process with one session: a JVM and its Python workers want both cores.
+.PHONY: spark
+spark: dev $(VENV)/.spark ## PySpark's source and sink against a real process (wants Java 17; fetches 450 MB)
+	$(PYTEST) --reruns 1 -m spark compat_tests/test_spark.py
 
 .PHONY: goclient
 goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)
@@ -183,7 +194,7 @@ package: dev ## sdist and wheel are whole and start, on the oldest and the newes
 .PHONY: clean
 clean: ## remove what was built (.venv and data stay)
 	rm -rf build dist src/*.egg-info src/pyxbroker/*.so src/pyxbroker/proto/descriptors.bin
-	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks $(VENV)/.installed $(VENV)/.dev $(VENV)/.spark
 	find src tests compat_tests torture bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: help

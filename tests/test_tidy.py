@@ -52,6 +52,8 @@ ARROWS: dict[str, set[str]] = {
         *("road", "bookie", "ledger", "mledger", "metadata", "policies", "settings", "stats"),
         *("broker", "admin", "cluster", "auth"),
     },
+    # What runs in Spark's workers: no part of a broker.
+    "spark": {*GROUND, "road"},
     "cli": {*GROUND, "roles", "settings", "metadata", "bookie"},
 }
 

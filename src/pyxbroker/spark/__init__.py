@@ -1,0 +1,24 @@
+"""PySpark reads and writes Pulsar's topics: a Python Data Source, installed by pip, without a jar.
+
+    from pyxbroker.spark import register
+
+    register(spark)
+    spark.read.format("pulsar").option("service.url", "pulsar://localhost:6650")...
+
+It needs no broker of ours: any that speaks Pulsar's protocol will do. docs/spark.md tells
+what options there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the format `pulsar` known to a session."""
+    from pyxbroker.spark.source import PulsarDataSource
+
+    spark.dataSource.register(PulsarDataSource)

@@ -1,0 +1,370 @@
+"""What a plan asks of a broker: which topics, how far they reach, what their schemas are.
+
+A blocking connection that asks one question after the other over Pulsar's binary protocol. The
+official client cannot say where a topic begins and ends without a durable subscription, which would
+stay behind; a reader of our own says both, and is gone with its connection.
+
+Works against any broker of the protocol, so nothing here knows ours.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
+from pyxbroker.spark.positions import BEGINNING, Position
+
+PROTOCOL_VERSION = 21
+DEFAULT_PORT = 6650
+FRAME_BYTES_MAX = 128 << 20
+REDIRECTS_MAX = 20
+RETRIES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""How long to wait before asking again while a broker is not ready for a topic."""
+
+READ_BYTES = 256 << 10
+
+_CONSUMER = 1
+_ID_MAX = (1 << 64) - 1
+_NOT_READY = ("ServiceNotReady", "MetadataError", "PersistenceError", "TooManyRequests")
+_NOT_THERE = ("TopicNotFound",)
+_UNASKED = (
+    *(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, pb.BaseCommand.MESSAGE),
+    *(pb.BaseCommand.CLOSE_CONSUMER, pb.BaseCommand.REACHED_END_OF_TOPIC),
+)
+
+
+def _signed(value: int) -> int:
+    """An id of the wire, where -1 is the largest number of 64 bits."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def address_of(url: str) -> tuple[str, int]:
+    """(host, port) of the first broker of a service URL, whose form options.py has checked."""
+    first = url.removeprefix("pulsar://").split(",")[0].rstrip("/")
+    host, colon, port = first.rpartition(":")
+    if not colon or first.endswith("]"):
+        host, port = first, str(DEFAULT_PORT)
+    return host.strip("[]"), int(port)
+
+
+class Address(NamedTuple):
+    """Where to connect, and behind a proxy, whom it shall ask."""
+
+    url: str
+    proxied: str = ""
+
+
+class BrokerConnection:
+    """One connection to one broker. Close it; nothing of it stays with the broker then."""
+
+    def __init__(self, url: str, timeout_s: float, proxied: str = "") -> None:
+        """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
+        self.url = url
+        self._timeout_s = timeout_s
+        self._buffer = bytearray()
+        self._last_request = 0
+        host, port = address_of(url)
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        except OSError as error:
+            raise NotReachable(f"no broker answers at {url}: {error}") from error
+        try:
+            self._connect(proxied)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> BrokerConnection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def partitions(self, topic: str) -> int:
+        """Of a partitioned topic; 0: it has none. Creates nothing."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.PARTITIONED_METADATA)
+        ask.partitionMetadata.topic = topic
+        ask.partitionMetadata.metadata_auto_creation_enabled = False
+        answer = self._ask(ask, ask.partitionMetadata).partitionMetadataResponse
+        if answer.response == answer.Failed:
+            if _error_name(answer.error) in _NOT_THERE:
+                return 0  # what reads it says that it is missing
+            raise _refusal(topic, answer.error, answer.message)
+        return int(answer.partitions)
+
+    def topics(self, namespace: str) -> list[str]:
+        """The persistent topics of a namespace, each partition by itself."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.GET_TOPICS_OF_NAMESPACE)
+        ask.getTopicsOfNamespace.namespace = namespace
+        ask.getTopicsOfNamespace.mode = pb.CommandGetTopicsOfNamespace.PERSISTENT
+        answer = self._ask(ask, ask.getTopicsOfNamespace)
+        return sorted(answer.getTopicsOfNamespaceResponse.topics)
+
+    def broker_of(self, topic: str, is_final: bool = False) -> Address:
+        """The broker that has the topic. Raises _Redirected.
+
+        is_final: another broker said that this one decides (`authoritative`).
+        """
+        ask = pb.BaseCommand(type=pb.BaseCommand.LOOKUP)
+        ask.lookupTopic.topic = topic
+        ask.lookupTopic.authoritative = is_final
+        answer = self._ask(ask, ask.lookupTopic).lookupTopicResponse
+        if answer.response == answer.Failed:
+            raise _refusal(topic, answer.error, answer.message)
+        if answer.response == answer.Redirect:
+            raise _Redirected(answer.brokerServiceUrl, answer.authoritative)
+        if answer.proxy_through_service_url:
+            return Address(self.url, answer.brokerServiceUrl)
+        return Address(answer.brokerServiceUrl)
+
+    def ends(self, topic: str) -> tuple[Position, Position]:
+        """(before the first message, the last message) of a topic that this broker has.
+
+        Positions are those of whole entries. Raises TopicMissing.
+        """
+        self.open(topic, BEGINNING)
+        ask = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
+        ask.getLastMessageId.consumer_id = _CONSUMER
+        answer = self._ask(ask, ask.getLastMessageId, topic).getLastMessageIdResponse
+        first, last = BEGINNING, answer.last_message_id
+        if answer.HasField("consumer_mark_delete_position"):
+            mark = answer.consumer_mark_delete_position
+            first = Position(_signed(mark.ledgerId), _signed(mark.entryId))
+        ask = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
+        ask.close_consumer.consumer_id = _CONSUMER
+        self._ask(ask, ask.close_consumer, topic)
+        return first, Position(_signed(last.ledgerId), _signed(last.entryId))
+
+    def open(self, topic: str, at: Position) -> None:
+        """Makes the connection's reader, whose first entry is that at the position.
+
+        It has no cursor that is kept: it is gone with the connection. Raises TopicMissing.
+        """
+        ask = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        subscribe = ask.subscribe
+        subscribe.topic = topic
+        subscribe.subscription = f"pyxbroker-spark-{time.time_ns():x}"
+        subscribe.subType = pb.CommandSubscribe.Exclusive
+        subscribe.consumer_id = _CONSUMER
+        subscribe.durable = False  # what is not there yet is not made by a reader either
+        subscribe.force_topic_creation = False
+        subscribe.initialPosition = pb.CommandSubscribe.Earliest
+        subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
+        subscribe.start_message_id.entryId = at.entry & _ID_MAX
+        self._ask(ask, subscribe, topic)
+
+    def flow(self, permits: int) -> None:
+        """Lets the broker send so many messages more to the reader."""
+        command = pb.BaseCommand(type=pb.BaseCommand.FLOW)
+        command.flow.consumer_id = _CONSUMER
+        command.flow.messagePermits = permits
+        self._send(command)
+
+    def next_entry(self, timeout_s: float) -> tuple[Position, bytes] | None:
+        """Where an entry is, and its payload section; None: none came in time.
+
+        Raises NotReachable, also when the broker gives the topic away.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                command, section = self._receive(deadline)
+            except NoAnswer:
+                return None
+            if command.type == pb.BaseCommand.MESSAGE:
+                found = command.message.message_id
+                return Position(_signed(found.ledgerId), _signed(found.entryId)), section
+            if command.type == pb.BaseCommand.PING:
+                self._pong()
+            elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
+                raise NotReachable(f"the broker at {self.url} gave the topic away.")
+
+    def schema(self, topic: str, version: bytes = b"") -> Any:
+        """The Schema of a topic, of a version or the newest; None: it has none."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.GET_SCHEMA)
+        ask.getSchema.topic = topic
+        if version:
+            ask.getSchema.schema_version = version
+        answer = self._ask(ask, ask.getSchema).getSchemaResponse
+        if answer.HasField("schema"):
+            return answer.schema
+        if _error_name(answer.error_code) in _NOT_THERE:
+            return None
+        raise _refusal(topic, answer.error_code, answer.error_message)
+
+    # --- one question ---------------------------------------------------------------------------
+
+    def _connect(self, proxied: str) -> None:
+        command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
+        command.connect.client_version = "pyxbroker-spark"
+        command.connect.protocol_version = PROTOCOL_VERSION
+        if proxied and proxied != self.url:
+            command.connect.proxy_to_broker_url = proxied.partition("://")[2]
+        self._send(command)
+        answer, _ = self._receive(time.monotonic() + self._timeout_s)
+        if answer.type == pb.BaseCommand.ERROR:
+            raise Refused(
+                f"the broker at {self.url} refused the connection: {answer.error.message}"
+            )
+        if answer.type != pb.BaseCommand.CONNECTED:
+            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
+
+    def _ask(self, command: Any, body: Any, topic: str = "") -> Any:
+        """The answer to a command with a request id; an ERROR is raised."""
+        self._last_request += 1
+        body.request_id = self._last_request
+        self._send(command)
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            answer, _ = self._receive(deadline)
+            if answer.type == pb.BaseCommand.PING:
+                self._pong()
+            elif answer.type == pb.BaseCommand.ERROR:
+                raise _refusal(topic, answer.error.error, answer.error.message)
+            elif answer.type not in _UNASKED:
+                return answer
+
+    def _pong(self) -> None:
+        self._send(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
+
+    def _send(self, command: Any) -> None:
+        body = command.SerializeToString()
+        frame = (len(body) + 4).to_bytes(4, "big") + len(body).to_bytes(4, "big") + body
+        try:
+            self._socket.sendall(frame)
+        except OSError as error:
+            raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
+
+    def _receive(self, deadline: float) -> tuple[Any, bytes]:
+        """The next command and what follows it. Raises NoAnswer, NotReachable."""
+        while len(self._buffer) < 4:
+            self._read(deadline)
+        size = int.from_bytes(self._buffer[:4], "big")
+        if not 4 < size <= FRAME_BYTES_MAX:
+            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
+        while len(self._buffer) < 4 + size:
+            self._read(deadline)
+        frame = bytes(memoryview(self._buffer)[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        end = 4 + int.from_bytes(frame[:4], "big")
+        from google.protobuf.message import DecodeError
+
+        try:
+            return pb.BaseCommand.FromString(frame[4:end]), frame[end:]
+        except DecodeError as error:
+            raise NotReachable(f"the broker at {self.url} sent nonsense: {error}") from error
+
+    def _read(self, deadline: float) -> None:
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            raise NoAnswer(f"{self.url} did not answer in time.")
+        self._socket.settimeout(left_s)
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except TimeoutError:
+            return
+        except OSError as error:
+            raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
+        if not data:
+            raise NotReachable(f"the broker at {self.url} closed the connection.")
+        self._buffer += data
+
+
+class NoAnswer(NotReachable):
+    """Nothing came in time."""
+
+
+class Cluster:
+    """The brokers behind a service URL: a connection to each that had to be asked."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self._url = url
+        self._timeout_s = timeout_s
+        self._connections: dict[Address, BrokerConnection] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes all connections; another question opens them again."""
+        for each in self._connections.values():
+            each.close()
+        self._connections.clear()
+
+    def any_broker(self) -> BrokerConnection:
+        return self._at(Address(self._url))
+
+    def reader(self, topic: str, at: Position) -> BrokerConnection:
+        """A connection of its own, with a reader at the position; see BrokerConnection.open."""
+        url, proxied = self._broker_of(topic)
+        connection = BrokerConnection(url, self._timeout_s, proxied)
+        try:
+            connection.open(topic, at)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def ends(self, topic: str) -> tuple[Position, Position]:
+        """(before the first message, the last message) of a topic; see BrokerConnection.ends."""
+        for pause_s in (*RETRIES_S, None):
+            try:
+                return self._at(self._broker_of(topic)).ends(topic)
+            except Refused as error:
+                if pause_s is None or not error.may_pass:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError("the last try returns or raises")
+
+    def _broker_of(self, topic: str) -> Address:
+        asked, is_final = self._url, False
+        for _ in range(REDIRECTS_MAX):
+            try:
+                return self._at(Address(asked)).broker_of(topic, is_final)
+            except _Redirected as redirected:
+                asked, is_final = redirected.url, redirected.is_final
+        raise PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
+
+    def _at(self, where: Address) -> BrokerConnection:
+        if where not in self._connections:
+            self._connections[where] = BrokerConnection(where.url, self._timeout_s, where.proxied)
+        return self._connections[where]
+
+
+class _Redirected(Exception):
+    def __init__(self, url: str, is_final: bool) -> None:
+        super().__init__(url)
+        self.url = url
+        self.is_final = is_final
+
+
+def _error_name(code: int) -> str:
+    return str(pb.ServerError.Name(code))
+
+
+def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
+    name = _error_name(code)
+    if name in _NOT_THERE:
+        return TopicMissing(f"there is no topic {topic}: {message}")
+    what = f"the broker refused {topic}" if topic else "the broker refused"
+    return Refused(f"{what} ({name}): {message}", may_pass=name in _NOT_READY)

@@ -1,0 +1,66 @@
+"""The ledgers of a topic, as REST tells them (internalStats): what ranges are cut by."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.spark.errors import NotReachable, PulsarSparkError, TopicMissing
+
+
+class Ledger(NamedTuple):
+    """A ledger of a topic: how many entries of how many bytes it has so far."""
+
+    id: int
+    entries: int
+    size: int
+    is_open: bool
+
+
+def ledgers_of(url: str, topic: str, timeout_s: float) -> list[Ledger]:
+    """In order. Raises NotReachable, TopicMissing, PulsarSparkError."""
+    name = TopicName.get(topic)
+    path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/internalStats"
+    found = _get(url, path, topic, timeout_s)
+    try:
+        rows = found["ledgers"]
+        ledgers = [
+            Ledger(int(row["ledgerId"]), int(row["entries"]), int(row["size"]), False)
+            for row in rows
+        ]
+        if ledgers:
+            # The list has no figures of the one that is written.
+            size, entries = int(found["currentLedgerSize"]), int(found["currentLedgerEntries"])
+            ledgers[-1] = Ledger(ledgers[-1].id, entries, size, True)
+    except (KeyError, TypeError, ValueError) as error:
+        raise PulsarSparkError(
+            f"what {url} tells of {topic} are no internal stats: {error!r}"
+        ) from error
+    return ledgers
+
+
+def _get(url: str, path: str, topic: str, timeout_s: float) -> Any:
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(
+        where.hostname or "", where.port or 80, timeout=timeout_s
+    )
+    try:
+        connection.request("GET", path, headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise NotReachable(f"admin.url is {url}, and nobody answers there: {error!r}") from error
+    finally:
+        connection.close()
+    if answer.status == 404:
+        raise TopicMissing(f"{url} knows no topic {topic}.")
+    if answer.status != 200:
+        reason = text[:200].decode(errors="replace")
+        raise PulsarSparkError(f"{url} answers {answer.status} for {topic}: {reason}")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise PulsarSparkError(f"{url} answers for {topic} what is no JSON.") from error

@@ -1,0 +1,243 @@
+"""What is read by which task: the ends of topics, what users ask for, and ranges between them.
+
+A range is (begin, end] of one topic. Without `admin.url` a topic is one range. With it, ranges are
+cut along ledgers, in pieces of about `bytesPerTask`, so that many tasks read one large topic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.spark.broker_connection import Cluster
+from pyxbroker.spark.errors import DataLost, PulsarSparkError, WrongOption
+from pyxbroker.spark.ledgers import Ledger, ledgers_of
+from pyxbroker.spark.options import Options
+from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
+from pyxbroker.spark.topics import name_of, topics_of
+from pyxbroker.spark.values import Bytes, Values, values_of
+
+
+class Ends(NamedTuple):
+    """Of one topic: where a reader of all stands, and the last entry there is."""
+
+    first: Position
+    last: Position
+
+
+class Range(NamedTuple):
+    """Messages of one topic behind `begin`, up to and with `end`."""
+
+    topic: str
+    begin: Position
+    end: Position
+
+
+def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends]:
+    """Of these topics, or of all that the options name."""
+    with cluster_of(options) as cluster:
+        if topics is None:
+            topics = topics_of(options, cluster.any_broker())
+        found = {topic: Ends(*cluster.ends(topic)) for topic in topics}
+    if options["admin.url"] is None:
+        return found
+    return {topic: _at_newest_ledger(options, topic, ends) for topic, ends in found.items()}
+
+
+def cluster_of(options: Options) -> Cluster:
+    return Cluster(options["service.url"], options["pulsar.client.operationTimeoutMs"])
+
+
+def values_of_topics(options: Options) -> Values:
+    """What becomes of the payloads: their schema decides, which has to be one for all topics.
+
+    Raises PulsarSparkError.
+    """
+    with cluster_of(options) as cluster:
+        broker = cluster.any_broker()
+        names = {TopicName.get(each).partitioned_topic_name for each in topics_of(options, broker)}
+        found = {name: broker.schema(name) for name in sorted(names)}
+    kinds = {name: (each.type, each.schema_data) if each else None for name, each in found.items()}
+    if len(set(kinds.values())) > 1:
+        raise PulsarSparkError(
+            f"the topics {', '.join(found)} have different schemas; read those with one schema"
+            " together (allowDifferentTopicSchemas is not built yet)."
+        )
+    kind = next(iter(kinds.values()))
+    return Bytes() if kind is None else values_of(*kind)
+
+
+def _at_newest_ledger(options: Options, topic: str, ends: Ends) -> Ends:
+    """The same end, told by the ledger that is written next where the one before is read to its
+    end: of that one nothing is left to be missed when it is deleted.
+    """
+    for ledger in _ledgers(options, topic):
+        if ledger.id > ends.last.ledger and ledger.is_open and ledger.entries == 0:
+            return Ends(ends.first, Position(ledger.id, -1))
+    return ends
+
+
+def _ledgers(options: Options, topic: str) -> list[Ledger]:
+    return ledgers_of(options["admin.url"], topic, options["pulsar.client.operationTimeoutMs"])
+
+
+# --- what users ask for ---------------------------------------------------------------------------
+
+
+def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
+    """Where each topic begins to be read. Raises WrongOption."""
+    wishes = _wish_of_each("startingOffsets", options["startingOffsets"], ends)
+    return {topic: _start(wish, ends[topic]) for topic, wish in wishes.items()}
+
+
+def stops_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
+    """The last message of each topic that is read. Raises WrongOption."""
+    wishes = _wish_of_each("endingOffsets", options["endingOffsets"], ends)
+    return {topic: _stop(wish, ends[topic]) for topic, wish in wishes.items()}
+
+
+def _start(wish: Wish, ends: Ends) -> Position:
+    if isinstance(wish, Position):
+        return wish.before() if wish.ledger >= 0 else ends.first
+    return ends.first if wish == EARLIEST else max(ends, key=_key)
+
+
+def _stop(wish: Wish, ends: Ends) -> Position:
+    if isinstance(wish, Position):
+        return min((wish, ends.last), key=_key)
+    return ends.first if wish == EARLIEST else ends.last
+
+
+def _key(position: Position) -> tuple[int, int, int]:
+    return position.key
+
+
+def _wish_of_each(
+    option: str, given: Wish | dict[str, Wish], topics: Iterable[str]
+) -> dict[str, Wish]:
+    """Of each topic, by its name, or for earliest and latest by that of the partitioned topic."""
+    if not isinstance(given, dict):
+        return dict.fromkeys(topics, given)
+    named = {str(name_of(topic)): wish for topic, wish in given.items()}
+    found: dict[str, Wish] = {}
+    used = set()
+    for topic in topics:
+        whole = TopicName.get(topic).partitioned_topic_name
+        name = topic if topic in named else whole
+        if name not in named:
+            raise WrongOption(f"{option} has nothing for {topic}; each topic has to be in it.")
+        used.add(name)
+        found[topic] = named[name]
+        if name != topic and isinstance(named[name], Position):
+            raise WrongOption(
+                f"{option} has a message id for {whole}, which has partitions: name them, as"
+                f" {topic}, with a message id each."
+            )
+    if unused := named.keys() - used:
+        raise WrongOption(f"{option} names {min(unused)}, which is not read.")
+    return found
+
+
+# --- what was deleted -----------------------------------------------------------------------------
+
+
+def without_lost(
+    options: Options, begins: dict[str, Position], ends: dict[str, Ends]
+) -> dict[str, Position]:
+    """Where to begin, with what was deleted passed over. Raises DataLost, unless that is allowed.
+
+    A ledger that is deleted takes along how many entries it had, so whoever stands in the midst of
+    one cannot know that all were read.
+    """
+    found = {}
+    for topic, begin in begins.items():
+        first = ends[topic].first
+        if is_lost(begin, first) and options["failOnDataLoss"]:
+            raise DataLost(lost_sentence(topic, begin, first))
+        found[topic] = max((begin, first), key=_key)
+    return found
+
+
+def is_lost(begin: Position, first: Position) -> bool:
+    """Whether messages behind `begin` may have been deleted from a topic that has this first."""
+    return begin != BEGINNING and begin.key < first.key and begin.ledger < first.ledger
+
+
+def lost_sentence(topic: str, begin: Position, first: Position) -> str:
+    return (
+        f"messages of {topic} behind {begin} were deleted, or may have been, before they were read:"
+        f" the topic begins behind {first} now. Keep messages by a retention policy or a"
+        " subscription; failOnDataLoss=false goes on with what is there."
+    )
+
+
+# --- ranges ---------------------------------------------------------------------------------------
+
+
+def ranges_of(
+    options: Options, begins: dict[str, Position], ends: dict[str, Position]
+) -> list[Range]:
+    """The ranges of all topics; empty ones are left out."""
+    found = []
+    for topic, end in sorted(ends.items()):
+        begin = begins.get(topic, BEGINNING)
+        if begin.key >= end.key:
+            continue
+        pieces = [(begin, end)]
+        if options["admin.url"] is not None:
+            pieces = cut(begin, end, _ledgers(options, topic), options["bytesPerTask"])
+        found += [Range(topic, *each) for each in pieces]
+    return found
+
+
+def cut(
+    begin: Position, end: Position, ledgers: list[Ledger], bytes_per_range: int
+) -> list[tuple[Position, Position]]:
+    """(begin, end] in pieces of about so many bytes, along ledgers and within them. Each has
+    entries, and the last ends with one: a reader does not wait for what is not there.
+    """
+    at = reached = begin
+    pieces = []
+    size = 0.0
+    for ledger in ledgers:
+        if not begin.ledger <= ledger.id <= end.ledger or not ledger.entries:
+            continue
+        low = -1
+        if ledger.id == begin.ledger:
+            low = begin.entry if begin.batch < 0 else begin.entry - 1
+        high = ledger.entries - 1
+        if ledger.id == end.ledger:
+            high = min(high, end.entry)
+        bytes_per_entry = max(1.0, ledger.size / ledger.entries)
+        while low < high:
+            room = max(1, math.ceil((bytes_per_range - size) / bytes_per_entry))
+            taken = min(room, high - low)
+            low += taken
+            size += taken * bytes_per_entry
+            reached = min(Position(ledger.id, low), end, key=_key)
+            if size >= bytes_per_range:
+                pieces.append((at, reached))
+                at, size = reached, 0.0
+    if at.key < reached.key:
+        pieces.append((at, reached))
+    return pieces
+
+
+def bounded(
+    options: Options, begins: dict[str, Position], ends: dict[str, Position], bytes_max: int
+) -> dict[str, Position]:
+    """Ends that are nearer, so that about so many bytes lie before them: each topic its share.
+
+    Wants `admin.url`. Each topic that has something goes on by an entry at least.
+    """
+    begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
+    waiting = [topic for topic, end in ends.items() if begins[topic].key < end.key]
+    found = dict(ends)
+    for topic in waiting:
+        share = max(1, bytes_max // len(waiting))
+        pieces = cut(begins[topic], ends[topic], _ledgers(options, topic), share)
+        if len(pieces) > 1:
+            found[topic] = pieces[0][1]
+    return found

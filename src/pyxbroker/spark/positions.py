@@ -1,0 +1,119 @@
+"""Where a reader stands in a topic, and how offsets write that.
+
+A position is the last message that was read: what comes next is what lies behind it. Batch -1 is
+the whole entry; entry -1 stands before the first entry of a ledger. So a range of messages is
+(begin, end], and the end of one is the begin of the next, whatever is published meanwhile.
+
+As JSON an offset is an object of topics, each partition by itself, with `ledger:entry` or
+`ledger:entry:batch`. Users may also write `earliest`, `latest`, and the bytes of a message id as
+clients serialize it (MessageIdData), as a list of numbers: so does the JVM connector.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from pyxbroker.spark.errors import WrongOption
+
+EARLIEST = "earliest"
+LATEST = "latest"
+_WHOLE = (1 << 31) - 1
+_ID = re.compile(r"(-?\d+):(-?\d+)(?::(-?\d+))?")
+
+
+class Position(NamedTuple):
+    """A message, or with batch -1 a whole entry. Compare by `key`."""
+
+    ledger: int
+    entry: int
+    batch: int = -1
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Ordered as messages are: a whole entry stands behind its last message."""
+        return self.ledger, self.entry, self.batch if self.batch >= 0 else _WHOLE
+
+    def __str__(self) -> str:
+        text = f"{self.ledger}:{self.entry}"
+        return text if self.batch < 0 else f"{text}:{self.batch}"
+
+    def before(self) -> Position:
+        """Where a reader stands for which this message is the next one."""
+        if self.batch > 0:
+            return Position(self.ledger, self.entry, self.batch - 1)
+        return Position(self.ledger, max(self.entry - 1, -1))
+
+
+BEGINNING = Position(-1, -1)
+"""Before all messages of a topic."""
+
+Wish = str | Position
+"""What a user asks for: EARLIEST, LATEST, or a message."""
+
+
+def parse(text: str) -> Position:
+    """Reads what `str` wrote. Raises ValueError."""
+    found = _ID.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is not ledger:entry or ledger:entry:batch")
+    ledger, entry, batch = found.groups()
+    return Position(int(ledger), int(entry), -1 if batch is None else int(batch))
+
+
+def wish_of(option: str, value: str) -> Wish | dict[str, Wish]:
+    """The value of startingOffsets or endingOffsets; topics are as the user wrote them.
+
+    Raises WrongOption.
+    """
+    if value.strip().lower() in (EARLIEST, LATEST):
+        return value.strip().lower()
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not found:
+        raise WrongOption(
+            f"{option} is {value!r}: it has to be earliest, latest, or a JSON object of topics with"
+            ' message ids, such as {"persistent://public/default/orders": "12:0"}.'
+        )
+    return {topic: _wish_of_topic(option, topic, each) for topic, each in found.items()}
+
+
+def _wish_of_topic(option: str, topic: str, value: object) -> Wish:
+    try:
+        if isinstance(value, str):
+            word = value.strip().lower()
+            return word if word in (EARLIEST, LATEST) else parse(word)
+        if isinstance(value, list):
+            return _of_bytes(bytes(each & 0xFF for each in value))
+        raise ValueError(f"{value!r} is neither a text nor a list of bytes")
+    except (TypeError, ValueError) as error:
+        raise WrongOption(
+            f"{option} has for {topic} what is no message id: {error}; write ledger:entry,"
+            " ledger:entry:batch, earliest, latest, or the bytes of a serialized message id."
+        ) from error
+
+
+def _of_bytes(data: bytes) -> Position:
+    from google.protobuf.message import DecodeError
+
+    from pyxbroker.proto import PulsarApi as pb
+
+    try:
+        found = pb.MessageIdData.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"these bytes are no serialized message id ({error})") from error
+    ids = [each - (1 << 64) if each >> 63 else each for each in (found.ledgerId, found.entryId)]
+    return Position(ids[0], ids[1], found.batch_index)
+
+
+def write_offset(positions: dict[str, Position]) -> dict[str, str]:
+    """What Spark keeps of an offset."""
+    return {topic: str(position) for topic, position in sorted(positions.items())}
+
+
+def read_offset(offset: dict[str, str]) -> dict[str, Position]:
+    """The inverse of `write_offset`."""
+    return {topic: parse(text) for topic, text in offset.items()}

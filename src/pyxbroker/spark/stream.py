@@ -1,0 +1,105 @@
+"""The streaming source: offsets are positions, so each batch can be read again as it was.
+
+Spark keeps an offset for each batch in the query's checkpoint. An offset has every topic with the
+last message before it (positions.py); a topic that appears while the query runs is read from its
+beginning. No state of the source is anywhere else, and nothing is left with the broker.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyxbroker.spark.errors import NotReachable, Refused, WrongOption
+from pyxbroker.spark.options import Options
+from pyxbroker.spark.plan import Ends, bounded, ends_of, ranges_of, starts_of, without_lost
+from pyxbroker.spark.positions import BEGINNING, Position, read_offset, write_offset
+from pyxbroker.spark.tasks import RangePartition, read_partition
+from pyxbroker.spark.values import Values
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
+except ImportError:  # before Spark 4.2
+    ReadAllAvailable = ReadMaxBytes = None
+
+T = TypeVar("T")
+RETRY_S = 0.5
+
+
+class PulsarStreamReader(DataSourceStreamReader):
+    """What Spark asks of the source on the driver, batch after batch."""
+
+    def __init__(self, options: Options, values: Values) -> None:
+        """Raises WrongOption."""
+        self._options = options
+        self._values = values
+        if options["maxBytesPerTrigger"] is None:
+            return
+        if ReadMaxBytes is None:
+            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
+        if options["admin.url"] is None:
+            raise WrongOption(
+                "maxBytesPerTrigger needs admin.url, which tells how large topics are."
+            )
+
+    def initialOffset(self) -> dict[str, str]:
+        ends = self._ends()
+        begins = without_lost(self._options, starts_of(self._options, ends), ends)
+        return write_offset(begins)
+
+    def latestOffset(
+        self, start: dict[str, str] | None = None, limit: Any = None
+    ) -> dict[str, str]:
+        """Spark before 4.2 gives neither; then all that is there is the next batch."""
+        begins = read_offset(start or {})
+        ends = {topic: each.last for topic, each in self._ends().items()}
+        # An offset never goes back, and a topic that was deleted stays where it was read to.
+        for topic, begin in begins.items():
+            ends[topic] = max(ends.get(topic, begin), begin, key=lambda each: each.key)
+        if limit is not None and isinstance(limit, ReadMaxBytes):
+            ends = bounded(self._options, begins, ends, limit.max_bytes)
+        return write_offset(ends)
+
+    def getDefaultReadLimit(self) -> Any:
+        bytes_max = self._options["maxBytesPerTrigger"]
+        return ReadAllAvailable() if bytes_max is None else ReadMaxBytes(bytes_max)
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        begins, stops = read_offset(start), read_offset(end)
+        stops = {
+            topic: stop
+            for topic, stop in stops.items()
+            if begins.get(topic, BEGINNING).key < stop.key
+        }
+        if not stops:
+            return []
+        ends = self._ends_of_those_left(stops)
+        begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
+        begins = without_lost(self._options, begins, ends)
+        ranges = ranges_of(self._options, begins, {topic: stops[topic] for topic in ends})
+        return [RangePartition(each) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read_partition(self._options, self._values, partition)
+
+    def _ends(self) -> dict[str, Ends]:
+        return self._patiently(lambda: ends_of(self._options))
+
+    def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
+        """Raises TopicMissing for a topic that has to be read and was deleted."""
+        return self._patiently(lambda: ends_of(self._options, list(stops)))
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """A query outlives a broker that is away for less than an operation may take."""
+        deadline = time.monotonic() + self._options["pulsar.client.operationTimeoutMs"]
+        while True:
+            try:
+                return ask()
+            except (NotReachable, Refused) as error:
+                may_pass = isinstance(error, NotReachable) or error.may_pass
+                if not may_pass or time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_S)

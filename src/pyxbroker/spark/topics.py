@@ -1,0 +1,81 @@
+"""Which topics a source reads: names, partitions of names, and those that match a pattern."""
+
+from __future__ import annotations
+
+import re
+
+from pyxbroker.base.errors import InvalidTopicName
+from pyxbroker.base.topic_name import PERSISTENT, TopicName
+from pyxbroker.spark.broker_connection import BrokerConnection
+from pyxbroker.spark.errors import PulsarSparkError, TopicMissing, WrongOption
+from pyxbroker.spark.options import Options
+
+
+def topics_of(options: Options, broker: BrokerConnection) -> list[str]:
+    """The full names of what is read, each partition by itself, in order.
+
+    Whether a topic that is named is there shows when it is read. Raises WrongOption, TopicMissing.
+    """
+    if options["topicsPattern"] is not None:
+        found = _matching(options["topicsPattern"], broker)
+    else:
+        option = "topic" if options["topic"] is not None else "topics"
+        names = [options[option]] if option == "topic" else options[option].split(",")
+        found = [each for name in names for each in _partitions_of(_name_of(option, name), broker)]
+    return sorted(set(found))
+
+
+def name_of(text: str) -> TopicName:
+    """The topic of a name that a user wrote. Raises PulsarSparkError."""
+    try:
+        return TopicName.get(text.strip())
+    except InvalidTopicName as error:
+        raise PulsarSparkError(str(error)) from error
+
+
+def _name_of(option: str, text: str) -> TopicName:
+    try:
+        name = TopicName.get(text.strip())
+    except InvalidTopicName as error:
+        raise WrongOption(f"{option}: {error}") from error
+    if not name.is_persistent:
+        raise WrongOption(f"{option}: {name} is not persistent, so there is nothing to read of it.")
+    return name
+
+
+def _partitions_of(name: TopicName, broker: BrokerConnection) -> list[str]:
+    if name.is_partitioned:
+        return [str(name)]
+    count = broker.partitions(str(name))
+    return [str(name.partition(index)) for index in range(count)] if count else [str(name)]
+
+
+def _matching(pattern: str, broker: BrokerConnection) -> list[str]:
+    domain, separator, rest = pattern.rpartition("://")
+    if separator and domain != PERSISTENT:
+        raise WrongOption(f"topicsPattern is {pattern!r}: only persistent topics can be read.")
+    parts = rest.split("/", 2)
+    if len(parts) not in (1, 3):
+        raise WrongOption(
+            f"topicsPattern is {pattern!r}: it has the form tenant/namespace/expression."
+        )
+    namespace = "/".join(parts[:2]) if len(parts) == 3 else "public/default"
+    try:
+        expression = re.compile(parts[-1])
+    except re.error as error:
+        raise WrongOption(
+            f"topicsPattern is {pattern!r}, no regular expression: {error}."
+        ) from error
+    names = [TopicName.get(each) for each in broker.topics(namespace)]
+    found = [
+        str(name)
+        for name in names
+        if not name.is_system and expression.fullmatch(_local_name(name.partitioned_topic_name))
+    ]
+    if not found:
+        raise TopicMissing(f"no topic of {namespace} matches {parts[-1]!r}.")
+    return found
+
+
+def _local_name(full: str) -> str:
+    return full.rpartition("/")[2]
