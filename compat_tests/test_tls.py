@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
@@ -296,3 +297,55 @@ def test_a_new_certificate_is_shown_without_a_restart(scene: Scene) -> None:
         assert len(set(after)) == 1
 
     eventually(is_new)
+
+
+@pytest.mark.parametrize("others", ["", "token"])
+def test_who_somebody_is_may_be_said_by_a_certificate(
+    tmp_path: Path, topic: str, others: str
+) -> None:
+    names = ["AuthenticationProviderToken"] * bool(others) + ["AuthenticationProviderTls"]
+    scene = Scene(
+        tmp_path,
+        authenticationEnabled="true",
+        authenticationProviders=",".join(
+            f"org.apache.pulsar.broker.authentication.{name}" for name in names
+        ),
+        tokenSecretKey="data:;base64," + base64.b64encode(bytes(range(32))).decode(),
+        # Apache Pulsar's standalone is a client of its own.
+        superUserRoles="me",
+        brokerClientTlsEnabled="true",
+        brokerClientTrustCertsFilePath=str(tmp_path / "ca.pem"),
+        brokerClientAuthenticationPlugin="org.apache.pulsar.client.impl.auth.AuthenticationTls",
+        brokerClientAuthenticationParameters=f"tlsCertFile:{tmp_path}/mine.pem,"
+        f"tlsKeyFile:{tmp_path}/mine.key",
+    )
+    try:
+        mine = scene.issue("mine", common_name="me")
+        nameless = scene.issue("nameless", "localhost")
+        client = scene.client(authentication=pulsar.AuthenticationTLS(*map(str, mine)))
+        client.create_producer(topic).send(b"one")
+        client.close()
+        assert scene.web("/admin/v2/clusters", scene.context(mine))[0] == 200
+        for files in (None, nameless):
+            assert scene.web("/admin/v2/clusters", scene.context(files))[0] == 401
+            shown = {} if files is None else {"authentication": tls_of(files)}
+            other = scene.client(**shown)
+            with pytest.raises(pulsar.PulsarException):
+                other.create_producer(topic)
+            other.close()
+        # Nor over the port without TLS, whatever is claimed.
+        plain = pulsar.Client(
+            scene.broker.url,
+            authentication=tls_of(mine),
+            operation_timeout_seconds=2,
+            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
+        )
+        with pytest.raises(pulsar.PulsarException):
+            plain.create_producer(topic)
+        plain.close()
+    finally:
+        scene.broker.close()
+
+
+def tls_of(files: tuple[Path, Path]) -> pulsar.AuthenticationTLS:
+    return pulsar.AuthenticationTLS(*map(str, files))

@@ -27,7 +27,6 @@ SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("AuthenticationProviderTls", "needs TLS"),
         ("AuthenticationProviderSasl", "Kerberos is not there"),
         ("AuthenticationProviderAthenz", "Athenz is not there"),
         ("oidc.AuthenticationProviderOpenID", "OpenID Connect is not there yet"),

@@ -1,6 +1,7 @@
 """What Python sees of tls.pyx: TLS on one client's socket."""
 
 from ssl import SSLContext
+from typing import Any
 
 class TlsStream:
     """The server's side of TLS on a socket."""
@@ -16,5 +17,5 @@ class TlsStream:
     def failure(self) -> str | None:
         """OpenSSL's name of what the peer did wrong."""
     @property
-    def certificate(self) -> bytes | None:
-        """The client's certificate (DER), if it showed one that the context trusts."""
+    def certificate(self) -> dict[str, Any] | None:
+        """The client's certificate as ssl's getpeercert tells it; None without a trusted one."""

@@ -39,8 +39,8 @@ cdef class TlsStream:
 
     @property
     def certificate(self):
-        """The client's certificate (DER), if it showed one that the context trusts; or None."""
-        return self.ssl.getpeercert(binary_form=True) if self.established else None
+        """The client's certificate as ssl tells it, if it showed one that is trusted; or None."""
+        return self.ssl.getpeercert() if self.established else None
 
     cdef int64_t receive(self, int fd, uint8_t *at, uint64_t room) except? -3:
         cdef ssize_t n

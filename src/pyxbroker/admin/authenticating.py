@@ -27,7 +27,9 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     if _is_open(request):
         return None
     try:
-        verified = await authentication.verify_request(request.headers, lambda: request.query)
+        verified = await authentication.verify_request(
+            request.headers, lambda: request.query, request.common_name
+        )
     except AuthenticationError as error:
         log.warning("authentication failed", path=request.path, reason=error)
         return _refusal(request)

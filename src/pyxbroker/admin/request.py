@@ -28,7 +28,8 @@ class Request:
     """A request whose head has come; the body follows while the resource runs.
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
-    those of its path, decoded and typed. `principal` is who asks.
+    those of its path, decoded and typed. `principal` is who asks,
+    `common_name` that of the client's certificate.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
@@ -36,6 +37,7 @@ class Request:
         "_query",
         "app",
         "body",
+        "common_name",
         "endpoint",
         "headers",
         "keep_alive",
@@ -61,6 +63,7 @@ class Request:
         version: str = "1.1",
         keep_alive: bool = True,
         principal: Principal = ANONYMOUS,
+        common_name: str = "",
     ) -> None:
         self.method = method
         self.path = path
@@ -70,6 +73,7 @@ class Request:
         self.version = version
         self.keep_alive = keep_alive
         self.principal = principal
+        self.common_name = common_name
         self.parameters: dict[str, Any] = {}
         self._query: dict[str, str] | None = None
 

@@ -29,6 +29,7 @@ from pyxbroker.admin.request_parser import (
     State,
 )
 from pyxbroker.admin.response import BODILESS, Response
+from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AnswersNotRead
 from pyxbroker.base.log import get_logger
 
@@ -91,6 +92,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._common_name = common_name_of(transport.get_extra_info("peercert"))
         if self._server.admit(self):
             self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
         else:
@@ -248,6 +250,7 @@ class HttpConnection(asyncio.Protocol):
             body,
             version=head.version,
             keep_alive=head.keep_alive,
+            common_name=self._common_name,
         )
         self._receiving = request
         if self._current is None:

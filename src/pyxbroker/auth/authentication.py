@@ -44,15 +44,22 @@ class Authentication:
                 " and anonymousUserRole are both empty."
             )
 
-    async def verify(self, method: str, shown: bytes) -> Verified:
-        """Who somebody is that names a method. Raises AuthenticationError."""
+    async def verify(self, method: str, shown: bytes, common_name: str = "") -> Verified:
+        """Who somebody is that names a method; common_name: of its own certificate. Raises
+        AuthenticationError.
+        """
         provider = self._providers.get(method or NONE)
         if provider is None:
             return self._nobody(f"There is no authentication method {method or NONE!r}.")
+        if provider.of_certificate:
+            shown = common_name.encode()
         return Verified(await provider.authenticate(shown), provider)
 
     async def verify_request(
-        self, headers: Mapping[str, str], query: Callable[[], Mapping[str, str]]
+        self,
+        headers: Mapping[str, str],
+        query: Callable[[], Mapping[str, str]],
+        common_name: str = "",
     ) -> Verified:
         """Who has sent a request by HTTP. Raises AuthenticationError."""
         method = headers.get(METHOD_HEADER)
@@ -60,22 +67,24 @@ class Authentication:
             provider = self._providers.get(method)
             if provider is None:
                 raise AuthenticationError(f"Unsupported authentication method: [{method:.100}].")
-            shown = provider.shown_by(headers, query())
+            shown = _shown_by(provider, headers, query(), common_name)
             return Verified(await provider.authenticate(shown), provider)
         if SASL_HEADER in headers:
             raise AuthenticationError("Unsupported authentication method: [sasl].")
         if self._strict:
             raise AuthenticationError("Authentication method missing")
-        return await self._any_of(headers, query())
+        return await self._any_of(headers, query(), common_name)
 
-    async def _any_of(self, headers: Mapping[str, str], query: Mapping[str, str]) -> Verified:
+    async def _any_of(
+        self, headers: Mapping[str, str], query: Mapping[str, str], common_name: str
+    ) -> Verified:
         """Of which provider does not matter, so that who is refused by all has shown nothing, as in
         Pulsar: anonymous where that is allowed.
         """
         reason = "Nothing was shown."
         for provider in self._providers.values():
             try:
-                shown = provider.shown_by(headers, query)
+                shown = _shown_by(provider, headers, query, common_name)
                 return Verified(await provider.authenticate(shown), provider)
             except NotShown:
                 continue
@@ -87,6 +96,14 @@ class Authentication:
         if self._anonymous is None:
             raise AuthenticationError(reason)
         return Verified(Identity(self._anonymous))
+
+
+def _shown_by(
+    provider: Provider, headers: Mapping[str, str], query: Mapping[str, str], common_name: str
+) -> bytes:
+    if provider.of_certificate:
+        return common_name.encode()
+    return provider.shown_by(headers, query)
 
 
 def names_of(text: str) -> list[str]:
@@ -109,14 +126,25 @@ def _basic(config: Config) -> Provider:
     return BasicProvider(config)
 
 
+def _certificate(config: Config) -> Provider:
+    from pyxbroker.auth.certificates import CertificateProvider
+
+    if config.brokerServicePortTls is None and config.webServicePortTls is None:
+        raise ConfigError(
+            f"authenticationProviders has {PACKAGE}AuthenticationProviderTls, and there is no port"
+            " with TLS: set brokerServicePortTls or webServicePortTls."
+        )
+    return CertificateProvider()
+
+
 _PROVIDERS: dict[str, Callable[[Config], Provider]] = {
     PACKAGE + "AuthenticationProviderToken": _token,
     PACKAGE + "AuthenticationProviderBasic": _basic,
+    PACKAGE + "AuthenticationProviderTls": _certificate,
 }
 
 # Pulsar's others, and why they are not there.
 _NOT_BUILT = {
-    PACKAGE + "AuthenticationProviderTls": "it needs TLS, which is not there yet",
     PACKAGE + "AuthenticationProviderSasl": "Kerberos is not there",
     PACKAGE + "AuthenticationProviderAthenz": "Athenz is not there",
     PACKAGE + "AuthenticationProviderList": "name its members instead",

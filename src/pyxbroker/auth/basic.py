@@ -36,6 +36,7 @@ class BasicProvider:
     """Looks at user:password. Raises ConfigError for settings that cannot be used."""
 
     method = "basic"
+    of_certificate = False
 
     def __init__(self, config: Config) -> None:
         if not config.basicAuthConf:

@@ -28,6 +28,8 @@ class Provider(Protocol):
 
     method: str
     """As clients name it."""
+    of_certificate: bool
+    """What is shown is the common name of the client's certificate, and nothing that it sends."""
 
     async def authenticate(self, shown: bytes) -> Identity:
         """Whose credentials these are. Raises AuthenticationError."""

@@ -34,6 +34,7 @@ class TokenProvider:
     """Looks at tokens by one key. Raises ConfigError for settings that cannot be used."""
 
     method = "token"
+    of_certificate = False
 
     def __init__(self, config: Config, clock: Callable[[], float] = time.time) -> None:
         self._key, self._algorithms = _key_of(config)

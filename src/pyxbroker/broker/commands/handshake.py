@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.auth.certificates import common_name_of
 from pyxbroker.base.errors import AuthenticationError, NotAllowed, PulsarError, ServiceNotReady
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
@@ -129,7 +130,9 @@ class Handshake:
         session = connection.session
         verify_original = self._broker.config.authenticateOriginalAuthData
         try:
-            principal, login = await log_in(authentication, connect, verify_original)
+            principal, login = await log_in(
+                authentication, connect, verify_original, _common_name(connection)
+            )
         except Exception as error:
             _refuse_credentials(connection, error)
             return
@@ -185,6 +188,10 @@ class Handshake:
                     self._broker.server_version, connection.protocol_version, login.method, REFRESH
                 )
             )
+
+
+def _common_name(connection: Connection) -> str:
+    return "" if connection.tls is None else common_name_of(connection.tls.certificate)
 
 
 def _refuse(connection: Connection, code: int, reason: str) -> None:

@@ -56,16 +56,17 @@ def method_of(connect: Any) -> str:
 
 
 async def log_in(
-    authentication: Authentication, connect: Any, verify_original: bool
+    authentication: Authentication, connect: Any, verify_original: bool, common_name: str = ""
 ) -> tuple[Principal, Login]:
-    """Who sends a CONNECT, for itself or for somebody behind it. With `verify_original` that one
+    """Who sends a CONNECT, for itself or for somebody behind it; common_name: of the certificate
+    that the connection began with. With `verify_original` the one behind it
     has to prove who it is as well; else its proxy's word counts, which is not to be asked again.
 
     Raises AuthenticationError.
     """
     method = method_of(connect)
     can_refresh = bool(connect.feature_flags.supports_auth_refresh)
-    own = await authentication.verify(method, connect.auth_data)
+    own = await authentication.verify(method, connect.auth_data, common_name)
     role = own.identity.role
     original = connect.original_principal
     if not original or original == WEB_SOCKET_ORIGINAL:

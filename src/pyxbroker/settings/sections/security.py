@@ -16,7 +16,8 @@ class Security(Section, title="Authentication"):
     authenticationProviders: str = setting(
         "",
         "How they may: a list of Pulsar's class names, with commas. There are"
-        f" `{PROVIDERS}AuthenticationProviderToken` and `{PROVIDERS}AuthenticationProviderBasic`;"
+        f" `{PROVIDERS}AuthenticationProviderToken`, `{PROVIDERS}AuthenticationProviderBasic` and"
+        f" `{PROVIDERS}AuthenticationProviderTls` (the common name of a client's certificate);"
         " a request by HTTP that does not name its method is tried with each in this order.",
     )
     authenticationRefreshCheckSeconds: int = setting(
