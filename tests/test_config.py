@@ -162,8 +162,8 @@ def test_who_asks_for_a_protection_that_is_not_there_is_refused(tmp_path: Path, 
 
 
 def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
-    config = Config.load(write(tmp_path, "tlsCertRefreshCheckDurationSec=3\n"))
-    assert list(config.ignored.wanted) == ["tlsCertRefreshCheckDurationSec"]
+    config = Config.load(write(tmp_path, "brokerClientAuthenticationPlugin=x\n"))
+    assert list(config.ignored.wanted) == ["brokerClientAuthenticationPlugin"]
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,17 @@ _OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
 
 
 class TlsSettings:
-    """What a context is made of; `settings` has the names of settings/sections/tls.py."""
+    """What a context is made of; `config` has the names of settings/sections/tls.py."""
 
-    def __init__(self, settings: Any) -> None:
-        self.certificate: str = settings.tlsCertificateFilePath
-        self.key: str = settings.tlsKeyFilePath
-        self.trusted: str = settings.tlsTrustCertsFilePath
-        self.is_required: bool = settings.tlsRequireTrustedClientCertOnConnect
-        self.takes_untrusted: bool = settings.tlsAllowInsecureConnection
-        self.protocols: list[str] = _words(settings.tlsProtocols)
-        self.ciphers: list[str] = _words(settings.tlsCiphers)
-        self.check_s: float = settings.tlsCertRefreshCheckDurationSec
+    def __init__(self, config: Any) -> None:
+        self.certificate: str = config.tlsCertificateFilePath
+        self.key: str = config.tlsKeyFilePath
+        self.trusted: str = config.tlsTrustCertsFilePath
+        self.is_required: bool = config.tlsRequireTrustedClientCertOnConnect
+        self.takes_untrusted: bool = config.tlsAllowInsecureConnection
+        self.protocols: list[str] = _words(config.tlsProtocols)
+        self.ciphers: list[str] = _words(config.tlsCiphers)
+        self.check_s: float = config.tlsCertRefreshCheckDurationSec
         for name, value in (
             ("tlsCertificateFilePath", self.certificate),
             ("tlsKeyFilePath", self.key),

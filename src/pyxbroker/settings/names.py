@@ -34,10 +34,10 @@ OLDER_WINS = frozenset(
 # refused,
 REFUSED_WHEN_TRUE = {
     "authorizationEnabled": "there is no such check yet: whoever is let in would be served",
-    "tlsEnabled": "it is an older setting, without effect: set brokerServicePortTls and"
+    "tlsEnabled": "there is no such switch any more: set brokerServicePortTls and"
     " webServicePortTls",
-    "tlsEnabledWithKeyStore": "key stores are not read yet: set tlsCertificateFilePath,"
-    " tlsKeyFilePath and tlsTrustCertsFilePath",
+    "tlsEnabledWithKeyStore": "there is no reader of Java's key stores yet: set"
+    " tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath",
 }
 # and with any value.
 _ONE_LISTENER = (

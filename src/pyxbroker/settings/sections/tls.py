@@ -9,12 +9,12 @@ from pyxbroker.settings.sections.general import PORT_MAX
 class Tls(Section, title="TLS"):
     brokerServicePortTls: int | None = setting(
         None,
-        "Port of the binary protocol over TLS; 0 takes any free port, empty serves none.",
+        "Port of the binary protocol over TLS; 0 takes any free port, empty opens no port.",
         maximum=PORT_MAX,
     )
     webServicePortTls: int | None = setting(
         None,
-        "Port of HTTPS; 0 takes any free port, empty serves none.",
+        "Port of HTTPS; 0 takes any free port, empty opens no port.",
         maximum=PORT_MAX,
     )
     tlsCertificateFilePath: str = setting(
