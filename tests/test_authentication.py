@@ -96,7 +96,9 @@ def test_a_secret_that_is_wrong_is_not_in_the_sentence_that_refuses_it() -> None
 
 
 COMPARES = ("compare_digest", "checkpw")
-SECRETS = re.compile(r"secret|password|passwd|credential|shown|hashed|digest(?!_size)|signature", re.I)
+SECRETS = re.compile(
+    r"secret|password|passwd|credential|shown|hashed|digest(?!_size)|signature", re.IGNORECASE
+)
 
 
 def _name(node: ast.expr) -> str:
