@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
 from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.permissions import Permissions
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
 from pyxbroker.broker.broker_port import Addresses
@@ -116,6 +117,7 @@ class FakeService:
         self.config = config or Config()
         self.metadata = metadata
         self.authentication: Authentication | None = None
+        self.permissions: Permissions | None = None
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []

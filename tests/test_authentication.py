@@ -96,7 +96,7 @@ def test_a_secret_that_is_wrong_is_not_in_the_sentence_that_refuses_it() -> None
 
 COMPARES = ("compare_digest", "checkpw")
 SECRETS = re.compile(
-    r"secret|password|passwd|credential|shown|hashed|digest(?!_size)|signature", re.I
+    r"secret|password|passwd|credential|shown|hashed|digest(?!_size)|signature", re.IGNORECASE
 )
 
 

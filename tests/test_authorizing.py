@@ -22,7 +22,9 @@ class Provider:
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[None]] = []
 
-    async def authorize(self, principal: Principal, right: Right, resource: Resource) -> None:
+    async def authorize(
+        self, _: object, principal: Principal, right: Right, resource: Resource
+    ) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.asked.append(answer)
         await answer

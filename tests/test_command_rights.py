@@ -54,8 +54,9 @@ def test_who_has_no_right_is_refused_and_nothing_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, right: Right, field: str
 ) -> None:
     asked: list[tuple[Principal, Right, Resource]] = []
+    fields = pb.BaseCommand.DESCRIPTOR.fields_by_name
 
-    async def refuse(principal: Principal, needed: Right, resource: Resource) -> None:
+    async def refuse(_: object, principal: Principal, needed: Right, resource: Resource) -> None:
         asked.append((principal, needed, resource))
         raise AuthorizationError("not you")
 
@@ -64,7 +65,10 @@ def test_who_has_no_right_is_refused_and_nothing_is_made(
     async def scenario(broker: Broker) -> None:
         client = await broker.client()
         answer = await client.request(command, field)
-        assert (answer.error, answer.message) == (pb.AuthorizationError, "not you")
+        rows = broker.handlers._table.values()
+        row = next(each for each in rows if fields[each.field].message_type is command.DESCRIPTOR)
+        told = row.unauthorized or "not you"
+        assert (answer.error, answer.message) == (pb.AuthorizationError, told)
         assert answer.request_id == command.request_id
         expected = NamespaceName.get(NAMESPACE) if right is GET_TOPICS else TopicName.get(TOPIC)
         assert asked == [(ANONYMOUS, right, expected)]

@@ -109,8 +109,10 @@ def test_each_right_is_checked_before_anything_is_done(
 ) -> None:
     checked: list[tuple[Principal, Right, Resource]] = []
 
-    async def refuse(principal: Principal, right: Right, resource: Resource) -> None:
-        await authorize(principal, right, resource)
+    async def refuse(
+        permissions: None, principal: Principal, right: Right, resource: Resource, _: str
+    ) -> None:
+        await authorize(permissions, principal, right, resource)
         checked.append((principal, right, resource))
         raise AuthorizationError("No.")
 
@@ -139,7 +141,7 @@ def test_a_right_is_not_checked_on_a_name_that_cannot_be(
         assert endpoint.right.scope in of_all or endpoint.right == LIST_TENANTS
         return
 
-    async def never(principal: Principal, right: Right, resource: Resource) -> None:
+    async def never(_: None, __: Principal, ___: Right, resource: Resource, ____: str) -> None:
         raise AssertionError(resource)
 
     monkeypatch.setattr(answering, "authorize", never)
@@ -161,7 +163,7 @@ def test_everybody_may_do_everything_while_authorization_is_off() -> None:
         (LIST_NAMESPACES, namespace),
     ):
         for principal in (ANONYMOUS, Principal("r"), Principal("proxy", "r")):
-            asyncio.run(authorize(principal, right, resource))
+            asyncio.run(authorize(None, principal, right, resource))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_everybody_may_do_everything_while_authorization_is_off() -> None:
 )
 def test_a_right_on_what_it_cannot_be_about_is_a_fault(right: Right, resource: Resource) -> None:
     with pytest.raises(AssertionError, match=re.escape(str(right))):
-        asyncio.run(authorize(ANONYMOUS, right, resource))
+        asyncio.run(authorize(None, ANONYMOUS, right, resource))
 
 
 def test_a_principal_does_not_change() -> None:

@@ -28,7 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "road": set(),
     "base": set(),
     "proto": set(),
-    "auth": {*GROUND, "settings"},
+    "auth": {*GROUND, "settings", "policies"},
     "settings": {"base"},
     "metadata": {*GROUND},
     "cluster": {*GROUND, "metadata"},

@@ -30,7 +30,13 @@ async def answer(request: Request) -> Response:
             if refused is not None:
                 return refused
         endpoint = _router.find(request)
-        await authorize(request.principal, endpoint.right, endpoint.resource(request))
+        await authorize(
+            request.app.broker.permissions,
+            request.principal,
+            endpoint.right,
+            endpoint.resource(request),
+            subscription_of(request),
+        )
         return await endpoint.handler(request)
     except Exception as error:
         answer = refusal_of(error)
@@ -40,3 +46,9 @@ async def answer(request: Request) -> Response:
             reason = "The broker failed to answer this request; its log says why."
             answer = refusal(500, with_reference(reason, reference))
         return answer
+
+
+def subscription_of(request: Request) -> str:
+    """The subscription that a request is about; empty without one."""
+    named = request.parameters.get("subscription") or request.parameters.get("subName")
+    return named if isinstance(named, str) else ""

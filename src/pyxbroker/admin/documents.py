@@ -35,7 +35,8 @@ lookups and `/metrics`. This table, for programs, is at `/openapi.json`.
   `/status.html` and `/metrics` (unless `authenticateMetricsEndpoint`).
 - A refusal is a status and `{"reason": "..."}`, a sentence; the statuses are below.
 - *Right* is what Pulsar's authorization asks for, and who has it; a superuser has all rights.
-  Authorization is not built yet: everybody may do everything.
+  Without `authorizationEnabled` everybody has all of them. Who lacks one is answered with 401 or
+  403, whichever Pulsar answers there.
 """
 
 

@@ -7,10 +7,13 @@ REST the table of endpoints. Nothing else asks whether it is allowed.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
+
+if TYPE_CHECKING:
+    from pyxbroker.auth.permissions import Permissions
 
 Resource = TenantName | NamespaceName | TopicName | None
 
@@ -166,10 +169,19 @@ COMPACT = Right(Scope.TOPIC, "COMPACT", (TENANT_ADMIN,))
 TERMINATE = Right(Scope.TOPIC, "TERMINATE", (TENANT_ADMIN,))
 
 
-async def authorize(principal: Principal, right: Right, resource: Resource) -> None:
-    """Raises AuthorizationError when a principal does not have a right on a resource.
+async def authorize(
+    permissions: Permissions | None,
+    principal: Principal,
+    right: Right,
+    resource: Resource,
+    subscription: str = "",
+) -> None:
+    """Raises AuthorizationError when a principal does not have a right on a resource; a right to
+    consume may be about a subscription of it.
 
-    Authorization is off so far, and everybody has every right then. A right that is asked for on
-    what it cannot be about is a fault of ours all the same.
+    Without permissions authorization is off, and everybody has every right. A right that is asked
+    for on what it cannot be about is a fault of ours all the same.
     """
     assert isinstance(resource, _RESOURCES[right.scope]), f"{right} on {resource!r}"
+    if permissions is not None:
+        await permissions.check(principal, right, resource, subscription)

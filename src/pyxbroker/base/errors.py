@@ -77,6 +77,12 @@ class AuthorizationError(PulsarError):
     sentence = "The role is not allowed to do this; ask the tenant's administrator for permission."
 
 
+class NotPermitted(AuthorizationError):
+    """The same where Pulsar's REST answers 401."""
+
+    http_status = 401
+
+
 class ConsumerBusy(PulsarError):
     """Other consumers hold the subscription."""
 

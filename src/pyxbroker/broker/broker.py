@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
     from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
@@ -189,6 +190,18 @@ class Broker:
         from pyxbroker.broker.resource_groups import ResourceGroups
 
         return ResourceGroups(self.metadata, self.topics.cache, self.tenants, self.namespaces)
+
+    @cached_property
+    def permissions(self) -> Permissions | None:
+        """What roles may do; None for everything, while authorization is off. Raises ConfigError
+        when it cannot be on.
+        """
+        if not self.config.authorizationEnabled:
+            return None
+        from pyxbroker.auth.permissions import Permissions
+        from pyxbroker.broker.granted import GrantRecords
+
+        return Permissions(self.config, GrantRecords(self.topics.cache))
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:

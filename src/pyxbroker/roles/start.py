@@ -75,6 +75,10 @@ def _addresses(host: str, ports: Ports) -> Addresses:
 
 def authentication_of(config: Config) -> Authentication | None:
     """Who is let in, None for everybody. Raises ConfigError."""
+    if config.authorizationEnabled:
+        from pyxbroker.auth.permissions import check_settings
+
+        check_settings(config)
     if not config.authenticationEnabled:
         return None
     from pyxbroker.auth.authentication import Authentication

@@ -33,7 +33,6 @@ OLDER_WINS = frozenset(
 # would be let in, read along or be sent to a port that nobody serves. With `true` a start is
 # refused,
 REFUSED_WHEN_TRUE = {
-    "authorizationEnabled": "there is no such check yet: whoever is let in would be served",
     "tlsEnabled": "there is no such switch any more: set brokerServicePortTls and"
     " webServicePortTls",
     "tlsEnabledWithKeyStore": "there is no reader of Java's key stores yet: set"

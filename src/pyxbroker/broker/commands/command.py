@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from pyxbroker.auth.authorization import AUTHENTICATED, Resource, Right
-from pyxbroker.base.errors import PulsarError
+from pyxbroker.auth.authorization import AUTHENTICATED, CONSUME_TOPIC, SUBSCRIBE, Resource, Right
+from pyxbroker.base.errors import AuthorizationError, PulsarError
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.broker.commands import replies
 
@@ -38,6 +38,22 @@ def namespace_of(message: Any) -> Resource:
     return name
 
 
+def no_subscription(message: Any) -> None:
+    """The command is about no subscription."""
+
+
+def subscribed(message: Any) -> tuple[Right, str]:
+    """A SUBSCRIBE needs its right for the subscription, too."""
+    return CONSUME_TOPIC, message.subscription
+
+
+def initially_subscribed(message: Any) -> tuple[Right, str] | None:
+    """A PRODUCER may make a subscription."""
+    if not message.initial_subscription_name:
+        return None
+    return SUBSCRIBE, message.initial_subscription_name
+
+
 def producer_id(message: Any) -> tuple[str, int]:
     """The key in Session.opening of what a PRODUCER opens."""
     return "producer", message.producer_id
@@ -65,6 +81,20 @@ class Command(NamedTuple):
     """What the right is checked on, from the command. A command with one is handled as a task."""
     refusal: Callable[[Any, PulsarError], bytes] = answer_error
     """The frame that tells a client why the command failed."""
+    unauthorized: str = ""
+    """What its client is told who has no right."""
+    subscription: Callable[[Any], tuple[Right, str] | None] = no_subscription
+    """What it needs besides, and of which subscription."""
     opens: Callable[[Any], tuple[str, int]] | None = None
     """What it opens, which is marked as being opened before the right is looked at: who authorizes
     may take its time, and what the client asks for meanwhile must find it."""
+
+    def refused(self, error: AuthorizationError) -> AuthorizationError:
+        """What a client is told that has no right: the words of its command, as others are REST's,
+        unless it can do something about it.
+        """
+        from pyxbroker.auth.permissions import WrongPrefix
+
+        if isinstance(error, WrongPrefix) or not self.unauthorized:
+            return error
+        return AuthorizationError(self.unauthorized)

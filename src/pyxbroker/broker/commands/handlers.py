@@ -20,9 +20,11 @@ from pyxbroker.auth.authorization import (
     GET_TOPICS,
     LOOKUP,
     PRODUCE_TO_TOPIC,
+    Resource,
     authorize,
 )
 from pyxbroker.base.errors import (
+    AuthorizationError,
     ChecksumError,
     ConsumerNotFound,
     NotAllowed,
@@ -42,9 +44,11 @@ from pyxbroker.broker.commands.command import (
     Command,
     answer_error,
     consumer_id,
+    initially_subscribed,
     namespace_of,
     no_resource,
     producer_id,
+    subscribed,
     topic_of,
     watcher_id,
 )
@@ -135,6 +139,7 @@ class Handlers:
                 LOOKUP,
                 topic_of,
                 partial(_lookup_failed, replies.LOOKUP),
+                unauthorized="Client is not authorized to Lookup",
             ),
             kinds.PARTITIONED_METADATA: Command(
                 "partitionMetadata",
@@ -142,6 +147,7 @@ class Handlers:
                 LOOKUP,
                 topic_of,
                 partial(_lookup_failed, replies.PARTITIONED_METADATA),
+                unauthorized="Client is not authorized to Get Partition Metadata",
             ),
             kinds.AUTH_RESPONSE: Command("authResponse", self.handshake.handle_auth_response),
             kinds.PING: Command("ping", self._handle_ping),
@@ -151,6 +157,8 @@ class Handlers:
                 commands.handle_producer,
                 PRODUCE_TO_TOPIC,
                 topic_of,
+                unauthorized="Client is not authorized to Produce",
+                subscription=initially_subscribed,
                 opens=producer_id,
             ),
             kinds.CLOSE_PRODUCER: Command("close_producer", commands.handle_close_producer),
@@ -159,6 +167,8 @@ class Handlers:
                 commands.handle_subscribe,
                 CONSUME_TOPIC,
                 topic_of,
+                unauthorized="Client is not authorized to subscribe",
+                subscription=subscribed,
                 opens=consumer_id,
             ),
             kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
@@ -167,10 +177,19 @@ class Handlers:
             kinds.SEEK: Command("seek", seek.handle_seek),
             kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
             kinds.GET_TOPICS_OF_NAMESPACE: Command(
-                "getTopicsOfNamespace", lists.handle_get_topics, GET_TOPICS, namespace_of
+                "getTopicsOfNamespace",
+                lists.handle_get_topics,
+                GET_TOPICS,
+                namespace_of,
+                unauthorized="Client is not authorized to GetTopicsOfNamespace",
             ),
             kinds.WATCH_TOPIC_LIST: Command(
-                "watchTopicList", lists.handle_watch, GET_TOPICS, namespace_of, opens=watcher_id
+                "watchTopicList",
+                lists.handle_watch,
+                GET_TOPICS,
+                namespace_of,
+                unauthorized="Proxy Client is not authorized to watchTopicList",
+                opens=watcher_id,
             ),
             kinds.WATCH_TOPIC_LIST_CLOSE: Command("watchTopicListClose", lists.handle_watch_close),
             kinds.GET_SCHEMA: Command(
@@ -380,16 +399,30 @@ class Handlers:
     async def _authorized(self, connection: Connection, command: Command, message: Any) -> None:
         resource = command.resource(message)
         if command.opens is None:
-            await authorize(connection.session.principal, command.right, resource)
+            await self._check_right(connection, command, message, resource)
             waiting = command.handler(connection, message)
             if waiting is not None:
                 await waiting
             return
         with Opening(connection, command.opens(message)) as opening:
-            await authorize(connection.session.principal, command.right, resource)
+            await self._check_right(connection, command, message, resource)
             waiting = command.handler(connection, message, opening)
             assert waiting is not None, "what opens something waits for it"
             await waiting
+
+    async def _check_right(
+        self, connection: Connection, command: Command, message: Any, resource: Resource
+    ) -> None:
+        """Raises AuthorizationError."""
+        permissions, principal = self.broker.permissions, connection.session.principal
+        try:
+            await authorize(permissions, principal, command.right, resource)
+            also = None if permissions is None else command.subscription(message)
+            if also is not None:
+                right, subscription = also
+                await authorize(permissions, principal, right, resource, subscription)
+        except AuthorizationError as error:
+            raise command.refused(error) from None
 
     async def _run(
         self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any

@@ -13,7 +13,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyxbroker.auth.certificates import common_name_of
-from pyxbroker.base.errors import AuthenticationError, NotAllowed, PulsarError, ServiceNotReady
+from pyxbroker.base.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    NotAllowed,
+    PulsarError,
+    ServiceNotReady,
+)
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
@@ -138,6 +144,14 @@ class Handshake:
             return
         if connection.closed:
             return
+        permissions = self._broker.permissions
+        if permissions is not None:
+            try:
+                permissions.check_connect(principal, connect.proxy_version)
+            except AuthorizationError as error:
+                log.warning("refused", peer=connection.peer, reason=error, **principal._asdict())
+                _refuse(connection, error.code, str(error))
+                return
         session.principal, session.login = principal, login
         self._establish(connection, connect)
 

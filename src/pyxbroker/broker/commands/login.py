@@ -70,7 +70,7 @@ async def log_in(
     role = own.identity.role
     original = connect.original_principal
     if not original or original == WEB_SOCKET_ORIGINAL:
-        return Principal(role, original or None), Login(own, method, can_refresh)
+        return Principal(role), Login(own, method, can_refresh)
     if not verify_original:
         return Principal(role, original), Login(own, method, can_refresh=False)
     method = connect.original_auth_method

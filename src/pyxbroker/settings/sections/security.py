@@ -8,7 +8,7 @@ PROVIDERS = "org.apache.pulsar.broker.authentication."
 KEY_FORMS = "`file:///path`, a path, `data:;base64,...`, or base64; its bytes are used as they are"
 
 
-class Security(Section, title="Authentication"):
+class Security(Section, title="Authentication and authorization"):
     authenticationEnabled: bool = setting(
         False,
         "Whether clients of both ports have to say who they are (docs/security.md).",
@@ -34,6 +34,17 @@ class Security(Section, title="Authentication"):
         "",
         "Role of clients whose method is not there, or that show nothing; empty refuses them"
         " (docs/security.md).",
+    )
+    authorizationEnabled: bool = setting(
+        False,
+        "Whether clients may do only what their role has a right to; needs authenticationEnabled.",
+    )
+    authorizationProvider: str = setting(
+        "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider",
+        "Who decides that, as Pulsar calls it; there is one.",
+    )
+    authorizationAllowWildcardsMatching: bool = setting(
+        False, "Whether roles in grants may begin or end with `*`."
     )
     superUserRoles: str = setting("", "Roles that may do everything, with commas.")
     proxyRoles: str = setting(

@@ -1,0 +1,278 @@
+"""Who has which right: superusers by the settings, administrators by the record of their tenant,
+and the others by what the record of their namespace grants (Pulsar's PulsarAuthorizationProvider).
+
+Both records are read at each question, from a cache that knows of changes: a grant counts as soon
+as it is written, and so does its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from pyxbroker.auth.authentication import names_of
+from pyxbroker.auth.authorization import (
+    CONSUME,
+    PRODUCE,
+    SUPERUSER,
+    TENANT_ADMIN,
+    Resource,
+    Right,
+    Scope,
+)
+from pyxbroker.auth.principal import Principal
+from pyxbroker.base.errors import AuthorizationError, NotPermitted
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
+from pyxbroker.policies.grants import AUTH, ROLES, SUBSCRIPTIONS, TOPICS
+from pyxbroker.policies.records import Fields
+from pyxbroker.settings.config import Config
+
+PROVIDER = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
+ADMINISTRATORS = "adminRoles"  # in the record of a tenant
+MODE = "subscription_auth_mode"  # in that of a namespace
+PREFIX = "Prefix"
+ANY = "*"  # at the end or the beginning of a role in a grant
+
+INVALID_ROLES = "Invalid roles."  # as Pulsar says it
+NOT_A_PROXY = "Must not set proxyVersion without connecting as a ProxyRole."
+MISFIT = "Invalid combination of Original principal cannot be empty if the request is via proxy."
+NO_PREFIX = (
+    "Failed to create consumer - The subscription name needs to be prefixed by the authentication"
+    " role, like {role}-xxxx for topic: {topic}"
+)
+
+
+class WrongPrefix(AuthorizationError):
+    """A subscription is not called as its consumer's role begins."""
+
+
+class Records(Protocol):
+    """What metadata says of tenants and namespaces."""
+
+    async def tenant(self, name: str) -> Fields | None:
+        """The record of a tenant; None when there is none."""
+        ...
+
+    async def namespace(self, name: str) -> Fields | None:
+        """The record of a namespace; None when there is none."""
+        ...
+
+
+def check_settings(config: Config) -> None:
+    """Raises ConfigError for what a broker that looks at rights cannot start with."""
+    if not config.authenticationEnabled:
+        # In Pulsar's words.
+        raise ConfigError(
+            "Invalid broker configuration. Authentication must be enabled with"
+            " authenticationEnabled=true when authorization is enabled with"
+            " authorizationEnabled=true."
+        )
+    if config.authorizationProvider != PROVIDER:
+        raise ConfigError(
+            f"authorizationProvider is {config.authorizationProvider!r}, and can only be"
+            f" {PROVIDER}."
+        )
+
+
+class Permissions:
+    """What the roles of one broker may do. Raises ConfigError for what cannot be used."""
+
+    def __init__(self, config: Config, records: Records) -> None:
+        check_settings(config)
+        self._superusers = frozenset(names_of(config.superUserRoles))
+        self._proxies = frozenset(names_of(config.proxyRoles))
+        self._has_wildcards = config.authorizationAllowWildcardsMatching
+        self._records = records
+
+    # --- who goes with whom -------------------------------------------------------------------
+
+    def check_connect(self, principal: Principal, proxy_version: str) -> None:
+        """Whether the two roles of a CONNECT go together. Raises AuthorizationError."""
+        role, original = principal
+        if role in self._proxies:
+            if not original or original in self._proxies:
+                raise AuthorizationError(INVALID_ROLES)
+            return
+        if original:
+            raise AuthorizationError(INVALID_ROLES)
+        if proxy_version:
+            raise AuthorizationError(NOT_A_PROXY)
+
+    def _roles(self, principal: Principal) -> tuple[str | None, ...]:
+        """Those who all need a right. Raises NotPermitted when they do not go together."""
+        role, original = principal
+        if role in self._proxies:
+            if not original or original in self._proxies:
+                raise NotPermitted(MISFIT)
+            return role, original
+        if original and original != role:
+            raise NotPermitted(MISFIT)
+        return (role,)
+
+    # --- what they may ------------------------------------------------------------------------
+
+    async def check(
+        self, principal: Principal, right: Right, resource: Resource, subscription: str = ""
+    ) -> None:
+        """Raises AuthorizationError when somebody does not have a right on a resource, with a
+        subscription if one is named.
+        """
+        if right.scope in (Scope.OPEN, Scope.AUTHENTICATED):
+            return
+        for role in self._roles(principal):
+            if not await self._has(role, right, resource, subscription):
+                raise refusal_of(principal, right, resource)
+
+    async def _has(
+        self, role: str | None, right: Right, resource: Resource, subscription: str
+    ) -> bool:
+        if role is None:
+            return False
+        if role in self._superusers:
+            return True
+        if resource is None:
+            return False
+        if TENANT_ADMIN in right.holders and await self._is_administrator(role, resource):
+            return True
+        actions = frozenset((PRODUCE, CONSUME)).intersection(right.holders)
+        if not actions or isinstance(resource, TenantName):
+            return False
+        if isinstance(resource, TopicName) and resource.is_system:
+            # What says which policies hold is in one of them: to produce there is to administrate.
+            return False
+        record = await self._records.namespace(_namespace_of(resource))
+        if record is None:
+            return False
+        grants = _object(record.get(AUTH))
+        if actions == {CONSUME} and subscription and isinstance(resource, TopicName):
+            if not _may_use(grants, subscription, role):
+                return False
+            if record.get(MODE) == PREFIX and not subscription.startswith(role):
+                raise WrongPrefix(NO_PREFIX.format(role=role, topic=resource))
+        topic = resource if right.scope is Scope.TOPIC else None
+        return any(self._grants(roles, role, actions) for roles in _granted(grants, topic))
+
+    async def _is_administrator(
+        self, role: str, resource: TenantName | NamespaceName | TopicName
+    ) -> bool:
+        tenant = str(resource) if isinstance(resource, TenantName) else _tenant_of(resource)
+        record = await self._records.tenant(tenant)
+        return record is not None and role in _texts(record.get(ADMINISTRATORS))
+
+    def _grants(self, roles: Mapping[str, Any], role: str, actions: frozenset[str]) -> bool:
+        """Whether a part of the grants lets a role do one of some actions."""
+        if not actions.isdisjoint(_texts(roles.get(role))):
+            return True
+        if not self._has_wildcards:
+            return False
+        return any(
+            _matches(pattern, role) and not actions.isdisjoint(_texts(granted))
+            for pattern, granted in roles.items()
+        )
+
+
+def _tenant_of(resource: NamespaceName | TopicName) -> str:
+    return resource.tenant
+
+
+def _namespace_of(resource: NamespaceName | TopicName) -> str:
+    return str(resource) if isinstance(resource, NamespaceName) else resource.namespace
+
+
+# --- grants -----------------------------------------------------------------------------------
+
+
+def _granted(grants: Fields, topic: Any) -> Iterable[Fields]:
+    """The parts that say who may do what: of the namespace, and of a topic if one is asked about.
+    A partition has its own, and those of the whole.
+    """
+    yield _object(grants.get(ROLES))
+    if topic is not None:
+        of_topics = _object(grants.get(TOPICS))
+        for name in dict.fromkeys((str(topic), topic.partitioned_topic_name)):
+            yield _object(of_topics.get(name))
+
+
+def _may_use(grants: Fields, subscription: str, role: str) -> bool:
+    """Whether a subscription is for everybody who may consume, or for this role."""
+    roles = _texts(_object(grants.get(SUBSCRIPTIONS)).get(subscription))
+    return not roles or role in roles
+
+
+def _matches(pattern: str, role: str) -> bool:
+    if pattern.endswith(ANY):
+        return role.startswith(pattern[: -len(ANY)])
+    return pattern.startswith(ANY) and role.endswith(pattern[len(ANY) :])
+
+
+# What other programs wrote may be anything that JSON has: what is no list of texts grants nothing.
+
+
+def _object(value: Any) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> frozenset[str]:
+    if not isinstance(value, list):
+        return frozenset()
+    return frozenset(each for each in value if isinstance(each, str))
+
+
+# --- refusals, in Pulsar's words --------------------------------------------------------------
+
+NEEDS_SUPERUSER = "This operation requires super-user access"
+NEEDS_ADMINISTRATOR = "Don't have permission to administrate resources on this tenant"
+# The operations that Pulsar names in its refusals; for others it asks for a superuser.
+_BROKER_OPERATIONS = frozenset(
+    """
+    HEALTH_CHECK LIST_BROKERS GET_LEADER_BROKER LIST_OWNED_NAMESPACES
+    GET_INTERNAL_CONFIGURATION_DATA CHECK_BACKLOG_QUOTA LIST_DYNAMIC_CONFIGURATIONS
+    LIST_RUNTIME_CONFIGURATIONS UPDATE_DYNAMIC_CONFIGURATION DELETE_DYNAMIC_CONFIGURATION
+    """.split()
+)
+_OF_TENANT = frozenset({"LIST_NAMESPACES", "CREATE_NAMESPACE", "DELETE_NAMESPACE"})
+
+
+def refusal_of(principal: Principal, right: Right, resource: Resource) -> AuthorizationError:
+    """What somebody is told who does not have a right; the status by REST is Pulsar's, too."""
+    operation, scope = right.operation, right.scope
+    if scope is Scope.ADMINISTRATION:
+        return NotPermitted(NEEDS_ADMINISTRATOR)
+    if scope is Scope.TOPIC:
+        return NotPermitted(
+            f"Unauthorized to validateTopicOperation for operation [{operation}] on topic"
+            f" [{resource}]"
+        )
+    if scope in (Scope.TOPIC_POLICY, Scope.NAMESPACE_POLICY):
+        kind = "Topic" if scope is Scope.TOPIC_POLICY else "Namespace"
+        verb, _, policy = operation.partition(" ")
+        return AuthorizationError(
+            f"Unauthorized to validate{kind}PolicyOperation for operation [{verb}] on"
+            f" {kind.lower()} [{resource}] on policy [{policy}]"
+        )
+    if scope is Scope.NAMESPACE and right.holders != (SUPERUSER,):
+        namespace = resource.namespace if isinstance(resource, TopicName) else resource
+        return AuthorizationError(
+            f"Unauthorized to validateNamespaceOperation for operation [{operation}] on namespace"
+            f" [{namespace}]"
+        )
+    return NotPermitted(_refusal_above_namespaces(principal, right, resource))
+
+
+def _refusal_above_namespaces(principal: Principal, right: Right, resource: Resource) -> str:
+    operation, scope = right.operation, right.scope
+    who = (
+        f"for originalPrincipal [{principal.original_role or 'null'}] and clientAppId"
+        f" [{principal.role or 'null'}] about operation [{operation}]"
+    )
+    if scope is Scope.BROKER and operation in _BROKER_OPERATIONS:
+        return f"Unauthorized to validateBothSuperuserAndBrokerOperation {who}"
+    if scope is Scope.CLUSTER:
+        return f"Unauthorized to validateBothSuperuserAndClusterOperation {who}"
+    if scope is Scope.TENANT and operation in _OF_TENANT:
+        tenant = resource.tenant if isinstance(resource, NamespaceName) else resource
+        return f"Unauthorized to validateTenantOperation {who} on tenant [{tenant}]"
+    if scope is Scope.TENANT:
+        return f"Unauthorized to validateBothTenantOperationAndSuperUser {who} "
+    return NEEDS_SUPERUSER

@@ -1,0 +1,528 @@
+"""Who has which right: the whole of what is asked, and what clients and REST make of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.tokens import settings, token
+
+from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.admin.app import Application
+from pyxbroker.admin.endpoints import every_endpoint
+from pyxbroker.admin.request import Body, Request
+from pyxbroker.auth import authorization
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.authorization import (
+    CONSUME,
+    CONSUME_TOPIC,
+    PRODUCE,
+    SUPERUSER,
+    TENANT_ADMIN,
+    Right,
+    Scope,
+    authorize,
+)
+from pyxbroker.auth.permissions import Permissions, check_settings
+from pyxbroker.auth.principal import Principal
+from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
+from pyxbroker.broker.commands.command import no_resource
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.roles.start import authentication_of
+from pyxbroker.settings.config import Config
+from test_logins import connect, let_in
+
+TENANT, NAMESPACE = TenantName("public"), NamespaceName("public", "default")
+T = TopicName.get(TOPIC)
+ON: dict[str, Any] = settings(
+    authorizationEnabled=True, superUserRoles="root, other-root", proxyRoles="proxy,proxy2"
+)
+GRANTS = {
+    "namespace_auth": {"np": ["produce"], "nc": ["consume"], "nf": ["functions"]},
+    "destination_auth": {TOPIC: {"tp": ["produce"], "tc": ["consume"]}},
+}
+ROLES = ("root", "admin", "np", "nc", "nf", "tp", "tc", "nobody", "roo", "", None)
+EVERY_RIGHT = sorted(
+    {each for each in vars(authorization).values() if isinstance(each, Right)}
+    | {each.right for _, each in every_endpoint()},
+    key=str,
+)
+
+
+class Records:
+    """Metadata of one tenant with one namespace."""
+
+    def __init__(self, namespace: Any = None, tenant: Any = None) -> None:
+        self.of_namespace = {"auth_policies": GRANTS} if namespace is None else namespace
+        self.of_tenant = {"adminRoles": ["admin"]} if tenant is None else tenant
+
+    async def tenant(self, name: str) -> Any:
+        return self.of_tenant if name == "public" else None
+
+    async def namespace(self, name: str) -> Any:
+        return self.of_namespace if name == "public/default" else None
+
+
+def may(
+    role: str | Principal | None,
+    right: Right,
+    resource: Any = T,
+    subscription: str = "",
+    records: Records | None = None,
+    **more: Any,
+) -> bool:
+    principal = role if isinstance(role, Principal) else Principal(role)
+    permissions = Permissions(Config(**ON | more), records or Records())
+    try:
+        asyncio.run(authorize(permissions, principal, right, resource, subscription))
+    except AuthorizationError as error:
+        assert error.http_status in (401, 403) and str(error)
+        return False
+    return True
+
+
+def resources_of(right: Right) -> list[Any]:
+    everything = (None, TENANT, NAMESPACE, T)
+    return [each for each in everything if isinstance(each, authorization._RESOURCES[right.scope])]
+
+
+def expected(role: str | None, right: Right, resource: Any) -> bool:
+    """What the rows of the table say, in words of the test's own."""
+    if right.scope in (Scope.OPEN, Scope.AUTHENTICATED) or role == "root":
+        return True
+    if role == "admin":
+        return resource is not None and TENANT_ADMIN in right.holders
+    if resource is None or isinstance(resource, TenantName):
+        return False
+    wanted = {"np": PRODUCE, "nc": CONSUME}.get(role or "")
+    if wanted is not None:
+        return wanted in right.holders
+    wanted = {"tp": PRODUCE, "tc": CONSUME}.get(role or "")
+    return wanted in right.holders and right.scope is Scope.TOPIC
+
+
+@pytest.mark.parametrize("right", EVERY_RIGHT, ids=str)
+def test_each_role_has_the_rights_that_it_was_given(right: Right) -> None:
+    for resource in resources_of(right):
+        for role in ROLES:
+            assert may(role, right, resource) == expected(role, right, resource), (role, resource)
+
+
+def test_each_right_says_who_has_it() -> None:
+    for right in EVERY_RIGHT:
+        if right.scope not in (Scope.OPEN, Scope.AUTHENTICATED):
+            assert set(right.holders) <= {SUPERUSER, TENANT_ADMIN, PRODUCE, CONSUME}
+            assert right.holders
+
+
+def test_elsewhere_a_role_has_no_right() -> None:
+    for name in ("persistent://public/other/t", "persistent://private/default/t"):
+        topic = TopicName.get(name)
+        assert may("root", authorization.LOOKUP, topic)
+        assert may("admin", authorization.LOOKUP, topic) == (topic.tenant == "public")
+        for role in ("np", "nc", "tp", "tc"):
+            assert not may(role, authorization.LOOKUP, topic)
+    assert not may("tp", authorization.LOOKUP, TopicName.get(TOPIC + "x"))
+    other_domain = TopicName.get("non-persistent://public/default/t")
+    assert not may("tp", authorization.LOOKUP, other_domain)
+
+
+def test_the_brokers_own_topics_are_for_administrators() -> None:
+    """Who may produce in a namespace could set policies of its topics otherwise."""
+    for local_name in ("__change_events", "__change_events-partition-0"):
+        topic = TopicName.get(f"persistent://public/default/{local_name}")
+        grants = {"namespace_auth": {"x": ["produce", "consume"]}}
+        grants["destination_auth"] = {str(topic): grants["namespace_auth"]}
+        records = Records({"auth_policies": grants})
+        for right in (authorization.PRODUCE_TO_TOPIC, CONSUME_TOPIC, authorization.LOOKUP):
+            assert may("admin", right, topic, "", records)
+            assert not may("x", right, topic, "", records)
+
+
+def test_a_partition_has_the_grants_of_its_topic_and_its_own() -> None:
+    one, two = TopicName.get(f"{TOPIC}-partition-1"), TopicName.get(f"{TOPIC}-partition-2")
+    grants = {"destination_auth": {TOPIC: {"all": ["consume"]}, str(one): {"one": ["consume"]}}}
+    records = Records({"auth_policies": grants})
+    found = {
+        (role, str(topic))
+        for role in ("all", "one")
+        for topic in (T, one, two)
+        if may(role, CONSUME_TOPIC, topic, records=records)
+    }
+    assert found == {("all", str(each)) for each in (T, one, two)} | {("one", str(one))}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matched"),
+    [("app*", {"app", "app-1"}), ("*-1", {"app-1", "x-1"}), ("*", {"app", "app-1", "x-1"})],
+)
+def test_roles_in_grants_may_be_patterns_where_that_is_allowed(
+    pattern: str, matched: set[str]
+) -> None:
+    for grants in (
+        {"namespace_auth": {pattern: ["produce"]}},
+        {"destination_auth": {TOPIC: {pattern: ["produce"]}}},
+    ):
+        records = Records({"auth_policies": grants}, {"adminRoles": ["*"]})
+        for role in ("app", "app-1", "x-1"):
+            right = authorization.PRODUCE_TO_TOPIC
+            allowed = {"authorizationAllowWildcardsMatching": True, "superUserRoles": "*"}
+            assert may(role, right, records=records, **allowed) == (role in matched)
+            assert not may(role, right, records=records)
+            assert not may(role, CONSUME_TOPIC, records=records, **allowed)
+
+
+# --- subscriptions ----------------------------------------------------------------------------
+
+
+def test_a_subscription_may_be_for_some_roles_alone() -> None:
+    grants = GRANTS | {"subscription_auth_roles": {"s": ["tc"], "empty": []}}
+    records = Records({"auth_policies": grants})
+
+    def who(subscription: str, right: Right = CONSUME_TOPIC) -> set[str | None]:
+        return {each for each in ROLES if may(each, right, T, subscription, records)}
+
+    assert who("s") == {"root", "admin", "tc"}
+    assert who("empty") == who("other") == who("") == {"root", "admin", "nc", "tc"}
+    assert who("s", authorization.SKIP) == who("s")
+    # To look a topic up, or at its figures, is about none.
+    assert who("s", authorization.GET_STATS) == {"root", "admin", "np", "nc", "tp", "tc"}
+
+
+def test_a_role_of_a_subscription_still_has_to_have_the_right_to_consume() -> None:
+    grants = GRANTS | {"subscription_auth_roles": {"s": ["tp", "nobody"]}}
+    records = Records({"auth_policies": grants})
+    assert not may("tp", CONSUME_TOPIC, T, "s", records)
+    assert not may("nobody", CONSUME_TOPIC, T, "s", records)
+
+
+def test_a_subscription_may_have_to_be_called_after_its_role() -> None:
+    records = Records({"auth_policies": GRANTS, "subscription_auth_mode": "Prefix"})
+    for role in ("root", "admin"):
+        assert may(role, CONSUME_TOPIC, T, "s", records)
+    assert may("tc", CONSUME_TOPIC, T, "tc-1", records)
+    permissions = Permissions(Config(**ON), records)
+    with pytest.raises(AuthorizationError, match=r"needs to be prefixed .* like tc-xxxx for topic"):
+        asyncio.run(authorize(permissions, Principal("tc"), CONSUME_TOPIC, T, "s"))
+    other = Records({"auth_policies": GRANTS, "subscription_auth_mode": "None"})
+    assert may("tc", CONSUME_TOPIC, T, "s", other)
+
+
+# --- records that others have written ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"auth_policies": None},
+        {"auth_policies": []},
+        {"auth_policies": {"namespace_auth": ["np"], "destination_auth": "tp"}},
+        {"auth_policies": {"namespace_auth": {"np": "produce"}}},
+        {"auth_policies": {"namespace_auth": {"np": {"produce": True}}}},
+        {"auth_policies": {"namespace_auth": {"np": [None, 1, ["produce"]]}}},
+        {"auth_policies": {"destination_auth": {TOPIC: ["np"]}}},
+        {"auth_policies": {"namespace_auth": {"np": ["PRODUCE", "all"]}}},
+    ],
+)
+def test_what_is_no_grant_grants_nothing(record: Any) -> None:
+    for tenant in ({}, {"adminRoles": "np"}, {"adminRoles": {"np": 1}}, {"adminRoles": [["np"]]}):
+        assert not may("np", authorization.PRODUCE_TO_TOPIC, T, "", Records(record, tenant))
+
+
+# --- behind a proxy ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("principal", "fits"),
+    [
+        (Principal("root"), True),
+        (Principal("root", "root"), True),
+        (Principal("root", "np"), False),
+        (Principal("nobody", "root"), False),
+        (Principal("proxy"), False),
+        (Principal("proxy", ""), False),
+        (Principal("proxy", "proxy"), False),
+        (Principal("proxy", "proxy2"), False),
+        (Principal("proxy", "root"), True),
+        (Principal("proxy", "np"), False),  # it has no right by itself
+        (Principal("proxy2", "root"), False),
+        (Principal(None, "root"), False),
+    ],
+)
+def test_both_a_proxy_and_who_is_behind_it_need_the_right(principal: Principal, fits: bool) -> None:
+    records = Records({"auth_policies": {"namespace_auth": {"proxy": ["consume"]}}})
+    assert may(principal, CONSUME_TOPIC, T, "", records) == fits
+
+
+def test_roles_that_do_not_go_together_are_not_connected(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        web_socket = "__websocket_dummy_original_principle"
+        for role, original, version, told in (
+            ("np", None, "", None),
+            ("np", web_socket, "", None),
+            ("proxy", "np", "4.2", None),
+            ("proxy", None, "", "Invalid roles."),
+            ("proxy", web_socket, "", "Invalid roles."),
+            ("proxy", "proxy2", "", "Invalid roles."),
+            ("np", "np", "", "Invalid roles."),
+            ("np", "root", "", "Invalid roles."),
+            (
+                *("np", None, "4.2"),
+                "Must not set proxyVersion without connecting as a ProxyRole.",
+            ),
+        ):
+            client = Client(broker)
+            client.send(connect(token(role), original_principal=original, proxy_version=version))
+            if told is None:
+                await client.receive("connected")
+                continue
+            error = await client.receive("error")
+            assert (error.error, error.message) == (pb.AuthorizationError, told)
+            await client.closed()
+
+    serve(tmp_path, scenario)
+
+
+# --- the wire ---------------------------------------------------------------------------------
+
+
+def serve(directory: Path, scenario: Any, grants: Any = GRANTS, **more: Any) -> None:
+    async def main(broker: Broker) -> None:
+        broker.service.authentication = Authentication(broker.config)
+        store = broker.node.store
+        await store.put(paths.tenant("public"), json.dumps({"adminRoles": ["admin"]}).encode())
+        record = json.dumps({"auth_policies": grants, **more}).encode()
+        await store.put(paths.namespace_policies("public/default"), record)
+        await scenario(broker)
+
+    run(directory, main, **ON)
+
+
+COMMANDS: list[tuple[Any, str, set[str], str]] = [
+    (
+        pb.CommandLookupTopic(topic=TOPIC),
+        "lookupTopicResponse",
+        {"root", "admin", "np", "nc", "tp", "tc"},
+        "Client is not authorized to Lookup",
+    ),
+    (
+        pb.CommandPartitionedTopicMetadata(topic=TOPIC),
+        "partitionMetadataResponse",
+        {"root", "admin", "np", "nc", "tp", "tc"},
+        "Client is not authorized to Get Partition Metadata",
+    ),
+    (
+        pb.CommandProducer(topic=TOPIC, producer_id=1),
+        "producer_success",
+        {"root", "admin", "np", "tp"},
+        "Client is not authorized to Produce",
+    ),
+    (
+        pb.CommandProducer(topic=TOPIC, producer_id=1, initial_subscription_name="first"),
+        "producer_success",
+        {"root", "admin"},
+        "Client is not authorized to Produce",
+    ),
+    (
+        pb.CommandSubscribe(
+            topic=TOPIC, subscription="s", subType=pb.CommandSubscribe.Shared, consumer_id=1
+        ),
+        "success",
+        {"root", "admin", "nc", "tc"},
+        "Client is not authorized to subscribe",
+    ),
+    (
+        pb.CommandGetTopicsOfNamespace(namespace="public/default"),
+        "getTopicsOfNamespaceResponse",
+        {"root", "admin", "np", "nc"},
+        "Client is not authorized to GetTopicsOfNamespace",
+    ),
+    (
+        pb.CommandWatchTopicList(namespace="public/default", topics_pattern=".*", watcher_id=1),
+        "watchTopicListSuccess",
+        {"root", "admin", "np", "nc"},
+        "Proxy Client is not authorized to watchTopicList",
+    ),
+    (
+        pb.CommandGetSchema(topic=TOPIC),
+        "getSchemaResponse",
+        {"root", "admin", "np", "nc", "tp", "tc"},
+        "Unauthorized to validateTopicOperation",
+    ),
+]
+
+
+def refusal_in(answer: Any) -> tuple[int | None, str]:
+    """The code and the text of an answer, in whichever fields it has them."""
+    fields = {each.name: value for each, value in answer.ListFields()}
+    code = fields.get("error", fields.get("error_code"))
+    return code, fields.get("error_message", fields.get("message", ""))
+
+
+@pytest.mark.parametrize(
+    ("command", "field", "allowed", "refusal"), COMMANDS, ids=lambda each: type(each).__name__
+)
+def test_each_command_is_for_those_alone_who_have_its_right(
+    tmp_path: Path, command: Any, field: str, allowed: set[str], refusal: str
+) -> None:
+    """Who is refused keeps the connection, and nothing is made."""
+
+    async def scenario(broker: Broker) -> None:
+        for role in ("nf", "nobody", "root", "admin", "np", "nc", "tp", "tc"):
+            client = await let_in(broker, connect(token(role)))
+            before = len(broker.topics)
+            answer = await client.request(command, field)
+            code, text = refusal_in(answer)
+            assert (code != pb.AuthorizationError) == (role in allowed), role
+            if role not in allowed:
+                assert refusal in text
+                assert len(broker.topics) == before
+            assert not client.connection.closed
+            client.far.close()
+            await asyncio.sleep(0.01)
+
+    serve(tmp_path, scenario)
+
+
+def test_every_command_with_a_right_says_in_its_own_words_who_is_refused(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        for row in broker.handlers._table.values():
+            is_schema = "chema" in row.field
+            assert bool(row.unauthorized) == (row.resource is not no_resource and not is_schema)
+
+    serve(tmp_path, scenario)
+
+
+def test_a_grant_counts_at_once_and_so_does_its_end(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("late")))
+        asked = pb.CommandProducer(topic=TOPIC, producer_id=1)
+        permissions = "/admin/v2/namespaces/public/default/permissions/late"
+        assert (await client.request(asked, "producer_success")).error == pb.AuthorizationError
+        assert await rest(broker, "POST", permissions, "admin", '["produce"]') == 204
+        await client.request(asked, "producer_success")
+        client.send(pb.CommandCloseProducer(producer_id=1, request_id=99))
+        await client.receive("success")
+        assert await rest(broker, "DELETE", permissions, "admin") == 204
+        assert (await client.request(asked, "producer_success")).error == pb.AuthorizationError
+
+    serve(tmp_path, scenario)
+
+
+def test_a_record_that_cannot_be_read_grants_nothing(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("np")))
+        await broker.node.store.put(paths.namespace_policies("public/default"), b"[1")
+        answer = await client.request(
+            pb.CommandProducer(topic=TOPIC, producer_id=1), "producer_success"
+        )
+        assert answer.error == MetadataStoreError.code
+
+    serve(tmp_path, scenario)
+
+
+# --- REST -------------------------------------------------------------------------------------
+
+
+async def rest(
+    broker: Broker, method: str, target: str, role: str, body: str = "", **headers: str
+) -> int:
+    """The status."""
+    data = body.encode()
+    stream = Body(len(data), lambda: None)
+    if data:
+        stream.feed(data)
+    stream.end()
+    head = {"authorization": f"Bearer {token(role)}", **headers}
+    if data:
+        head["content-type"] = "application/json"
+    request = Request(method, target, "", head, stream)
+    return (await Application(broker.service, broker.service).answer(request)).status
+
+
+LOOKS = {"root", "admin", "np", "nc", "tp", "tc"}
+N, P = "/admin/v2/namespaces/public/default", "/admin/v2/persistent/public/default"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed", "refused"),
+    [
+        ("GET", "/admin/v2/clusters", set(ROLES), 401),
+        ("GET", "/admin/v2/clusters/standalone", {"root"}, 401),
+        ("GET", "/admin/v2/tenants", {"root"}, 401),
+        ("GET", "/admin/v2/tenants/public", {"root", "admin"}, 401),
+        ("GET", "/admin/v2/brokers/configuration/runtime", {"root"}, 401),
+        ("GET", "/admin/v2/broker-stats/metrics", {"root"}, 401),
+        ("GET", "/admin/v2/namespaces/public", {"root", "admin"}, 401),
+        ("GET", N, {"root", "admin"}, 403),
+        ("GET", f"{N}/topics", {"root", "admin", "np", "nc"}, 403),
+        ("GET", f"{N}/permissions", {"root", "admin"}, 403),
+        ("DELETE", f"{N}/permissions/x", {"root", "admin"}, 403),
+        ("GET", f"{N}/retention", {"root", "admin"}, 403),
+        ("GET", f"{P}/t/stats", {"root", "admin", "np", "nc", "tp", "tc"}, 401),
+        ("GET", f"{P}/t/subscriptions", {"root", "admin", "nc", "tc"}, 401),
+        ("DELETE", f"{P}/u", {"root", "admin"}, 403),
+        (
+            "GET",
+            "/lookup/v2/topic/persistent/public/default/t",
+            set("root admin np tp tc nc".split()),
+            401,
+        ),
+        ("POST", "/admin/v2/namespaces/grantPermissionsOnTopics", {"root"}, 401),
+    ],
+)
+def test_each_resource_is_for_those_alone_who_have_its_right(
+    tmp_path: Path, method: str, path: str, allowed: set[str], refused: int
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        for role in filter(None, ROLES):
+            status = await rest(broker, method, path, role)
+            assert (status != refused) == (role in allowed), (role, status)
+
+    serve(tmp_path, scenario)
+
+
+def test_by_http_a_subscription_may_be_for_some_roles_alone(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await broker.topic()
+        for path in (f"{P}/t/subscription/s/skip/1", f"{P}/t/subscription/s/skip_all"):
+            assert await rest(broker, "POST", path, "nc") == 401
+            assert await rest(broker, "POST", path, "tc") == 404
+
+    serve(tmp_path, scenario, GRANTS | {"subscription_auth_roles": {"s": ["tc"]}})
+
+
+def test_by_http_a_proxy_says_for_whom_it_asks(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        grants = "/admin/v2/namespaces/public/default/permissions"
+        assert await rest(broker, "GET", grants, "proxy") == 401
+        assert await rest(broker, "GET", grants, "admin", **{"x-original-principal": "root"}) == 401
+        behind = {"x-original-principal": "admin"}
+        assert await rest(broker, "GET", grants, "proxy", **behind) == 403
+        assert await rest(broker, "GET", grants, "admin", **behind) == 200
+
+    serve(tmp_path, scenario)
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_rights_need_to_know_who_asks() -> None:
+    with pytest.raises(ConfigError, match="Authentication must be enabled"):
+        authentication_of(Config(authorizationEnabled=True))
+    with pytest.raises(ConfigError, match="Authentication must be enabled"):
+        Permissions(Config(authorizationEnabled=True), Records())
+
+
+def test_another_provider_is_refused() -> None:
+    for name in ("", "org.apache.pulsar.broker.authorization.MultiRolesTokenAuthorizationProvider"):
+        with pytest.raises(ConfigError, match="authorizationProvider"):
+            check_settings(Config(**ON, authorizationProvider=name))
