@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,12 @@ def test_offsets_of_a_stream_are_replayed_and_have_what_appears(
     assert values(end, later) == list(range(20, 40))
     assert values(start, end) == list(range(20))
     assert stream.latestOffset(later) == later and values(later, later) == []
+    path = f"/admin/v2/{topic.replace('://', '/')}-s2?force=true"
+    assert broker.rest("DELETE", path)[0] == 204
+    assert "there is no topic" in error_of(lambda: values(end, later))
+    patient = PulsarDataSource(given(broker, options | {"failOnDataLoss": "false"}))
+    stream = patient.streamReader(patient.schema())
+    assert values(end, later) == list(range(20, 25))
     newest = PulsarDataSource(given(broker, {"topic": f"{topic}-s1"}))
     stream = newest.streamReader(newest.schema())
     start = stream.initialOffset()
@@ -380,6 +387,31 @@ def test_keys_choose_partitions_as_javas_client_does() -> None:
     assert [router.partition_of(Keyed(each), 7) for each in ("hello", "world")] == [0, 2]
     turns = [router.partition_of(Keyed(""), 3) for _ in range(6_000)]
     assert {turns.count(each) for each in range(3)} == {2_000}
+
+
+def test_a_topic_is_not_overwritten_and_columns_are_checked(broker: Broker, topic: str) -> None:
+    """What Spark asks before it writes, without Spark."""
+    from pyspark.sql.types import BinaryType, LongType, StringType, StructType
+
+    from pyxbroker.spark.source import PulsarDataSource
+
+    source = PulsarDataSource(given(broker, {"topic": topic}))
+    nameless = PulsarDataSource(given(broker, {}))
+    value = StructType().add("value", BinaryType())
+    assert "cannot be overwritten" in error_of(lambda: source.writer(value, True))
+    for make in (source.writer, source.streamWriter):
+        other = StructType().add("value", BinaryType()).add("size", LongType())
+        assert "the column size is none" in error_of(partial(make, other, False))
+        keyed = StructType().add("__key", StringType())
+        assert "there is no column value" in error_of(partial(make, keyed, False))
+    text = error_of(lambda: nameless.writer(value, False))
+    assert "give the option topic, or a column __topic." in text
+    wrong = PulsarDataSource(given(broker, {"topic": topic, "failOnDataLoss": "true"}))
+    text = error_of(lambda: wrong.writer(value, False))
+    assert "failOnDataLoss is no option of the sink" in text
+    limited = PulsarDataSource(given(broker, {"topic": topic, "maxBytesPerTrigger": "1m"}))
+    text = error_of(lambda: limited.streamReader(limited.schema()))
+    assert "maxBytesPerTrigger needs admin.url" in text
 
 
 def test_what_cannot_be_is_an_error_with_one_sentence(

@@ -7,13 +7,15 @@ beginning. No state of the source is anywhere else, and nothing is left with the
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyxbroker.spark.errors import NotReachable, Refused, WrongOption
+from pyxbroker.spark.errors import NotReachable, Refused, TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Ends, bounded, ends_of, ranges_of, starts_of, without_lost
 from pyxbroker.spark.positions import BEGINNING, Position, read_offset, write_offset
@@ -27,6 +29,8 @@ except ImportError:  # before Spark 4.2
 
 T = TypeVar("T")
 RETRY_S = 0.5
+
+_log = logging.getLogger(__name__)
 
 
 class PulsarStreamReader(DataSourceStreamReader):
@@ -89,8 +93,18 @@ class PulsarStreamReader(DataSourceStreamReader):
         return self._patiently(lambda: ends_of(self._options))
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
-        """Raises TopicMissing for a topic that has to be read and was deleted."""
-        return self._patiently(lambda: ends_of(self._options, list(stops)))
+        """Raises TopicMissing for a topic that has to be read and was deleted, unless that is
+        allowed.
+        """
+        found: dict[str, Ends] = {}
+        for topic in stops:
+            try:
+                found |= self._patiently(partial(ends_of, self._options, [topic]))
+            except TopicMissing as error:
+                if self._options["failOnDataLoss"]:
+                    raise
+                _log.warning("%s", error)
+        return found
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """A query outlives a broker that is away for less than an operation may take."""
