@@ -163,6 +163,9 @@ class Transport:
         self.closing = False
         self.ended = False
 
+    def get_extra_info(self, name: str) -> None:
+        """Nothing: the client has not come over TLS."""
+
     def write(self, data: bytes) -> None:
         assert not self.ended, "something was written behind the end"
         self.sent += data
