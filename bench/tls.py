@@ -24,6 +24,7 @@ from pathlib import Path
 import pulsar
 import trustme
 from harness.brokers import Broker, free_ports
+from harness.certificates import write_certificate
 
 from bench import side_by_side
 from bench.side_by_side import Numbers, Row
@@ -39,13 +40,9 @@ class Urls:
 
     def __init__(self, broker: Broker, directory: Path) -> None:
         ca = trustme.CA()
-        issued = ca.issue_cert("localhost", "127.0.0.1")
-        self.trusted, key, certificate = (
-            directory / name for name in ("ca.pem", "key.pem", "cert.pem")
-        )
+        self.trusted = directory / "ca.pem"
         ca.cert_pem.write_to_path(self.trusted)
-        key.write_bytes(_pkcs8(issued))
-        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
+        certificate, key = write_certificate(ca, directory, "server", "localhost", "127.0.0.1")
         (self.port,) = free_ports(1)
         broker.settings |= {
             "brokerServicePortTls": str(self.port),
@@ -65,18 +62,6 @@ class Urls:
             tls_trust_certs_file_path=str(self.trusted),
             logger=logger,
         )
-
-
-def _pkcs8(issued: trustme.LeafCert) -> bytes:
-    """The key as Java reads it."""
-    from cryptography.hazmat.primitives import serialization
-
-    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 def one_round(broker: Broker, client: pulsar.Client, load: str, topic: str) -> tuple[float, float]:

@@ -19,6 +19,7 @@ import pulsar
 import pytest
 import trustme
 from harness.brokers import Broker, free_ports
+from harness.certificates import write_certificate
 from harness.go_client import Client as GoClient
 from harness.java_client import Java
 
@@ -58,14 +59,9 @@ class Scene:
         self, name: str, *hosts: str, common_name: str | None = None, ca: trustme.CA | None = None
     ) -> tuple[Path, Path]:
         """A certificate in files, and its key."""
-        issued = (ca or self.ca).issue_cert(*hosts, common_name=common_name)
-        certificate, key = self.directory / f"{name}.pem", self.directory / f"{name}.key"
-        certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
-        key.write_bytes(
-            # Java reads keys in this form only.
-            issued.private_key_pem.bytes() if broker_kind() != "apache" else pkcs8(issued)
+        return write_certificate(
+            ca or self.ca, self.directory, name, *hosts, common_name=common_name
         )
-        return certificate, key
 
     def client(self, **options: Any) -> pulsar.Client:
         return pulsar.Client(
@@ -96,17 +92,6 @@ class Scene:
         if files is not None:
             context.load_cert_chain(*files)
         return context
-
-
-def pkcs8(issued: trustme.LeafCert) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
-    return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
 
 
 @pytest.fixture(scope="module")
