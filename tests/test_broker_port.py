@@ -42,7 +42,7 @@ def test_who_waits_is_accepted_when_there_is_room_again(
         broker: Any = SimpleNamespace(
             config=SimpleNamespace(brokerMaxConnections=0, brokerMaxConnectionsPerIp=0),
             connections=SimpleNamespace(loop=asyncio.get_running_loop(), live=()),
-            accept=lambda sock, peer, _: (sock.close(), accepted.set_result(peer)),
+            accept=lambda sock, peer, *_: (sock.close(), accepted.set_result(peer)),
         )
         port._socket = Short(port._socket, error, error)  # type: ignore[assignment]
         port.serve(broker)

@@ -202,6 +202,7 @@ COMMANDS = {
     "PARTITIONED_METADATA": Input("another long name each, 60 KiB", _metadata),
     "PING": Input("9,900 unknown fields, 1 MiB", _unknown(wire.PING)),
     "PONG": Input("9,900 unknown fields, 1 MiB", _unknown(wire.PONG)),
+    "AUTH_RESPONSE": Input("9,900 unknown fields, 1 MiB, unasked", _unknown(wire.AUTH_RESPONSE)),
     "PRODUCER": Input("1,000 properties, 256 KiB", _producer),
     "CLOSE_PRODUCER": Input("of none", _simple(wire.CLOSE_PRODUCER, of=9)),
     "SUBSCRIBE": Input("65,536 sticky ranges backwards, 1,000 properties", _subscribe),
