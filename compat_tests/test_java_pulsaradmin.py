@@ -21,6 +21,9 @@ from compat_tests.pulsaradmin import (
     recorded,
 )
 
+# On a slow machine the script takes longer than a topic that nobody uses is kept.
+BROKER_SETTINGS = {"brokerDeleteInactiveTopicsFrequencySeconds": "3600"}
+
 GROUPS = {
     *("bookies", "broker-stats", "brokers", "clusters", "functions", "functions-worker"),
     *("namespaces", "ns-isolation-policy", "packages", "proxy-stats", "resource-quotas"),
