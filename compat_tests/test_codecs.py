@@ -11,18 +11,11 @@ import pytest
 from harness.go_client import Client as GoClient
 
 from compat_tests.conftest import AnyClient
-from compat_tests.messages import assert_nothing_more, payload
+from compat_tests.messages import CODECS, assert_nothing_more, payload
 
 COUNT = int(os.environ.get("COMPAT_MESSAGES", "100000"))
 # Each message of the Go client passes two pipes as JSON.
 GO_COUNT = COUNT // 25
-CODECS = {
-    "none": pulsar.CompressionType.NONE,
-    "lz4": pulsar.CompressionType.LZ4,
-    "zlib": pulsar.CompressionType.ZLib,
-    "zstd": pulsar.CompressionType.ZSTD,
-    "snappy": pulsar.CompressionType.SNAPPY,
-}
 
 
 @pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])

@@ -11,6 +11,7 @@ import pytest
 from harness.brokers import Broker
 
 from compat_tests.conftest import BrokerFactory, official_client
+from compat_tests.messages import CODECS
 from pyxbroker.spark import plan, range_reader
 from pyxbroker.spark.errors import (
     DataLost,
@@ -21,14 +22,6 @@ from pyxbroker.spark.errors import (
 )
 from pyxbroker.spark.options import BATCH, STREAM, Options
 from pyxbroker.spark.range_reader import RangeReader, Read
-
-CODECS = {
-    "none": pulsar.CompressionType.NONE,
-    "lz4": pulsar.CompressionType.LZ4,
-    "zlib": pulsar.CompressionType.ZLib,
-    "zstd": pulsar.CompressionType.ZSTD,
-    "snappy": pulsar.CompressionType.SNAPPY,
-}
 
 
 def options_of(broker: Broker, role: str = BATCH, **more: str) -> Options:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import trustme
+from harness.certificates import write_certificate
 
 
 @lru_cache
@@ -29,13 +30,12 @@ def write_files(
 ) -> Files:
     """A new certificate for these names, with its key and authority."""
     ca = ca or authority()
-    issued = ca.issue_cert(*(names or ("localhost", "127.0.0.1")), common_name=common_name)
     directory.mkdir(parents=True, exist_ok=True)
-    files = Files(*(directory / name for name in ("cert.pem", "key.pem", "ca.pem")))
-    files.certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
-    files.key.write_bytes(issued.private_key_pem.bytes())
-    ca.cert_pem.write_to_path(files.trusted)
-    return files
+    hosts = names or ("localhost", "127.0.0.1")
+    certificate, key = write_certificate(ca, directory, "cert", *hosts, common_name=common_name)
+    trusted = directory / "ca.pem"
+    ca.cert_pem.write_to_path(trusted)
+    return Files(certificate, key, trusted)
 
 
 @lru_cache

@@ -157,14 +157,19 @@ class Served:
         self.connection.producers[1] = self.producer
         self.connection.consumers[2] = Consumer(self.notes)
 
-    def accept(self, session: Any = None) -> tuple[Connection, socket.socket]:
+    def connect(self, session: Any = None) -> tuple[Connection, socket.socket]:
+        """A connection, and the peer's end as the wire has it: of TLS nothing is said yet."""
         near, far = socket.socketpair()
         near.setblocking(False)
         far.setblocking(False)
         context = server_context() if self.over_tls else None
         connection = self.group.accept(near, "peer", session, context)
         connection.established = True
-        if self.over_tls:
+        return connection, far
+
+    def accept(self, session: Any = None) -> tuple[Connection, socket.socket]:
+        connection, far = self.connect(session)
+        if connection.tls is not None:
             end = TlsEnd(far, client_context())
             while not (end.do_handshake() and connection.tls.established):
                 self.group._on_ready()

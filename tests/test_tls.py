@@ -222,7 +222,7 @@ def test_what_came_before_a_broken_record_is_served() -> None:
 def test_a_record_that_comes_byte_by_byte_is_opened_when_it_is_whole() -> None:
     async def scenario(side: Served) -> None:
         here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
-        connection, far = accept_plain(side)
+        connection, far = side.connect()
         client = client_context().wrap_bio(here, there, server_hostname="localhost")
         for _ in range(4):
             with contextlib.suppress(ssl.SSLWantReadError):
@@ -244,18 +244,6 @@ def test_a_record_that_comes_byte_by_byte_is_opened_when_it_is_whole() -> None:
         far.close()
 
     served(scenario)
-
-
-def accept_plain(side: Served):  # type: ignore[no-untyped-def]
-    """A connection that expects TLS, and the peer's end as the wire has it."""
-    from certificates import server_context
-
-    near, far = socket.socketpair()
-    near.setblocking(False)
-    far.setblocking(False)
-    connection = side.group.accept(near, "peer", None, server_context())
-    connection.established = True
-    return connection, far
 
 
 def test_a_peer_that_ends_with_and_without_a_farewell_is_closed() -> None:

@@ -666,13 +666,12 @@ cdef class Connection:
         cdef int paused = self.paused | flag if on else self.paused & ~flag
         if paused == self.paused:
             return 0
-        if (self.paused & PAUSED_FRAMES and not paused & PAUSED_FRAMES and not self.closed
-                and (self.slab is not None or self.stash is not None)):
-            # Whole frames may have been read already, and nothing more may come.
+        if not self.closed and (
+                self.paused & PAUSED_FRAMES and not paused & PAUSED_FRAMES
+                and (self.slab is not None or self.stash is not None)
+                or paused == 0 and self.tls is not None and self.tls.has_more):
+            # What was read, or opened, already may have whole frames, and nothing more may come.
             paused |= PAUSED_TURN
-            self.group.handlers.wait_turn(self)
-        elif paused == 0 and self.tls is not None and self.tls.has_more and not self.closed:
-            paused = PAUSED_TURN
             self.group.handlers.wait_turn(self)
         self.paused = paused
         self._update_reading()

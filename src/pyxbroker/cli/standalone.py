@@ -358,14 +358,9 @@ def _is_free(address: str, port: int) -> bool:
 def _print_banner(config: Config, data_directory: Path, service: Standalone) -> None:
     addresses = service.broker.addresses
     urls = [each for each in (addresses.broker_url, addresses.broker_url_tls) if each]
-    webs = [
-        url
-        for url, port in (
-            (addresses.web_url, service.web_port),
-            (addresses.web_url_tls, service.web_port_tls),
-        )
-        if port
-    ]
+    # The broker is called by its web port, also where nothing is served there.
+    web_url = addresses.web_url if service.web_port else ""
+    webs = [each for each in (web_url, addresses.web_url_tls) if each]
     title = f"pyxbroker {__version__}"
     text = BANNER.format(
         title=BOLD.format(title) if sys.stdout is not None and sys.stdout.isatty() else title,

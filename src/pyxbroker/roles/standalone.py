@@ -73,9 +73,7 @@ class Standalone:
         self._spill_directory = data.layout().ledgers
         # Their numbers, 0 where one is not served; kept, since the sockets will be closed.
         self.broker_port = ports.broker_port
-        self.broker_port_tls = ports.broker_port_tls
         self.web_port = ports.web_port
-        self.web_port_tls = ports.web_port_tls
         self.broker: Broker
         self._addresses = data.addresses
         self._authentication = authentication

@@ -42,13 +42,11 @@ async def start_standalone(
 def _open_ports(config: Config) -> Ports:
     """Listens on them. Raises OSError, and ConfigError for TLS that cannot be."""
     address = config.bindAddress
-    tls = None
-    broker: BrokerPort | None = None
+    tls, broker, broker_tls, web, web_tls = None, None, None, None, None
     if config.brokerServicePortTls is not None or config.webServicePortTls is not None:
         from pyxbroker.base.tls import TlsContexts, TlsSettings
 
         tls = TlsContexts(TlsSettings(config))
-    broker_tls, web, web_tls = None, None, None
     if config.brokerServicePort is not None or config.brokerServicePortTls is None:
         broker = BrokerPort(address, config.brokerServicePort or 0)
     if config.brokerServicePortTls is not None:

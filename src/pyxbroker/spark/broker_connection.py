@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
-from pyxbroker.spark.positions import BEGINNING, Position
+from pyxbroker.spark.positions import BEGINNING, Position, position_of
 
 PROTOCOL_VERSION = 21
 DEFAULT_PORT = 6650
@@ -35,11 +35,6 @@ _UNASKED = (
     *(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, pb.BaseCommand.MESSAGE),
     *(pb.BaseCommand.CLOSE_CONSUMER, pb.BaseCommand.REACHED_END_OF_TOPIC),
 )
-
-
-def _signed(value: int) -> int:
-    """An id of the wire, where -1 is the largest number of 64 bits."""
-    return value - (1 << 64) if value >> 63 else value
 
 
 def address_of(url: str) -> tuple[str, int]:
@@ -77,17 +72,6 @@ class BrokerConnection:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> BrokerConnection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._socket.close()
@@ -140,12 +124,11 @@ class BrokerConnection:
         answer = self._ask(ask, ask.getLastMessageId, topic).getLastMessageIdResponse
         first, last = BEGINNING, answer.last_message_id
         if answer.HasField("consumer_mark_delete_position"):
-            mark = answer.consumer_mark_delete_position
-            first = Position(_signed(mark.ledgerId), _signed(mark.entryId))
+            first = position_of(answer.consumer_mark_delete_position)
         ask = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         ask.close_consumer.consumer_id = _CONSUMER
         self._ask(ask, ask.close_consumer, topic)
-        return first, Position(_signed(last.ledgerId), _signed(last.entryId))
+        return first, position_of(last)
 
     def open(self, topic: str, at: Position) -> None:
         """Makes the connection's reader, whose first entry is that at the position.
@@ -184,8 +167,7 @@ class BrokerConnection:
             except NoAnswer:
                 return None
             if command.type == pb.BaseCommand.MESSAGE:
-                found = command.message.message_id
-                return Position(_signed(found.ledgerId), _signed(found.entryId)), section
+                return position_of(command.message.message_id), section
             if command.type == pb.BaseCommand.PING:
                 self._pong()
             elif command.type == pb.BaseCommand.CLOSE_CONSUMER:

@@ -59,6 +59,4 @@ class MissingChunks(Exception):
 
     def __init__(self, metadata: Any) -> None:
         super().__init__(metadata.uuid)
-        self.uuid: str = metadata.uuid
         self.chunk_id: int = metadata.chunk_id
-        self.metadata = metadata

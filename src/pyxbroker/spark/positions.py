@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyxbroker.spark.errors import WrongOption
 
@@ -51,6 +51,15 @@ BEGINNING = Position(-1, -1)
 
 Wish = str | Position
 """What a user asks for: EARLIEST, LATEST, or a message."""
+
+
+def position_of(message_id: Any) -> Position:
+    """The whole entry of a MessageIdData, on whose wire -1 is the largest number of 64 bits."""
+    ids = [
+        each - (1 << 64) if each >> 63 else each
+        for each in (message_id.ledgerId, message_id.entryId)
+    ]
+    return Position(*ids)
 
 
 def parse(text: str) -> Position:
@@ -105,8 +114,7 @@ def _of_bytes(data: bytes) -> Position:
         found = pb.MessageIdData.FromString(data)
     except DecodeError as error:
         raise ValueError(f"these bytes are no serialized message id ({error})") from error
-    ids = [each - (1 << 64) if each >> 63 else each for each in (found.ledgerId, found.entryId)]
-    return Position(ids[0], ids[1], found.batch_index)
+    return position_of(found)._replace(batch=found.batch_index)
 
 
 def write_offset(positions: dict[str, Position]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 from pyxbroker import __version__
@@ -27,6 +27,7 @@ from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
 from pyxbroker.broker.topics.persistent import PersistentTopic
 from pyxbroker.broker.topics.stats import TopicStats, read_stats
+from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.stats.load import Usage
 
@@ -156,11 +157,17 @@ class Sums:
 async def _by_namespace(broker: Broker) -> dict[str, Sums]:
     sums: dict[str, Sums] = {}
     slices = Slices()
-    for stats in read_stats(list(broker.topics)):
-        if stats is not None:
-            sums.setdefault(stats.namespace, Sums()).add(stats)
-        await slices.pause()
+    async for stats in _stats_of(list(broker.topics), slices):
+        sums.setdefault(stats.namespace, Sums()).add(stats)
     return sums
+
+
+async def _stats_of(topics: list[Topic], slices: Slices) -> AsyncIterator[TopicStats]:
+    """Topic by topic; others have their turn within one, too."""
+    for stats in read_stats(topics):
+        if stats is not None:
+            yield stats
+        await slices.pause()
 
 
 async def get_mbeans(request: Request) -> Response:
@@ -252,10 +259,8 @@ async def get_load_report(request: Request) -> Response:
     found = await topics_by_bundle(broker.topics, broker.namespaces)
     for (namespace, bundle), topics in sorted(found.items()):
         sums = bundles.setdefault(f"{namespace}/{bundle}", Sums())
-        for each in read_stats(topics):
-            if each is not None:
-                sums.add(each)
-            await slices.pause()
+        async for each in _stats_of(topics, slices):
+            sums.add(each)
     stats = {name: each.of_bundle() for name, each in bundles.items()}
 
     def total(field: str) -> Any:
