@@ -38,7 +38,7 @@ def found(method: str, path: str) -> Endpoint | None:
     body = Body(0, lambda: None)
     request = Request(method, path, "", {}, body)
     try:
-        return Router(RESOURCES, load, refused).find(request)
+        return asyncio.run(Router(RESOURCES, load, refused).find(request))
     except HttpError as error:
         assert error.status == NOT_FOUND, (method, path, error)
         return None
@@ -113,7 +113,7 @@ def test_a_row_that_works_is_taken_before_one_that_is_refused() -> None:
     refusing = works._replace(summary="Refuses.")
     router = Router({"/admin/v2/brokers": ("x",)}, lambda name: [works], lambda: [refusing])
     asked = Request(works.method, works.path, "", {}, Body(0, lambda: None))
-    assert router.find(asked) is works
+    assert asyncio.run(router.find(asked)) is works
 
 
 def test_the_page_of_compatibility_has_the_table() -> None:

@@ -42,14 +42,14 @@ def router(routes: Iterable[str], prefix: str = "/a") -> Router:
 
 def found(router: Router, method: str, path: str) -> tuple[str, Mapping[str, object]]:
     asked = request(method, path)
-    row = router.find(asked)
+    row = asyncio.run(router.find(asked))
     assert asked.endpoint is row
     return f"{row.method} {row.path}", asked.parameters
 
 
 def refused(router: Router, method: str, path: str) -> HttpError:
     with pytest.raises(HttpError) as caught:
-        router.find(request(method, path))
+        asyncio.run(router.find(request(method, path)))
     return caught.value
 
 

@@ -29,7 +29,7 @@ async def answer(request: Request) -> Response:
             refused = await authenticate(request, authentication)
             if refused is not None:
                 return refused
-        endpoint = _router.find(request)
+        endpoint = await _router.find(request)
         await authorize(
             request.app.broker.permissions,
             request.principal,

@@ -6,7 +6,11 @@ import asyncio
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pyxbroker.base.off_loop import OffLoop
+
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from pyxbroker.admin.request import Request
     from pyxbroker.admin.response import Response
     from pyxbroker.broker.broker import Broker
@@ -23,18 +27,15 @@ class Application:
     def __init__(self, broker: Broker, metrics_source: MetricsSource) -> None:
         self.broker = broker
         self.metrics_source = metrics_source
+        # With the first request: a start does not wait for routes and refusals.
+        self._answer = OffLoop(_import_answer)
+        # Takes the samples of /metrics, and knows the ones before.
+        self.collector = OffLoop(_make_collector)
 
     @cached_property
     def entries_read(self) -> asyncio.Semaphore:
         """Held while an entry is read and unpacked; who writes an answer counts it."""
         return asyncio.Semaphore(ENTRIES_READ_MAX)
-
-    @cached_property
-    def collector(self) -> Collector:
-        """Takes the samples of /metrics, and knows the ones before."""
-        from pyxbroker.stats.metrics import Collector
-
-        return Collector()
 
     @cached_property
     def load(self) -> Load:
@@ -45,8 +46,18 @@ class Application:
 
     async def answer(self, request: Request) -> Response:
         """The answer to a request, whatever happens."""
-        # With the first request: a start does not wait for routes and refusals.
-        from pyxbroker.admin.answering import answer
-
         request.app = self
+        answer = await self._answer.get()
         return await answer(request)
+
+
+def _import_answer() -> Callable[[Request], Awaitable[Response]]:
+    from pyxbroker.admin.answering import answer
+
+    return answer
+
+
+def _make_collector() -> Collector:
+    from pyxbroker.stats.metrics import Collector
+
+    return Collector()

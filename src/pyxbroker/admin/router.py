@@ -4,19 +4,21 @@ A segment of an endpoint's path is literal or a parameter: `{name}` is any text 
 `{name:int}` a whole number, `{name:bool}` true or false. Where several fit, literal segments are
 tried first and text last.
 
-The endpoints below a prefix are loaded, and become a tree, when the first request for it comes.
-With them come those that are refused there (not_built.py): a path of Pulsar's is not taken for
-another one.
+The endpoints below a prefix are loaded, and become a tree, when the first request for it comes; by
+a thread, since importing them takes tens of milliseconds. With them come those that are refused
+there (not_built.py): a path of Pulsar's is not taken for another one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from pyxbroker.admin.endpoints import Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request, parse_bool, parse_int
+from pyxbroker.base.off_loop import OffLoop
 
 
 def _parse_text(text: str) -> str:
@@ -104,9 +106,9 @@ class Router:
         self._load = load
         self._refused = refused
         self._prefix_length_max = max(map(len, self._names))
-        self._trees: dict[tuple[str, ...], Node] = {}
+        self._trees = {prefix: OffLoop(partial(self._tree, prefix)) for prefix in self._names}
 
-    def find(self, request: Request) -> Endpoint:
+    async def find(self, request: Request) -> Endpoint:
         """The endpoint of a request, which gets it and its parameters.
 
         HEAD is answered as GET. Raises HttpError: 404 when nothing is there, 405 with Allow when
@@ -115,7 +117,9 @@ class Router:
         segments = request.segments()
         allowed: set[str] = set()
         method = "GET" if request.method == "HEAD" else request.method
-        for node, values in self._tree(segments).ends(segments):
+        prefix = self._prefix(segments)
+        tree = Node() if prefix is None else await self._trees[prefix].get()
+        for node, values in tree.ends(segments):
             found = node.methods.get(method)
             if found is not None:
                 request.endpoint, names = found
@@ -131,22 +135,24 @@ class Router:
             405, f"{request.path} takes {methods}, not {request.method}.", [("Allow", methods)]
         )
 
-    def _tree(self, segments: list[str]) -> Node:
-        """The endpoints below the longest prefix of the path that has some."""
+    def _prefix(self, segments: list[str]) -> tuple[str, ...] | None:
+        """The longest prefix of a path that has endpoints."""
         for length in range(min(self._prefix_length_max, len(segments)), 0, -1):
             prefix = tuple(segments[:length])
             if prefix in self._names:
-                if prefix not in self._trees:
-                    tree = Node()
-                    for name in self._names[prefix]:
-                        for endpoint in self._load(name):
-                            tree.add(endpoint)
-                    for endpoint in self._refused():
-                        if _is_below(endpoint, prefix):
-                            tree.add(endpoint, unless_there=True)
-                    self._trees[prefix] = tree
-                return self._trees[prefix]
-        return Node()
+                return prefix
+        return None
+
+    def _tree(self, prefix: tuple[str, ...]) -> Node:
+        """The endpoints below a prefix."""
+        tree = Node()
+        for name in self._names[prefix]:
+            for endpoint in self._load(name):
+                tree.add(endpoint)
+        for endpoint in self._refused():
+            if _is_below(endpoint, prefix):
+                tree.add(endpoint, unless_there=True)
+        return tree
 
 
 def _is_below(endpoint: Endpoint, prefix: tuple[str, ...]) -> bool:

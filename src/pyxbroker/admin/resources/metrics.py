@@ -24,7 +24,8 @@ async def get_metrics(request: Request) -> Response:
     on the loop, in slices. It is compressed in a thread, if the client asks for that.
     """
     app = request.app
-    sample = await app.collector.sample(app.metrics_source)
+    collector = await app.collector.get()
+    sample = await collector.sample(app.metrics_source)
     pieces = sample.pieces()
     headers = [("Vary", "Accept-Encoding")]
     if _takes_gzip(request.headers.get("accept-encoding", "")):
