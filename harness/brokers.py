@@ -77,6 +77,7 @@ class Broker:
         *,
         settings: dict[str, str] | None = None,
         environment: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,  # of requests; who asks, where that counts
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"unknown broker {kind!r}; known are {', '.join(KINDS)}")
@@ -85,6 +86,7 @@ class Broker:
         self.data = directory / "data"
         self.settings = settings or {}
         self.environment = environment or {}
+        self.headers = headers or {}
         self.port, self.web_port, self._bookie_port = free_ports(3)
         self.process: subprocess.Popen[bytes] | None = None
         self.started_at = 0.0
@@ -197,7 +199,7 @@ class Broker:
         """The status of a GET on the web port, or 0 when nobody answers."""
         connection = http.client.HTTPConnection("127.0.0.1", self.web_port, timeout=10)
         try:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=self.headers)
             return connection.getresponse().status
         except (OSError, http.client.HTTPException):
             return 0
@@ -215,7 +217,7 @@ class Broker:
         try:
             data = None if body is None else json.dumps(body)
             headers = {} if body is None else {"Content-Type": "application/json"}
-            connection.request(method, path, data, headers)
+            connection.request(method, path, data, self.headers | headers)
             answer = connection.getresponse()
             return answer.status, answer.read().decode()
         finally:

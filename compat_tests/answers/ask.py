@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from harness.brokers import Broker
 
@@ -21,30 +21,41 @@ class Asker:
 
     def __init__(self, broker: Broker) -> None:
         self._port = broker.web_port
+        self._headers = broker.headers  # of who makes the scenes
         self._number = 0
         self._used = True
         self._ledger = "0"
         status, text = self._request("GET", "/admin/v2/brokers/standalone")
         self._broker = json.loads(text)[0] if status == 200 else "none"
 
-    def ask(self, cases: Iterable[Case]) -> Iterable[tuple[Case, Told]]:
-        """Each case with its answer."""
+    def ask(
+        self, cases: Iterable[Case], headers: Mapping[str, str] | None = None
+    ) -> Iterable[tuple[Case, Told]]:
+        """Each case with its answer. `headers` say who asks: the one who makes the scenes else."""
         for case in cases:
             if self._used:
                 self._set_scene()
             status, text = self._send(
-                case.method, self._named(case.path), self._body(case.body), case.media
+                case.method, self._named(case.path), self._body(case.body), case.media, headers
             )
             # What is refused has changed nothing; of an unforeseen error nobody knows.
             self._used = case.method != "GET" and (status < 400 or status >= 500)
             yield case, Told(status, self._put_back(text))
 
     def _set_scene(self) -> None:
-        """A tenant, a namespace, topics with a subscription, a message, and a cluster."""
         self._number += 1
         self._used = False
+        for method, path, body in self.scene():
+            status, text = self._request(method, self._named(path), body)
+            assert status in (200, 204), (method, path, status, text)
+            if path.startswith("/topics/"):
+                [result] = json.loads(text)["messagePublishResults"]
+                self._ledger = result["messageId"].partition(":")[0]
+
+    def scene(self) -> list[tuple[str, str, bytes | None]]:
+        """A tenant, a namespace, topics with a subscription, a message, and a cluster."""
         topics = "persistent/T/ns"
-        for method, path, body in (
+        return [
             ("PUT", "/admin/v2/clusters/C", b'{"serviceUrl":"http://127.0.0.1:1"}'),
             ("PUT", "/admin/v2/tenants/T", b'{"allowedClusters":["standalone"]}'),
             ("PUT", "/admin/v2/namespaces/T/ns", b'{"bundles":{"numBundles":1}}'),
@@ -56,22 +67,25 @@ class Asker:
             ("PUT", f"/admin/v2/{topics}/partitioned/subscription/sub", None),
             ("POST", f"/topics/{topics}/topic", b'{"messages":[{"payload":"hello"}]}'),
             ("PUT", "/admin/v2/resourcegroups/T-resources", b'{"publishRateInMsgs":1}'),
-        ):
-            status, text = self._request(method, self._named(path), body)
-            assert status in (200, 204), (method, path, status, text)
-            if path.startswith("/topics/"):
-                [result] = json.loads(text)["messagePublishResults"]
-                self._ledger = result["messageId"].partition(":")[0]
+        ]
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, str]:
         return self._send(method, path, body, None if body is None else "application/json")
 
     def _send(
-        self, method: str, path: str, body: bytes | None, media: str | None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        media: str | None,
+        headers: Mapping[str, str] | None = None,
     ) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=TIMEOUT_S)
         try:
-            connection.request(method, path, body, {"Content-Type": media} if media else {})
+            who = self._headers if headers is None else headers
+            connection.request(
+                method, path, body, {**who, **({"Content-Type": media} if media else {})}
+            )
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         except OSError:

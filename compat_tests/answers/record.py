@@ -27,12 +27,19 @@ def record(answers: Mapping[str, Told]) -> None:
         left_out = is_of_library(told) or is_of_state(name, told)
         answer = (told.status, None if left_out else told.text)
         rows.setdefault(row, {})[kind] = numbers.setdefault(answer, len(numbers))
-    lines = ["{", '"answers": [', *_lines(json.dumps(each) for each in numbers), "],", '"rows": {']
-    lines += _lines(f"{json.dumps(row)}: {json.dumps(kinds)}" for row, kinds in rows.items())
+    lines = [
+        "{",
+        '"answers": [',
+        *as_lines(json.dumps(each) for each in numbers),
+        "],",
+        '"rows": {',
+    ]
+    lines += as_lines(f"{json.dumps(row)}: {json.dumps(kinds)}" for row, kinds in rows.items())
     FILE.write_text("\n".join([*lines, "}", "}", ""]))
 
 
-def _lines(values: Iterable[str]) -> list[str]:
+def as_lines(values: Iterable[str]) -> list[str]:
+    """With commas between, as JSON wants them."""
     found = list(values)
     return [each + "," for each in found[:-1]] + found[-1:]
 

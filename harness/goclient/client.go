@@ -23,6 +23,8 @@ type clientArguments struct {
 	Certificate          string  `json:"tls_certificate_file_path"`
 	Key                  string  `json:"tls_key_file_path"`
 	ValidateHostname     bool    `json:"tls_validate_hostname"`
+	AuthPlugin           string  `json:"auth_plugin"`
+	AuthParams           string  `json:"auth_params"`
 }
 
 func newClient(p *program, asked *request) (any, error) {
@@ -35,6 +37,13 @@ func newClient(p *program, asked *request) (any, error) {
 	logger.SetLevel(logrus.FatalLevel)
 	if os.Getenv("GOCLIENT_LOG") != "" {
 		logger.SetLevel(logrus.DebugLevel)
+	}
+	var authentication pulsar.Authentication // without a plugin: none
+	if args.AuthPlugin != "" {
+		authentication, err = pulsar.NewAuthentication(args.AuthPlugin, args.AuthParams)
+		if err != nil {
+			return nil, err
+		}
 	}
 	made, err := pulsar.NewClient(pulsar.ClientOptions{
 		URL:                     args.URL,
@@ -49,6 +58,7 @@ func newClient(p *program, asked *request) (any, error) {
 		TLSCertificateFile:      args.Certificate,
 		TLSKeyFilePath:          args.Key,
 		TLSValidateHostname:     args.ValidateHostname,
+		Authentication:          authentication,
 		Logger:                  log.NewLoggerWithLogrus(logger),
 	})
 	if err != nil {

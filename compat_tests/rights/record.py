@@ -1,0 +1,45 @@
+"""What Apache Pulsar 4.2.4 told each role, as it was asked once.
+
+A line has what is asked, and for each role the number of the answer in a list of all answers. Pages
+of its container are left out: of these the status alone is compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from compat_tests.answers.differences import Told, is_of_library
+from compat_tests.answers.record import as_lines
+
+FILE = Path(__file__).parent / "apache-4.2.4.json"
+
+
+def write(answers: Mapping[str, Told]) -> None:
+    """Writes the file. A name is "role | what is asked"."""
+    numbers: dict[Told, int] = {}
+    asked: dict[str, dict[str, int]] = {}
+    for name, told in answers.items():
+        role, _, what = name.partition(" | ")
+        kept = told._replace(text=None) if is_of_library(told) else told
+        asked.setdefault(what, {})[role] = numbers.setdefault(kept, len(numbers))
+    roles = list(dict.fromkeys(name.partition(" | ")[0] for name in answers))
+    lines = ["{", f'"roles": {json.dumps(roles)},', '"answers": [']
+    lines += [*as_lines(json.dumps(each) for each in numbers), "],", '"asked": {']
+    lines += as_lines(
+        f"{json.dumps(what)}: {json.dumps([of[role] for role in roles])}"
+        for what, of in asked.items()
+    )
+    FILE.write_text("\n".join([*lines, "}", "}", ""]))
+
+
+def read() -> dict[str, Told]:
+    """What each role was told, by its name."""
+    whole = json.loads(FILE.read_text())
+    answers = [Told(*each) for each in whole["answers"]]
+    return {
+        f"{role} | {what}": answers[number]
+        for what, numbers in whole["asked"].items()
+        for role, number in zip(whole["roles"], numbers, strict=True)
+    }

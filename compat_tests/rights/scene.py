@@ -1,0 +1,52 @@
+"""The roles, what each one has, and a broker that asks for rights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.brokers import Broker
+from harness.tokens import SECRET, TOKENS, data_url, token
+
+# Each role, and who it asks for when it is a proxy.
+ROLES: dict[str, tuple[str, str]] = {
+    "administrator of the tenant": ("admin", ""),
+    "produce on the namespace": ("np", ""),
+    "consume on the namespace": ("nc", ""),
+    "produce on the topic": ("tp", ""),
+    "consume on the topic": ("tc", ""),
+    "nothing": ("nobody", ""),
+    "proxy for the administrator": ("proxy", "admin"),
+    "proxy that may for who may not": ("proxy", "nobody"),
+    "proxy that may for nobody": ("proxy", ""),
+    "who is no proxy for the administrator": ("np", "admin"),
+}
+GRANTS = (
+    ("np", "ns", "produce"),
+    ("nc", "ns", "consume"),
+    ("tp", "ns/topic", "produce"),
+    ("tc", "ns/topic", "consume"),
+)
+ADMINS = '{"adminRoles":["admin","proxy"],"allowedClusters":["standalone"]}'
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authenticationProviders": TOKENS,
+    "tokenSecretKey": data_url(SECRET),
+    "authorizationEnabled": "true",
+    "superUserRoles": "root",
+    "proxyRoles": "proxy",
+}
+# Apache's broker is a client of itself.
+OF_APACHE = {
+    "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
+    "brokerClientAuthenticationParameters": f"token:{token('root')}",
+}
+
+
+def headers_of(role: str, original: str = "") -> dict[str, str]:
+    headers = {"Authorization": f"Bearer {token(role)}"}
+    return headers | ({"X-Original-Principal": original} if original else {})
+
+
+def broker_with_rights(kind: str, directory: Path) -> Broker:
+    settings = SETTINGS | (OF_APACHE if kind == "apache" else {})
+    return Broker(kind, directory, settings=settings, headers=headers_of("root"))

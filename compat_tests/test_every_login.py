@@ -1,0 +1,216 @@
+"""One broker with tokens, passwords, certificates, rights and a role for who shows nothing, on four
+ports: three official clients come in with each, and who shows something wrong stays out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pulsar
+import pytest
+from harness.go_client import Client as GoClient
+from harness.java_client import Java
+from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, token
+
+from compat_tests.conftest import official_client
+from compat_tests.tls_scene import Scene
+
+SCHEMES = ("pulsar", "pulsar+ssl", "http", "https")
+JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
+SETTINGS = {
+    "authenticationEnabled": "true",
+    "authenticationProviders": f"{TOKENS},{BASIC},{PACKAGE}AuthenticationProviderTls",
+    "tokenSecretKey": data_url(SECRET),
+    # `openssl passwd -apr1 -salt abcdefgh secret`.
+    "basicAuthConf": data_url(b"ann:$apr1$abcdefgh$h9FWgUz3n9YxylKLlR5SQ/\n"),
+    "anonymousUserRole": "anybody",
+    "authorizationEnabled": "true",
+    "superUserRoles": "root",
+    # Apache Pulsar's standalone is a client of its own.
+    "brokerClientAuthenticationPlugin": JAVA + "Token",
+    "brokerClientAuthenticationParameters": f"token:{token('root')}",
+}
+
+
+class Login(NamedTuple):
+    """What a client shows: a Java class's name with its parameters, and where."""
+
+    kind: str  # Token, Basic, Tls; empty: nothing
+    parameters: str = ""
+    schemes: tuple[str, ...] = SCHEMES
+
+
+def of_token(*arguments: Any, **claims: Any) -> Login:
+    return Login("Token", "token:" + token(*arguments, **claims))
+
+
+def of_password(user: str, password: str) -> Login:
+    return Login("Basic", json.dumps({"username": user, "password": password}))
+
+
+def of_certificate(common_name: str) -> Login:
+    return Login("Tls", common_name, ("pulsar+ssl", "https"))
+
+
+GOOD = {
+    "token": of_token("ann"),
+    "password": of_password("ann", "secret"),
+    "certificate": of_certificate("ann"),
+    "nothing": Login(""),
+}
+WRONG = {
+    "another key": of_token("ann", SECRET[::-1]),
+    "expired": of_token("ann", exp=-10),
+    "not valid yet": of_token("ann", nbf=100),
+    "no token": Login("Token", "token:none"),
+    "password": of_password("ann", "Secret"),
+    "user": of_password("nobody", "secret"),
+    "role without a right": of_token("ben"),
+    "certificate of a role without a right": of_certificate("ben"),
+}
+
+
+class Everything(Scene):
+    """The broker: `ann` has rights on one namespace, who shows nothing on another one."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(
+            directory, headers={"Authorization": f"Bearer {token('root')}"}, **SETTINGS
+        )
+        self.certificates = {name: self.issue(name, common_name=name) for name in ("ann", "ben")}
+        for role, namespace in (("ann", "public/default"), ("anybody", "public/open")):
+            path = f"/admin/v2/namespaces/{namespace}"
+            if namespace != "public/default":
+                assert self.broker.request("PUT", path, {})[0] == 204
+            status, _ = self.broker.request(
+                "POST", f"{path}/permissions/{role}", ["produce", "consume"]
+            )
+            assert status in (200, 204)
+
+    def url_of(self, scheme: str) -> str:
+        ports = (self.broker.port, self.port, self.broker.web_port, self.web_port)
+        return f"{scheme}://localhost:{dict(zip(SCHEMES, ports, strict=True))[scheme]}"
+
+    def parameters(self, login: Login) -> str:
+        if login.kind != "Tls":
+            return login.parameters
+        certificate, key = self.certificates[login.parameters]
+        return f"tlsCertFile:{certificate},tlsKeyFile:{key}"
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Everything]:
+    one = Everything(Path(tmp_path_factory.mktemp("logins")))
+    yield one
+    one.broker.close()
+
+
+def python_client(scene: Everything, url: str, login: Login) -> pulsar.Client:
+    made: Any = None
+    if login.kind == "Token":
+        made = pulsar.AuthenticationToken(login.parameters.partition(":")[2])
+    elif login.kind == "Basic":
+        made = pulsar.AuthenticationBasic(**json.loads(login.parameters))
+    elif login.kind == "Tls":
+        made = pulsar.AuthenticationTLS(*map(str, scene.certificates[login.parameters]))
+    return official_client(
+        url,
+        authentication=made,
+        tls_trust_certs_file_path=str(scene.trusted),
+        tls_validate_hostname=True,
+        operation_timeout_seconds=10,
+    )
+
+
+def go_client(scene: Everything, url: str, login: Login) -> GoClient:
+    names = {"Token": "token", "Basic": "basic", "Tls": "tls"}
+    return GoClient(
+        url,
+        tls_trust_certs_file_path=str(scene.trusted),
+        tls_validate_hostname=True,
+        operation_timeout_seconds=10,
+        auth_plugin=names.get(login.kind, ""),
+        auth_params=as_json(scene.parameters(login)) if login.kind else "",
+    )
+
+
+def as_json(parameters: str) -> str:
+    """Parameters as the Go client wants them."""
+    if parameters.startswith("{"):
+        return parameters
+    return json.dumps(dict(each.split(":", 1) for each in parameters.split(",")))
+
+
+CLIENTS: dict[str, Callable[[Everything, str, Login], Any]] = {
+    "python": python_client,
+    "go": go_client,
+}
+
+
+@pytest.fixture(params=["python", "go", "java"])
+def log_in(request: pytest.FixtureRequest, scene: Everything) -> Callable[[str, Login], Any]:
+    """Makes a client of the kind."""
+    kind = request.param
+    if kind != "java":
+        return lambda scheme, login: CLIENTS[kind](scene, scene.url_of(scheme), login)
+    java: Java = request.getfixturevalue("java")
+
+    def make(scheme: str, login: Login) -> Any:
+        shown = {}
+        if login.kind:
+            shown = {
+                "authPluginClassName": JAVA + login.kind,
+                "authParams": scene.parameters(login),
+            }
+        return java.client(
+            scene.url_of(scheme),
+            tlsTrustCertsFilePath=str(scene.trusted),
+            tlsHostnameVerificationEnable=True,
+            operationTimeoutMs=10_000,
+            **shown,
+        )
+
+    return make
+
+
+def received(consumer: Any) -> bytes:
+    message = consumer.receive(10_000)
+    value: bytes = message.data() if hasattr(message, "data") else message.value
+    return value
+
+
+@pytest.mark.parametrize("login", GOOD.values(), ids=GOOD)
+def test_each_client_comes_in_by_each_port(
+    log_in: Callable[[str, Login], Any], topic: str, login: Login
+) -> None:
+    topic = topic if login.kind else topic.replace("public/default", "public/open")
+    for number, scheme in enumerate(login.schemes):
+        client = log_in(scheme, login)
+        consumer = client.subscribe(topic, f"s{number}")
+        client.create_producer(topic).send(scheme.encode())
+        assert received(consumer) == scheme.encode()
+        client.close()
+
+
+@pytest.mark.parametrize("login", WRONG.values(), ids=WRONG)
+def test_who_shows_something_wrong_stays_out(
+    log_in: Callable[[str, Login], Any], topic: str, login: Login
+) -> None:
+    for scheme in login.schemes:
+        client = log_in(scheme, login)
+        with pytest.raises(REFUSALS):
+            client.create_producer(topic)
+        client.close()
+
+
+def test_who_shows_nothing_has_what_nobody_has(
+    log_in: Callable[[str, Login], Any], topic: str
+) -> None:
+    for scheme in SCHEMES:
+        client = log_in(scheme, Login(""))
+        with pytest.raises(REFUSALS):
+            client.create_producer(topic)
+        client.close()
