@@ -170,6 +170,7 @@ def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
     ("key", "text", "expected"),
     [
         ("maxMessageSize", "5MB", "a whole number, 1024 to 1073741824 (bytes)"),
+        ("maxMessageSize", "1_048_576", "a whole number, 1024 to 1073741824 (bytes)"),
         ("brokerServicePort", "65536", "a whole number, 0 to 65535"),
         ("journalSyncData", "yes", "true or false"),
         ("managedLedgerDigestType", "SHA1", "one of CRC32C, CRC32, MAC, DUMMY"),
@@ -186,6 +187,12 @@ def test_a_bad_value_names_place_key_and_what_is_expected(
     assert str(caught.value) == f"{path}, line 2: {key} is {text!r}; expected {expected}."
     with pytest.raises(ConfigError, match=f"environment variable PULSAR_PREFIX_{key}: {key} is"):
         Config.load(None, {f"PULSAR_PREFIX_{key}": text})
+
+
+@pytest.mark.parametrize("name", ["a/b", "a b", "\u00e4"])
+def test_a_cluster_that_no_tenant_could_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="clusterName cannot be"):
+        Config.load(None, None, {"clusterName": name})
 
 
 def test_a_journal_file_too_small_for_the_largest_entry_is_refused_by_its_key(

@@ -115,7 +115,7 @@ def test_an_answer_without_content_has_no_length(run: Run) -> None:
 def test_continue_is_said_when_the_body_is_read(run: Run) -> None:
     async def main() -> None:
         async with served() as web:
-            expect = HOST + b"Content-Length: 3\r\nExpect: 100-continue\r\n\r\n"
+            expect = HOST + b"Content-Length: 3\r\nExpect: 100-Continue\r\n\r\n"
             reader, writer = await dial(web)
             writer.write(b"PUT /x HTTP/1.1\r\n" + expect)
             assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"

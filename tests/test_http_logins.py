@@ -134,8 +134,14 @@ def test_no_endpoint_answers_a_stranger(endpoint: Endpoint) -> None:
     assert (answer.status != 401) == is_open
 
 
+def test_both_paths_of_metrics_are_open_unless_they_are_not() -> None:
+    for path in ("/metrics", "/metrics/"):
+        assert asked(path)[0].status == 200
+        assert asked(path, authenticateMetricsEndpoint=True)[0].status == 401
+
+
 def test_what_is_not_there_is_not_told_to_a_stranger() -> None:
-    for path in ("/", "/no/such/path", "/admin/v2", "/metrics/", "/%6detrics", "//metrics"):
+    for path in ("/", "/no/such/path", "/admin/v2", "/%6detrics", "//metrics"):
         assert asked(path)[0].status == 401, path
         assert asked(path, bearer(token("me")))[0].status != 401, path
 

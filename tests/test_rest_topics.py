@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from pyxbroker.admin.resources import rest_topics
+from pyxbroker.base.errors import ProducerBlockedQuotaExceededException
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.messages import read_message
 from pyxbroker.mledger.errors import ManagedLedgerError
 from pyxbroker.proto import PulsarApi as pb
@@ -176,7 +178,6 @@ def test_what_cannot_be_published_is_told_in_its_place(tmp_path: Path) -> None:
             {"payload": "a", "key": {}},
             {"payload": "a", "properties": []},
             {"payload": "a", "replicationClusters": "x"},
-            {"payload": "\ud800"},
         ]
         status, answer = await posted(rest, f"{T}/t", {"payload": "1"}, *wrong, {"payload": "2"})
         assert status == 200
@@ -186,6 +187,43 @@ def test_what_cannot_be_published_is_told_in_its_place(tmp_path: Path) -> None:
             assert (result["errorCode"], result["messageId"]) == (2, "-1"), message
             assert result["errorMsg"].endswith("."), result
         assert [payload for _, payload in await stored(rest, "t")] == [b"1", b"2"]
+
+    run(tmp_path, scenario)
+
+
+def test_what_no_partition_takes_is_told_in_its_place(tmp_path: Path) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t/partitions", "2") == DONE
+        second = await rest.broker.topics.make(
+            TopicName.get("persistent://public/default/t").partition(1)
+        )
+
+        async def full() -> None:
+            raise ProducerBlockedQuotaExceededException("The backlog is full.")
+
+        second.check_quotas = full  # type: ignore[method-assign]
+        status, answer = await posted(rest, f"{T}/t", {"payload": "a"}, {"payload": "b"})
+        assert status == 200
+        kept, refused = answer["messagePublishResults"]
+        assert kept["errorCode"] == 0
+        assert (refused["errorCode"], refused["errorMsg"]) == (2, "The backlog is full.")
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    "path", [f"{T}/t", f"{N}/replication", "/admin/v2/tenants/new", f"{N}/permissions/me"]
+)
+def test_half_a_character_is_refused_at_the_border(tmp_path: Path, path: str) -> None:
+    async def scenario(rest: Rest) -> None:
+        assert await rest("PUT", f"{P}/t") == DONE
+        method = "PUT" if "tenants" in path else "POST"
+        for body in ('{"adminRoles":["\\ud800"]}', '["\\uDC00"]', '{"\\ud83d":1}'):
+            status, reason = await rest.reason(method, path, body)
+            assert (status, reason[:32]) == (400, "The body has half of a character"), body
+        status, _ = await rest("POST", f"{T}/t", '{"messages":[{"payload":"\\ud83d\\ude00"}]}')
+        assert status == 200
+        assert [payload for _, payload in await stored(rest, "t")] == ["\U0001f600".encode()]
 
     run(tmp_path, scenario)
 

@@ -175,6 +175,15 @@ def test_publishers_of_partitions_are_one_by_name_where_clients_make_some() -> N
     assert [each["msgRateIn"] for each in together(parts)["publishers"]] == [2.0]
 
 
+def test_a_publisher_of_all_partitions_has_the_average_size_of_its_messages() -> None:
+    publisher = {"producerName": "a", "supportsPartialProducer": True, "averageMsgSize": 1000.0}
+    publisher |= {"msgRateIn": 2.0, "msgThroughputIn": 2000.0}
+    [whole] = together([one(1, publishers=[publisher]) for _ in range(4)])["publishers"]
+    assert whole["averageMsgSize"] == 1000.0
+    still = publisher | {"msgRateIn": 0.0, "msgThroughputIn": 0.0, "averageMsgSize": 0.0}
+    assert together([one(1, publishers=[still])])["publishers"][0]["averageMsgSize"] == 0.0
+
+
 def test_partitions_are_what_they_were_when_they_are_added_up() -> None:
     parts = [one(1, subscriptions={"s": {"subscriptionProperties": {"a": "b"}}}) for _ in range(2)]
     before = json.dumps(parts)

@@ -11,7 +11,7 @@ import pytest
 from one_bookie import append, until
 from one_broker import TOPIC, Broker, Client, run, section
 from oracles import wire
-from pyxbroker.base.errors import NotAllowed
+from pyxbroker.base.errors import NotAllowed, ServiceNotReady
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import topics as topics_module
 from pyxbroker.broker.topics.persistent import PersistentTopic
@@ -778,5 +778,28 @@ def test_a_stop_closes_topics_a_few_at_a_time_and_those_behind_one_that_fails(
         assert [each.message for each in caplog.records if each.levelname == "ERROR"] == [
             "a topic was not closed cleanly"
         ]
+
+    run(tmp_path, scenario)
+
+
+def test_a_topic_is_not_opened_again_before_it_is_closed(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        topic = await broker.topic(TOPIC)
+        managed_ledger = topic.managed_ledger
+        write, may_go_on, is_writing = managed_ledger.write_info, asyncio.Event(), asyncio.Event()
+
+        async def write_late() -> None:
+            is_writing.set()
+            await may_go_on.wait()
+            await write()
+
+        managed_ledger.write_info = write_late
+        unloading = asyncio.ensure_future(broker.topics.unload(topic.name))
+        await is_writing.wait()
+        with pytest.raises(ServiceNotReady, match="is being closed"):
+            await broker.topics.get(topic.name, create=False)
+        may_go_on.set()
+        await unloading
+        assert await broker.topics.get(topic.name, create=False) is not topic
 
     run(tmp_path, scenario)

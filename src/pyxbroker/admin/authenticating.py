@@ -17,7 +17,7 @@ from pyxbroker.base.log import get_logger
 log = get_logger(__name__)
 
 STATUS_PATH = "/status.html"  # for load balancers: it says nothing but that the broker is there
-METRICS_PATH = "/metrics"
+METRICS_PATHS = ("/metrics", "/metrics/")
 REQUIRED = "Authentication required"  # all that Pulsar says, whatever was wrong
 HTML = "text/html; charset=utf-8"
 
@@ -40,7 +40,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
 
 def _is_open(request: Request) -> bool:
     """Only these very paths are, whatever else leads to the same."""
-    if request.path == METRICS_PATH:
+    if request.path in METRICS_PATHS:
         return not request.app.broker.config.authenticateMetricsEndpoint
     return request.path == STATUS_PATH
 

@@ -22,7 +22,9 @@ class HttpError(Exception):
 
 def refusal(status: int, reason: str, headers: Headers = ()) -> Response:
     """The answer to a refused request."""
-    return Response.json({"reason": reason}, status, headers)
+    # It may repeat what a client sent, which need not be text.
+    text = reason.encode("utf-8", "backslashreplace").decode()
+    return Response.json({"reason": text}, status, headers)
 
 
 def refusal_of(error: Exception) -> Response | None:

@@ -103,7 +103,7 @@ GET,POST,DELETE TOPIC/offloadPolicies
     Part(
         "the end of a broker",
         NOT_IMPLEMENTED,
-        "While everybody may do everything, nobody may stop the broker by REST: send it SIGTERM.",
+        "Nobody may stop the broker by REST: send it SIGTERM.",
         "POST /admin/v2/brokers/shutdown",
     ),
 )

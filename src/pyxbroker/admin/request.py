@@ -136,11 +136,24 @@ class Request:
 
     async def json(self, bytes_max: int = BODY_BYTES_MAX) -> Any:
         """The body as JSON. Raises HttpError, 400 when it is none."""
+        coding = self.headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("", "identity"):
+            raise HttpError(415, f"A body in {coding:.100} is not read; send it as it is.")
         body = await self.read(bytes_max)
         try:
-            return json.loads(body, parse_constant=_no_number, parse_float=_finite)
+            value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
+            if _HALVES.search(body):
+                json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            reason = "The body has half of a character (one of \\ud800 to \\udfff alone)."
+            raise HttpError(400, reason) from None
         except (ValueError, RecursionError) as error:
             raise HttpError(400, f"The body is not JSON: {error}.") from None
+        return value
+
+
+# Escapes of what may be half a character: nobody could write it down.
+_HALVES = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def _no_number(text: str) -> float:

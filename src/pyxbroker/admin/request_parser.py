@@ -246,7 +246,7 @@ class RequestParser:
             version,
             self._keep_alive,
             None if "transfer-encoding" in headers else int(headers.get("content-length", 0)),
-            version == "1.1" and "100-continue" in headers.get("expect", ""),
+            version == "1.1" and "100-continue" in headers.get("expect", "").lower(),
         )
 
     def _take_pieces(self) -> None:

@@ -21,7 +21,11 @@ from pyxbroker.base.log import Log
 from pyxbroker.ledger.handle import LedgerError
 from pyxbroker.metadata.store import MetadataError
 from pyxbroker.mledger.cursor import CursorError
-from pyxbroker.mledger.errors import ManagedLedgerError, ManagedLedgerTerminated
+from pyxbroker.mledger.errors import (
+    ManagedLedgerError,
+    ManagedLedgerFenced,
+    ManagedLedgerTerminated,
+)
 
 
 class Told(NamedTuple):
@@ -36,6 +40,11 @@ class Told(NamedTuple):
 TABLE = (
     Told(MetadataError, MetadataStoreError, MetadataStoreError.sentence),
     Told(ManagedLedgerTerminated, TopicTerminated, None),
+    Told(
+        ManagedLedgerFenced,
+        ServiceNotReady,
+        "The topic was opened by another broker, or anew; look it up again.",
+    ),
     Told(ManagedLedgerError, PersistenceError, None),
     Told(LedgerError, PersistenceError, None),
     Told(CursorError, PersistenceError, None),

@@ -111,7 +111,8 @@ class ManagedLedger:
         self._readers: dict[int, ReadHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._trimming = False
-        self._closing = False
+        self._closing = False  # for good
+        self.is_closing = False  # for as long as it takes
         self._info_lock = asyncio.Lock()
 
     def watch(self, wake: Callable[[], None]) -> None:
@@ -792,17 +793,20 @@ class ManagedLedger:
 
         What fails keeps nothing else from being closed; the first error is raised in the end.
         """
-        self._closing = True
-        await self.finish_tasks()
-        cursors = [cursor.close() for cursor in self.cursors.values()]
-        outcomes = await asyncio.gather(*cursors, return_exceptions=True)
-        await self.finish_tasks()
-        outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
-        errors = [outcome for outcome in outcomes if outcome is not None]
-        for error in errors[1:]:
-            log.error("a part was not closed either", managed_ledger=self.name, error=error)
-        if errors:
-            raise errors[0]
+        self._closing = self.is_closing = True
+        try:
+            await self.finish_tasks()
+            cursors = [cursor.close() for cursor in self.cursors.values()]
+            outcomes = await asyncio.gather(*cursors, return_exceptions=True)
+            await self.finish_tasks()
+            outcomes += await asyncio.gather(self._close_current(), return_exceptions=True)
+            errors = [outcome for outcome in outcomes if outcome is not None]
+            for error in errors[1:]:
+                log.error("a part was not closed either", managed_ledger=self.name, error=error)
+            if errors:
+                raise errors[0]
+        finally:
+            self.is_closing = False
 
     async def settle(self) -> None:
         """Waits, after a failure, until nothing of this managed ledger is under way any more."""

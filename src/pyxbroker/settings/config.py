@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from pyxbroker.base.errors import InvalidTopicName
 from pyxbroker.base.limits import CLUSTER_BYTES_MAX, too_long
 from pyxbroker.base.properties import ConfigError
+from pyxbroker.base.topic_name import TenantName
 from pyxbroker.settings import sources
 from pyxbroker.settings.names import ALIASES
 from pyxbroker.settings.schema import Setting, Value
@@ -110,6 +112,13 @@ class Config(
         trouble = too_long("name", self.clusterName, CLUSTER_BYTES_MAX)
         if trouble is not None:
             raise ConfigError(f"clusterName cannot be used. {trouble}")
+        try:
+            TenantName(self.clusterName)
+        except InvalidTopicName:
+            # Nor could a tenant be allowed it.
+            raise ConfigError(
+                f"clusterName cannot be {self.clusterName!r}: it takes letters, digits and -=:._"
+            ) from None
 
     def _check_configuration_stores(self, stores: Mapping[str, tuple[str, str]]) -> None:
         for key, (url, place) in stores.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, TypeVar
 
 T = TypeVar("T")
@@ -71,10 +72,15 @@ class Setting:
             return text
         if self.kind == "bool":
             return {"true": True, "false": False}[text.lower()]
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(text)  # Python would take other digits, too, and 1_000
         number = float(text) if self.kind == "float" else int(text)
         if not self.minimum <= number <= self.maximum:
             raise ValueError(text)
         return number
+
+
+_NUMBER = re.compile(r"[+-]?[0-9]*\.?[0-9]+([eE][+-]?[0-9]+)?", re.ASCII)
 
 
 def _number(value: float) -> str:

@@ -86,5 +86,6 @@ def _names(frame: FrameType | None) -> Iterator[str]:
         name = getattr(code, "co_qualname", code.co_name)  # Python 3.10 has the short name only
         if module.split(".")[0] in _BELOW and name.split(".")[-1] in ("run", "wrapper"):
             return
-        yield f"{module.removeprefix('pyxbroker.')}.{name}:{frame.f_lineno}"
+        if module.split(".")[0] != "importlib":  # who imports what says it
+            yield f"{module.removeprefix('pyxbroker.')}.{name}:{frame.f_lineno}"
         frame = frame.f_back

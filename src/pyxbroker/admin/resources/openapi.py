@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import OPEN
 from pyxbroker.base.compact_json import to_json
+from pyxbroker.base.off_loop import OffLoop
 
 
-@cache
-def _document() -> bytes:
+def _make_document() -> bytes:
     from pyxbroker.admin.documents import openapi
 
     return to_json(openapi())
 
 
+# It imports every resource.
+_document = OffLoop(_make_document)
+
+
 async def get_openapi(request: Request) -> Response:
     """The document, which is made once."""
-    return Response(_document(), JSON)
+    return Response(await _document.get(), JSON)
 
 
 ENDPOINTS = (

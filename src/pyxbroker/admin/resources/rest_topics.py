@@ -128,17 +128,18 @@ async def _publish(request: Request, names: list[TopicName]) -> Response:
     slices = Slices()
     waiting: list[tuple[Publication, TopicName, Json]] = []
     for number, message in enumerate(messages):
-        name = _chosen(names, message, number)
-        if name not in opened:
-            opened[name] = await _opened(request, name)
+        name = names[number % len(names)]
         result: Json = {}
         results.append(result)
         try:
+            name = _chosen(names, message, number)
+            if name not in opened:
+                opened[name] = await _opened(request, name)
             entry = _entry(message, producer, encoder)
             if len(entry) > bytes_max:
                 raise Refused("Exceed maximum message size")
             waiting.append((Publication(opened[name], entry), name, result))
-        except (Refused, PulsarError) as error:
+        except (Refused, PulsarError, HttpError) as error:
             result.update(_failure(error, name, encoder.version))
         await slices.pause()
     for publication, name, result in waiting:

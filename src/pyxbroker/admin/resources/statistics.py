@@ -69,11 +69,15 @@ async def get_backlog(request: Request) -> Response:
     internal = await internal_stats(
         topic, False, request.app.broker.metadata, request.app.broker.topics.schemas
     )
-    subscriptions = topic.subscriptions.values()
+    # Some may have come or gone since then.
+    told = internal["cursors"]
+    subscriptions = [each for each in topic.subscriptions.values() if each.name in told]
     cursors = {
-        each.name: {"cursorBacklog": each.backlog, "cursorLedgerId": each_internal["cursorLedger"]}
+        each.name: {
+            "cursorBacklog": each.backlog,
+            "cursorLedgerId": told[each.name]["cursorLedger"],
+        }
         for each in subscriptions
-        for each_internal in [internal["cursors"][each.name]]
     }
     return await Response.long_json(
         {

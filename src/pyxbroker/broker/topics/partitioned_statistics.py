@@ -46,9 +46,16 @@ async def together(partitions: list[Json]) -> Json:
     for each in partitions:
         await whole.add(each)
     found = whole.found
-    rate = found.get("msgRateIn")
-    found["averageMsgSize"] = found["msgThroughputIn"] / rate if rate else 0.0
+    _average(found)
+    for each in found.get("publishers", ()):
+        if "averageMsgSize" in each:
+            _average(each)
     return found
+
+
+def _average(whole: Json) -> None:
+    rate = whole.get("msgRateIn")
+    whole["averageMsgSize"] = whole["msgThroughputIn"] / rate if rate else 0.0
 
 
 async def _has_partial_producers(partitions: list[Json]) -> bool:

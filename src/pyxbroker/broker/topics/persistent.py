@@ -662,7 +662,7 @@ class PersistentTopic(Topic):
 
     @property
     def is_gone(self) -> bool:
-        return self.managed_ledger.is_dead
+        return self.managed_ledger.is_dead and not self.managed_ledger.is_closing
 
     async def settle(self) -> None:
         await self.managed_ledger.settle()
