@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import pulsar
 import pytest
 from harness.go_client import Client as GoClient
-from harness.java_client import Java
+from harness.java_client import Java, JavaError
 from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, token
 
 from compat_tests.conftest import official_client
 from compat_tests.tls_scene import Scene
 
+REFUSALS = (pulsar.PulsarException, JavaError)
 SCHEMES = ("pulsar", "pulsar+ssl", "http", "https")
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
 SETTINGS = {
@@ -163,7 +164,8 @@ def log_in(request: pytest.FixtureRequest, scene: Everything) -> Callable[[str, 
         if login.kind:
             shown = {
                 "authPluginClassName": JAVA + login.kind,
-                "authParams": scene.parameters(login),
+                # Java's name for it.
+                "authParams": scene.parameters(login).replace('"username"', '"userId"'),
             }
         return java.client(
             scene.url_of(scheme),
@@ -178,7 +180,7 @@ def log_in(request: pytest.FixtureRequest, scene: Everything) -> Callable[[str, 
 
 def received(consumer: Any) -> bytes:
     message = consumer.receive(10_000)
-    value: bytes = message.data() if hasattr(message, "data") else message.value
+    value: bytes = message.data() if callable(message.data) else message.data
     return value
 
 

@@ -1,7 +1,8 @@
 """Asks a broker all cases, and keeps or compares what it says.
 
 python -m compat_tests.answers record              asks Apache Pulsar, and writes the record
-python -m compat_tests.answers page FILE           asks ours, and writes the table into a page
+python -m compat_tests.answers page FILE           asks ours, writes the table into a page, and what
+                                                   differs into differing.json
 python -m compat_tests.answers show [PATTERN]      asks ours, and prints each difference
 """
 
@@ -18,7 +19,7 @@ from harness.brokers import Broker
 from compat_tests.answers.ask import Asker
 from compat_tests.answers.cases import Case, cases
 from compat_tests.answers.differences import REASONS, Told, is_equal, rule_of
-from compat_tests.answers.record import record, recorded
+from compat_tests.answers.record import OURS, THEIRS, record, recorded
 
 BEGIN, END = "<!-- answers: begin -->\n", "<!-- answers: end -->\n"
 EQUAL = "equal"
@@ -41,6 +42,7 @@ def page(path: Path) -> None:
     theirs = recorded()
     groups: dict[str, Counter[str]] = {}
     rules: Counter[tuple[str, str]] = Counter()
+    differing: dict[str, Told] = {}
     for case, told in asked("pyxbroker"):
         there = Told(*theirs[case.name])
         counts = groups.setdefault(case.group, Counter())
@@ -51,7 +53,9 @@ def page(path: Path) -> None:
         if rule is None:
             sys.exit(f"{case.name}: {there} there, {told} here: no rule explains it")
         counts[rule.reason] += 1
+        differing[case.name] = told
         rules[rule.reason, rule.what] += 1
+    record(OURS, differing)
     whole = sum(groups.values(), Counter[str]())
     columns = (EQUAL, *REASONS)
     lines = [
@@ -87,7 +91,7 @@ def show(pattern: str) -> None:
 
 def main(verb: str, *arguments: str) -> None:
     if verb == "record":
-        record({case.name: told for case, told in asked("apache")})
+        record(THEIRS, {case.name: told for case, told in asked("apache")})
     elif verb == "page":
         page(Path(*arguments))
     elif verb == "show":
