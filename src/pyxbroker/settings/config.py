@@ -165,4 +165,8 @@ SECTIONS: dict[str, dict[str, Setting]] = {
 }
 
 # Never shown, not even as a changed setting: passwords, and what may be a key itself.
-SECRET = frozenset({"managedLedgerPassword", "tokenSecretKey", "basicAuthConf"})
+SECRET = frozenset(
+    """
+    managedLedgerPassword tokenSecretKey basicAuthConf tlsKeyStorePassword tlsTrustStorePassword
+    """.split()
+)
