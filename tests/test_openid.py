@@ -8,6 +8,8 @@ import hashlib
 import hmac
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -481,3 +483,21 @@ def test_a_small_key_is_passed_over_and_a_curve_has_one_algorithm() -> None:
 @pytest.mark.parametrize("url", ["https://h", "https://h:8443/p?q=1", "https://[::1]/x"])
 def test_urls_that_can_be_asked(url: str) -> None:
     assert split_url(url, ("https",)).scheme == "https"
+
+
+def test_what_providers_need_is_imported_when_they_are_on() -> None:
+    program = """
+import sys
+from harness.tokens import BASIC, data_url
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.settings.config import Config
+ours = set(sys.modules)
+Authentication(Config(authenticationProviders=BASIC, basicAuthConf=data_url(b"a:abJnggxhB/yWI")))
+print(*sorted(set(sys.modules) - ours))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    ).stdout.split()
+    assert "pyxbroker.auth.basic" in found
+    late = {"jwt", "httptools", "pyxbroker.auth.openid", "pyxbroker.auth.claims"}
+    assert not late & set(found)
