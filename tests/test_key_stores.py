@@ -326,6 +326,27 @@ def test_a_store_that_changes_is_read_again_beside_the_loop(tmp_path: Path, kind
     shake_hands(second, client)
 
 
+def test_a_store_that_cannot_be_used_is_opened_once_a_second_however_many_connect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, opened = 0.0, list[float]()
+    path = tmp_path / "store"
+    Issued(authority()).write(path, "PKCS12", WORDS)
+    contexts = TlsContexts(settings_of(path, tlsCertRefreshCheckDurationSec=0), lambda: now)
+    path.write_bytes(b"half")
+
+    def counted(settings: TlsSettings) -> ssl.SSLContext:
+        opened.append(now)
+        return make_context(settings)
+
+    monkeypatch.setattr("pyxbroker.base.tls.make_context", counted)
+    for tick in range(30):
+        now = 10 + tick / 10
+        contexts.current()
+        wait(contexts)
+    assert len(opened) == 3
+
+
 def wait(contexts: TlsContexts) -> None:
     renewing = contexts._renewing
     assert isinstance(renewing, threading.Thread)

@@ -26,6 +26,7 @@ from pyxbroker.base.properties import ConfigError
 log = get_logger("pyxbroker.tls")
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+RENEW_S = 1.0  # from one look into a key store to the next
 # Names of the standard that TLSv1.2 goes by in Pulsar's settings; OpenSSL's own are taken, too.
 _KEY_EXCHANGES = ("TLS_ECDHE_ECDSA_WITH_", "TLS_ECDHE_RSA_WITH_", "TLS_DHE_RSA_WITH_")
 _OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
@@ -234,6 +235,7 @@ class TlsContexts:
         self._next = clock() + settings.check_s
         self._current = make_context(settings)
         self._renewing: threading.Thread | None = None
+        self._renewed_at = -RENEW_S
         # For who can hold one context only: each handshake goes on with the current one.
         self.front = make_context(settings)
         self.front.sni_callback = self._on_hello
@@ -253,8 +255,12 @@ class TlsContexts:
         if self._settings.key_store is None:
             self._renew(seen)
             return
-        # To open a key store takes tens of milliseconds: connections go on meanwhile.
-        if self._renewing is None or not self._renewing.is_alive():
+        # To open a key store takes tens of milliseconds: connections go on meanwhile, and many of
+        # them do not make it more than that for one that cannot be used.
+        now = self._clock()
+        is_over = self._renewing is None or not self._renewing.is_alive()
+        if is_over and now >= self._renewed_at + RENEW_S:
+            self._renewed_at = now
             self._renewing = threading.Thread(target=self._renew, args=(seen,), name="key-store")
             self._renewing.start()
 
