@@ -339,6 +339,8 @@ def seeds() -> list[bytes]:
     changed = [bytes([0, 2, 0, 0, 1, at, 65, 0, 1, 0]) for at in range(0, 40, 3)]
     frame = command_of(pb.CommandConnect(client_version="f", protocol_version=21))
     other = [bytes([0, 1, 0, 0, 0, 0, 1, 0]), bytes([1, 0]) + frame, bytes([0, 0]) + frame[:5]]
+    # Without the version of a client, which is required.
+    other.append(bytes([1, 0]) + bytes.fromhex("080212022015"))
     return [*own, *behind, *renewed, *changed, *other]
 
 
