@@ -215,6 +215,41 @@ def test_a_new_certificate_is_shown_without_a_restart(scene: Scene) -> None:
     eventually(is_new)
 
 
+# Made by JDK 17's keytool.
+KEY_STORES = Path(__file__).parent.parent / "tests" / "data" / "key_stores"
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("JKS", "jks"), ("PKCS12", "p12")])
+def test_certificates_may_be_in_key_stores_of_java(
+    tmp_path: Path, topic: str, kind: str, ending: str
+) -> None:
+    scene = Scene(
+        tmp_path,
+        tlsEnabledWithKeyStore="true",
+        tlsKeyStoreType=kind,
+        tlsKeyStore=str(KEY_STORES / f"server.{ending}"),
+        tlsKeyStorePassword="s3cret words",
+        tlsTrustStoreType=kind,
+        tlsTrustStore=str(KEY_STORES / f"trust.{ending}"),
+        tlsTrustStorePassword="changeit",
+        tlsCertificateFilePath="",
+        tlsKeyFilePath="",
+        tlsTrustCertsFilePath="",
+    )
+    try:
+        scene.trusted = KEY_STORES / f"{ending}.pem"
+        client = scene.client()
+        client.create_producer(topic).send(b"one")
+        client.close()
+        assert scene.web("/admin/v2/clusters", scene.context())[0] == 200
+        strange = scene.issue("strange", common_name="me")
+        with pytest.raises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
+            scene.web("/admin/v2/clusters", scene.context(strange))
+        assert "s3cret words" not in scene.broker.output()
+    finally:
+        scene.broker.close()
+
+
 @pytest.mark.parametrize("others", ["", "token"])
 def test_who_somebody_is_may_be_said_by_a_certificate(
     tmp_path: Path, topic: str, others: str

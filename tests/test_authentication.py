@@ -29,7 +29,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "pyxbroker"
     [
         ("AuthenticationProviderSasl", "Kerberos is not there"),
         ("AuthenticationProviderAthenz", "Athenz is not there"),
-        ("oidc.AuthenticationProviderOpenID", "OpenID Connect is not there yet"),
+        ("AuthenticationProviderList", "name its members instead"),
         ("AuthenticationProviderNone", "nobody knows it"),
     ],
 )

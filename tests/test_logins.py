@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from harness.tokens import SECRET, settings, token
 
-from one_broker import TOPIC, Broker, Client, run
+from one_broker import TOPIC, Broker, Client, command_of, run
+from oracles import wire
 from pyxbroker.auth.authentication import Authentication
 from pyxbroker.auth.principal import Principal
+from pyxbroker.base.log import defects
 from pyxbroker.proto import PulsarApi as pb
 
 NO_REQUEST = 2**64 - 1
@@ -55,6 +57,22 @@ async def keep_out(broker: Broker, command: Any) -> None:
     )
     await client.closed()
     assert not client.connection.established
+
+
+def test_a_connect_without_what_is_required_is_no_defect(tmp_path: Path) -> None:
+    """As while nobody is asked: a stranger cannot fill the log with defects of ours."""
+
+    async def scenario(broker: Broker) -> None:
+        found = dict(defects)
+        for shown, answer in ((token("me"), "connected"), ("wrong", "error")):
+            client = Client(broker)
+            command = connect(shown)
+            command.ClearField("client_version")
+            client.far.send(wire.frame(command_of(command, partial=True)))
+            await client.receive(answer)
+        assert dict(defects) == found
+
+    serve(tmp_path, scenario)
 
 
 def test_who_shows_a_good_token_is_let_in_and_others_are_told_no_more_than_that(

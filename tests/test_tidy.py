@@ -54,7 +54,8 @@ ARROWS: dict[str, set[str]] = {
     },
     # What runs in Spark's workers: no part of a broker.
     "spark": {*GROUND, "road"},
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie"},
+    # Its tokens are looked at by the same code as a broker's.
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth"},
 }
 
 

@@ -259,6 +259,25 @@ def test_a_peer_that_ends_with_and_without_a_farewell_is_closed() -> None:
     served(scenario)
 
 
+def test_an_end_right_behind_frames_is_not_missed() -> None:
+    """Nothing more comes then: neither a farewell nor a broken record may wait for that."""
+
+    async def scenario(side: Served) -> None:
+        side.far.send(ping())
+        side.far.unwrap_soon()  # type: ignore[attr-defined]
+        await turns()
+        assert [each[0] for each in side.told] == ["command", "closed"]
+
+    async def broken(side: Served) -> None:
+        side.far.send(ping())
+        raw(side, b"\x17\x03\x03\x00\x20" + bytes(32))
+        await turns()
+        assert [each[0] for each in side.told] == ["command", "broken tls", "closed"]
+
+    served(scenario)
+    served(broken)
+
+
 def test_much_that_is_waiting_arrives_whole_at_a_slow_peer() -> None:
     frames = [send(n, section(os.urandom(n * 37 % 50_000))) for n in range(200)]
 

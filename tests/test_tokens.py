@@ -15,8 +15,9 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 from harness.tokens import SECRET, data_url, ec_key, public, rsa_key, settings, token
 
+from pyxbroker.auth.claims import TOKEN_BYTES_MAX
 from pyxbroker.auth.provider import Identity, NotShown
-from pyxbroker.auth.token import TOKEN_BYTES_MAX, TokenProvider
+from pyxbroker.auth.token import TokenProvider
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config

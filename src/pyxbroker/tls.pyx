@@ -80,16 +80,20 @@ cdef class TlsStream:
         """Plain text of the records that are here."""
         cdef uint64_t total = 0
         cdef Py_ssize_t got
+        # The end, or what is broken, may have been met already: it is told when asked again.
+        cdef bint is_due = self.has_more
         self.has_more = False
         try:
             while total < room:
                 # With the last record opened, asking once more would cost an exception.
-                if not self.incoming.pending and not self.ssl.pending():
+                if not is_due and not self.incoming.pending and not self.ssl.pending():
                     break
+                is_due = False
                 got = self.ssl.read(
                     room - total,
                     PyMemoryView_FromMemory(<char *>at + total, room - total, PyBUF_WRITE))
                 if got <= 0:
+                    self.has_more = total > 0  # the end comes after what is before it
                     return <int64_t>total
                 total += <uint64_t>got
             else:

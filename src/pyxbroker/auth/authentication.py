@@ -6,7 +6,7 @@ also where somebody who shows none would be let in as anonymous. What was wrong 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from pyxbroker.auth.provider import Identity, NotShown, Provider
@@ -34,10 +34,12 @@ class Authentication:
     def __init__(self, config: Config) -> None:
         self._anonymous = config.anonymousUserRole or None
         self._strict = config.strictAuthMethod
-        self._providers: dict[str, Provider] = {}
+        self._in_order: list[Provider] = []  # that of the settings
+        self._providers: dict[str, list[Provider]] = {}  # by method, each in that order
         for name in names_of(config.authenticationProviders):
             provider = _made(name, config)
-            self._providers[provider.method] = provider
+            self._providers.setdefault(provider.method, []).append(provider)
+            self._in_order.append(provider)
         if not self._providers and self._anonymous is None:
             raise ConfigError(
                 "authenticationEnabled is true, and nobody could get in: authenticationProviders"
@@ -48,11 +50,21 @@ class Authentication:
         """Who somebody is that names a method; common_name: of its own certificate. Raises
         AuthenticationError.
         """
-        provider = self._providers.get(method or NONE)
-        if provider is None:
+        providers = self._providers.get(method or NONE)
+        if providers is None:
             return self._nobody(f"There is no authentication method {method or NONE!r}.")
-        if provider.of_certificate:
-            shown = common_name.encode()
+        return await _first(
+            providers,
+            lambda provider: common_name.encode() if provider.of_certificate else shown,
+        )
+
+    async def verify_again(self, earlier: Verified, method: str, shown: bytes) -> Verified:
+        """Who somebody is that shows something newer: the provider that let it in stays the one
+        that answers for it. Raises AuthenticationError.
+        """
+        provider = earlier.provider
+        if provider is None or provider.method != method or provider.of_certificate:
+            return await self.verify(method, shown)
         return Verified(await provider.authenticate(shown), provider)
 
     async def verify_request(
@@ -64,11 +76,13 @@ class Authentication:
         """Who has sent a request by HTTP. Raises AuthenticationError."""
         method = headers.get(METHOD_HEADER)
         if method is not None:
-            provider = self._providers.get(method)
-            if provider is None:
+            providers = self._providers.get(method)
+            if providers is None:
                 raise AuthenticationError(f"Unsupported authentication method: [{method:.100}].")
-            shown = _shown_by(provider, headers, query(), common_name)
-            return Verified(await provider.authenticate(shown), provider)
+            asked = query()
+            return await _first(
+                providers, lambda provider: _shown_by(provider, headers, asked, common_name)
+            )
         if SASL_HEADER in headers:
             raise AuthenticationError("Unsupported authentication method: [sasl].")
         if self._strict:
@@ -81,21 +95,32 @@ class Authentication:
         """Of which provider does not matter, so that who is refused by all has shown nothing, as in
         Pulsar: anonymous where that is allowed.
         """
-        reason = "Nothing was shown."
-        for provider in self._providers.values():
-            try:
-                shown = _shown_by(provider, headers, query, common_name)
-                return Verified(await provider.authenticate(shown), provider)
-            except NotShown:
-                continue
-            except AuthenticationError as error:
-                reason = str(error)
-        return self._nobody(reason)
+        try:
+            return await _first(
+                self._in_order,
+                lambda provider: _shown_by(provider, headers, query, common_name),
+            )
+        except AuthenticationError as error:
+            return self._nobody(str(error))
 
     def _nobody(self, reason: str) -> Verified:
         if self._anonymous is None:
             raise AuthenticationError(reason)
         return Verified(Identity(self._anonymous))
+
+
+async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]) -> Verified:
+    """By the first provider that lets somebody in. Raises AuthenticationError: what the last one
+    says that was shown something.
+    """
+    reason: AuthenticationError = NotShown("Nothing was shown.")
+    for provider in providers:
+        try:
+            return Verified(await provider.authenticate(shown_to(provider)), provider)
+        except AuthenticationError as error:
+            if not isinstance(error, NotShown) or isinstance(reason, NotShown):
+                reason = error
+    raise reason
 
 
 def _shown_by(
@@ -137,10 +162,17 @@ def _certificate(config: Config) -> Provider:
     return CertificateProvider()
 
 
+def _openid(config: Config) -> Provider:
+    from pyxbroker.auth.openid import OpenIdProvider
+
+    return OpenIdProvider(config)
+
+
 _PROVIDERS: dict[str, Callable[[Config], Provider]] = {
     PACKAGE + "AuthenticationProviderToken": _token,
     PACKAGE + "AuthenticationProviderBasic": _basic,
     PACKAGE + "AuthenticationProviderTls": _certificate,
+    PACKAGE + "oidc.AuthenticationProviderOpenID": _openid,
 }
 
 # Pulsar's others, and why they are not there.
@@ -148,7 +180,6 @@ _NOT_BUILT = {
     PACKAGE + "AuthenticationProviderSasl": "Kerberos is not there",
     PACKAGE + "AuthenticationProviderAthenz": "Athenz is not there",
     PACKAGE + "AuthenticationProviderList": "name its members instead",
-    PACKAGE + "oidc.AuthenticationProviderOpenID": "OpenID Connect is not there yet",
 }
 
 

@@ -1,26 +1,46 @@
 """The server's TLS: a context made of files, and made anew when these change.
 
+The files are PEM, or key stores as Java has them (key_stores.py). OpenSSL wants a private key in a
+file, so one out of a key store is given to it in one without a name, in memory (memfd), which other
+users cannot open and which is gone with its descriptor: nothing that was encrypted on the disk is
+written there in plain.
+
 A connection keeps the context that it began with. Files that cannot be used leave the one that was
 there before; the log says why.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyxbroker.base.key_stores import KeyStoreError, read_key_store
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.properties import ConfigError
 
 log = get_logger("pyxbroker.tls")
 
 VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+RENEW_S = 1.0  # from one look into a key store to the next
 # Names of the standard that TLSv1.2 goes by in Pulsar's settings; OpenSSL's own are taken, too.
 _KEY_EXCHANGES = ("TLS_ECDHE_ECDSA_WITH_", "TLS_ECDHE_RSA_WITH_", "TLS_DHE_RSA_WITH_")
 _OF_TLS_1_3 = ("TLS_AES_", "TLS_CHACHA20_")
+
+
+class StoreFile:
+    """A key store and its password, which no representation shows."""
+
+    __slots__ = ("name", "password", "path")
+
+    def __init__(self, setting: str, kind: str, path: str, password: str) -> None:
+        self.name = f"{setting} ({kind}): {path}"
+        self.path = path
+        self.password = password
 
 
 class TlsSettings:
@@ -30,16 +50,19 @@ class TlsSettings:
         self.certificate: str = config.tlsCertificateFilePath
         self.key: str = config.tlsKeyFilePath
         self.trusted: str = config.tlsTrustCertsFilePath
+        self.key_store: StoreFile | None = None  # instead of these
+        self.trust_store: StoreFile | None = None  # with it; None: the system's authorities
+        required = ("tlsCertificateFilePath", "tlsKeyFilePath")
+        if config.tlsEnabledWithKeyStore:
+            required = ("tlsKeyStore", "tlsKeyStorePassword")
+            self._use_key_stores(config)
         self.is_required: bool = config.tlsRequireTrustedClientCertOnConnect
         self.takes_untrusted: bool = config.tlsAllowInsecureConnection
         self.protocols: list[str] = _words(config.tlsProtocols)
         self.ciphers: list[str] = _words(config.tlsCiphers)
         self.check_s: float = config.tlsCertRefreshCheckDurationSec
-        for name, value in (
-            ("tlsCertificateFilePath", self.certificate),
-            ("tlsKeyFilePath", self.key),
-        ):
-            if not value:
+        for name in required:
+            if not getattr(config, name):
                 raise ConfigError(f"{name} is empty: TLS needs it.")
         if self.is_required and self.takes_untrusted:
             raise ConfigError(
@@ -51,9 +74,24 @@ class TlsSettings:
                 f"tlsProtocols names {unknown[0]!r}; there are {', '.join(VERSIONS)}."
             )
 
+    def _use_key_stores(self, config: Any) -> None:
+        self.key_store = StoreFile(
+            "tlsKeyStore", config.tlsKeyStoreType, config.tlsKeyStore, config.tlsKeyStorePassword
+        )
+        if config.tlsTrustStore:
+            self.trust_store = StoreFile(
+                "tlsTrustStore",
+                config.tlsTrustStoreType,
+                config.tlsTrustStore,
+                config.tlsTrustStorePassword,
+            )
+
     @property
     def files(self) -> list[str]:
         """Those that are looked at."""
+        if self.key_store is not None:
+            stores = (self.key_store, self.trust_store)
+            return [each.path for each in stores if each is not None]
         return [each for each in (self.certificate, self.key, self.trusted) if each]
 
 
@@ -70,17 +108,32 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
     _set_ciphers(context, settings.ciphers)
-    try:
-        context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
-    except (OSError, ValueError) as error:
-        raise ConfigError(_of_certificate(settings, error)) from None
+    _load_certificate(context, settings)
     if settings.takes_untrusted:
         # Without this choice OpenSSL ends the handshake of who shows one that is not trusted.
         context.verify_mode = ssl.CERT_NONE
         return context
     context.verify_mode = ssl.CERT_REQUIRED if settings.is_required else ssl.CERT_OPTIONAL
+    _load_trusted(context, settings)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    if settings.key_store is not None:
+        _load_key_store(context, settings.key_store)
+        return
     try:
-        if settings.trusted:
+        context.load_cert_chain(settings.certificate, settings.key, _refuse_password)
+    except (OSError, ValueError) as error:
+        raise ConfigError(_of_certificate(settings, error)) from None
+
+
+def _load_trusted(context: ssl.SSLContext, settings: TlsSettings) -> None:
+    if settings.trust_store is not None:
+        _load_trust_store(context, settings.trust_store)
+        return
+    try:
+        if settings.trusted and settings.key_store is None:
             context.load_verify_locations(settings.trusted)
         else:
             context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
@@ -88,7 +141,34 @@ def make_context(settings: TlsSettings) -> ssl.SSLContext:
         raise ConfigError(
             f"tlsTrustCertsFilePath: {settings.trusted} cannot be used: {_reason(error)}."
         ) from None
-    return context
+
+
+def _load_key_store(context: ssl.SSLContext, file: StoreFile) -> None:
+    try:
+        pem = read_key_store(file.path, file.password).pem_of_key()
+        descriptor = os.memfd_create("tls", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as unnamed:
+                unnamed.write(pem)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+    except KeyStoreError as error:
+        raise ConfigError(f"{file.name} {error}.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file.name} cannot be used: {_reason(error)}.") from None
+
+
+def _load_trust_store(context: ssl.SSLContext, file: StoreFile) -> None:
+    try:
+        store = read_key_store(file.path, file.password)
+        if store.keys:
+            raise KeyStoreError("has a private key, and a trust store has certificates alone")
+        context.load_verify_locations(cadata=store.pem_of_trusted())
+    except KeyStoreError as error:
+        raise ConfigError(f"{file.name} {error}.") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file.name} cannot be used: {_reason(error)}.") from None
 
 
 def _refuse_password() -> str:
@@ -111,7 +191,8 @@ def _of_certificate(settings: TlsSettings, error: Exception) -> str:
         )
     return (
         f"tlsCertificateFilePath, tlsKeyFilePath: {settings.certificate} and {settings.key} cannot"
-        f" be used: {_reason(error)}. Both have to be PEM, the key without a password."
+        f" be used: {_reason(error)}. Both have to be PEM, the key without a"
+        " password; one with a password can be in a key store (tlsEnabledWithKeyStore)."
     )
 
 
@@ -141,6 +222,9 @@ def _openssl_name(name: str) -> str:
     return found.replace("_", "-").replace("CHACHA20-POLY1305-SHA256", "CHACHA20-POLY1305")
 
 
+_Seen = list[tuple[int, int, int] | None]  # when a file was written, its size, and its inode
+
+
 class TlsContexts:
     """The context of new connections: of the files as they are. Raises ConfigError at first."""
 
@@ -150,6 +234,8 @@ class TlsContexts:
         self._seen = self._look()
         self._next = clock() + settings.check_s
         self._current = make_context(settings)
+        self._renewing: threading.Thread | None = None
+        self._renewed_at = -RENEW_S
         # For who can hold one context only: each handshake goes on with the current one.
         self.front = make_context(settings)
         self.front.sni_callback = self._on_hello
@@ -166,6 +252,19 @@ class TlsContexts:
         seen = self._look()
         if seen == self._seen:
             return
+        if self._settings.key_store is None:
+            self._renew(seen)
+            return
+        # To open a key store takes tens of milliseconds: connections go on meanwhile, and many of
+        # them do not make it more than that for one that cannot be used.
+        now = self._clock()
+        is_over = self._renewing is None or not self._renewing.is_alive()
+        if is_over and now >= self._renewed_at + RENEW_S:
+            self._renewed_at = now
+            self._renewing = threading.Thread(target=self._renew, args=(seen,), name="key-store")
+            self._renewing.start()
+
+    def _renew(self, seen: _Seen) -> None:
         try:
             self._current = make_context(self._settings)
         except ConfigError as error:
@@ -173,11 +272,11 @@ class TlsContexts:
             log.error("the certificates that were there before stay in use", error=error)
             return
         self._seen = seen
-        log.info("certificates were read again", certificate=self._settings.certificate)
+        log.info("certificates were read again", certificate=self._settings.files[0])
 
-    def _look(self) -> list[tuple[int, int, int] | None]:
+    def _look(self) -> _Seen:
         """What tells whether a file is another one."""
-        seen: list[tuple[int, int, int] | None] = []
+        seen: _Seen = []
         for path in self._settings.files:
             try:
                 found = Path(path).stat()

@@ -23,6 +23,7 @@ from pyxbroker import __version__
 COMMANDS = {
     "standalone": "Serve a whole Pulsar in one process: broker, storage, metadata and REST.",
     "metadata": "Check, back up, restore and repair the embedded metadata.",
+    "tokens": "Make keys and tokens of clients, and look at them.",
     "config": "Print every setting with its default and its meaning.",
     "version": "Print the version of pyxbroker and of the Python that runs it.",
 }
@@ -39,6 +40,7 @@ Examples:
   pyxbroker standalone                      a broker on 6650 and 8080, data in ./data/standalone
   pyxbroker standalone --data /srv/pulsar   the same, its data there
   pyxbroker metadata check                  is the metadata in ./data/standalone as it was written?
+  pyxbroker tokens create-secret-key -o k   a key that clients' tokens are signed with
   pyxbroker config --markdown               every setting, its default and what it does
   pyxbroker COMMAND --help                  more about one command
 """

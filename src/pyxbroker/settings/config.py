@@ -26,6 +26,7 @@ from pyxbroker.settings.sections.limits import Limits
 from pyxbroker.settings.sections.managed_ledger import ManagedLedger
 from pyxbroker.settings.sections.metadata import Metadata
 from pyxbroker.settings.sections.metrics import Metrics
+from pyxbroker.settings.sections.openid import OpenId
 from pyxbroker.settings.sections.rates import Rates
 from pyxbroker.settings.sections.security import Security
 from pyxbroker.settings.sections.storage import Storage
@@ -51,6 +52,7 @@ BLOCK_BYTES = 4096
 class Config(
     General,
     Security,
+    OpenId,
     Tls,
     Metadata,
     Limits,
@@ -166,10 +168,14 @@ SCHEMA: dict[str, Setting] = Config.rows
 SECTIONS: dict[str, dict[str, Setting]] = {
     part.title: part.rows
     for part in (
-        *(General, Security, Tls, Metadata, Limits, Rates, Topics, Dispatch),
+        *(General, Security, OpenId, Tls, Metadata, Limits, Rates, Topics, Dispatch),
         *(ManagedLedger, Storage, Metrics),
     )
 }
 
 # Never shown, not even as a changed setting: passwords, and what may be a key itself.
-SECRET = frozenset({"managedLedgerPassword", "tokenSecretKey", "basicAuthConf"})
+SECRET = frozenset(
+    """
+    managedLedgerPassword tokenSecretKey basicAuthConf tlsKeyStorePassword tlsTrustStorePassword
+    """.split()
+)

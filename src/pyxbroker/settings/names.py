@@ -35,8 +35,6 @@ OLDER_WINS = frozenset(
 REFUSED_WHEN_TRUE = {
     "tlsEnabled": "there is no such switch any more: set brokerServicePortTls and"
     " webServicePortTls",
-    "tlsEnabledWithKeyStore": "there is no reader of Java's key stores yet: set"
-    " tlsCertificateFilePath, tlsKeyFilePath and tlsTrustCertsFilePath",
 }
 # and with any value.
 _ONE_LISTENER = (

@@ -114,7 +114,8 @@ class Handshake:
         self, connection: Connection, connect: Any, authentication: Authentication
     ) -> None:
         session = connection.session
-        cost = COMMAND_BYTES + COMMAND_FACTOR * connect.ByteSize()
+        # ByteSize() is for those alone that have all that is required.
+        cost = COMMAND_BYTES + COMMAND_FACTOR * len(connect.SerializePartialToString())
         try:
             session.memory.charge(cost)
         except PulsarError as error:

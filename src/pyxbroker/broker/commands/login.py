@@ -39,7 +39,7 @@ class Login:
 
         Raises AuthenticationError.
         """
-        again = await authentication.verify(method, shown)
+        again = await authentication.verify_again(self.verified, method, shown)
         if again.identity.role != self.verified.identity.role:
             return False
         self.verified = again

@@ -16,8 +16,10 @@ class Security(Section, title="Authentication and authorization"):
     authenticationProviders: str = setting(
         "",
         "How they may: a list of Pulsar's class names, with commas. There are"
-        f" `{PROVIDERS}AuthenticationProviderToken`, `{PROVIDERS}AuthenticationProviderBasic` and"
-        f" `{PROVIDERS}AuthenticationProviderTls` (the common name of a client's certificate);"
+        f" `{PROVIDERS}AuthenticationProviderToken`, `{PROVIDERS}AuthenticationProviderBasic`,"
+        f" `{PROVIDERS}oidc.AuthenticationProviderOpenID` (tokens of issuers that publish their"
+        f" keys) and `{PROVIDERS}AuthenticationProviderTls` (the common name of a client's"
+        " certificate);"
         " a request by HTTP that does not name its method is tried with each in this order.",
     )
     authenticationRefreshCheckSeconds: int = setting(

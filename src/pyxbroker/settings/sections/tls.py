@@ -5,6 +5,8 @@ from __future__ import annotations
 from pyxbroker.settings.schema import Section, setting
 from pyxbroker.settings.sections.general import PORT_MAX
 
+STORE_TYPE = "as in Java a file of the other type is read, too"
+
 
 class Tls(Section, title="TLS"):
     brokerServicePortTls: int | None = setting(
@@ -24,6 +26,25 @@ class Tls(Section, title="TLS"):
     tlsTrustCertsFilePath: str = setting(
         "",
         "Authorities whose certificates of clients are trusted, PEM; empty: those of the system.",
+    )
+    tlsEnabledWithKeyStore: bool = setting(
+        False,
+        "Whether certificates and keys are in the key stores below, and not in PEM files.",
+    )
+    tlsKeyStoreType: str = setting(
+        "JKS", f"What tlsKeyStore is; {STORE_TYPE}.", choices=("JKS", "PKCS12")
+    )
+    tlsKeyStore: str = setting("", "The private key of both ports, and its certificates.")
+    tlsKeyStorePassword: str = setting("", "The password of tlsKeyStore, and of the key in it.")
+    tlsTrustStoreType: str = setting(
+        "JKS", f"What tlsTrustStore is; {STORE_TYPE}.", choices=("JKS", "PKCS12")
+    )
+    tlsTrustStore: str = setting(
+        "",
+        "Authorities whose certificates of clients are trusted; empty: those of the system.",
+    )
+    tlsTrustStorePassword: str = setting(
+        "", "The password of tlsTrustStore; empty leaves it unchecked where it encrypts nothing."
     )
     tlsRequireTrustedClientCertOnConnect: bool = setting(
         False,

@@ -1,0 +1,113 @@
+"""What a JSON Web Token claims, once its signature is good: times, audience and role.
+
+Whoever is refused is not told why, and the sentences do not repeat what was shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jwt
+
+from pyxbroker.auth.provider import NotShown
+from pyxbroker.base.errors import AuthenticationError
+
+TOKEN_BYTES_MAX = 16 << 10
+"""Longer ones are not looked at. The head of a request by HTTP has no room for them either."""
+
+BEARER = "Bearer "
+_CHECKED_HERE = ("exp", "nbf", "iat", "aud", "iss", "sub", "jti")
+# The times are looked at here, by the same clock as later when a token expires.
+_OPTIONS: Any = {"verify_signature": True} | {f"verify_{name}": False for name in _CHECKED_HERE}
+_OPTIONS_UNVERIFIED: Any = {**_OPTIONS, "verify_signature": False}
+# What PyJWT raises for what somebody made up.
+_UNUSABLE = (jwt.PyJWTError, ValueError, TypeError, RecursionError, OverflowError)
+
+Claims = Mapping[str, Any]
+
+
+def check_size(token: bytes) -> None:
+    if len(token) > TOKEN_BYTES_MAX:
+        raise AuthenticationError(f"The token is longer than {TOKEN_BYTES_MAX} bytes.")
+
+
+def verified_claims(token: bytes, key: Any, algorithms: list[str]) -> Claims:
+    """The claims of a token that is signed with a key. Raises AuthenticationError."""
+    try:
+        found: Claims = jwt.decode(token, key, algorithms=algorithms, options=_OPTIONS)
+    except _UNUSABLE as error:
+        raise _unusable(error) from None
+    return found
+
+
+def unverified(token: bytes) -> tuple[Claims, Claims]:
+    """What a token says of itself, header and claims: which key it wants to be checked with, and
+    nothing else. Raises AuthenticationError.
+    """
+    try:
+        found = jwt.api_jwt.decode_complete(token, options=_OPTIONS_UNVERIFIED)
+    except _UNUSABLE as error:
+        raise _unusable(error) from None
+    return found["header"], found["payload"]
+
+
+def _unusable(error: Exception) -> AuthenticationError:
+    # Its text may have parts of the token.
+    return AuthenticationError(f"The token cannot be used: {type(error).__name__}.")
+
+
+def time_of(claims: Claims, name: str) -> float | None:
+    found = claims.get(name)
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not abs(found) < 2**53:
+        raise AuthenticationError(f"The claim {name} of the token is not a time.")
+    return float(found)
+
+
+def check_times(claims: Claims, now: float, skew_s: float) -> float | None:
+    """When a token expires. Raises AuthenticationError when it has, or is not valid yet."""
+    begins, ends = time_of(claims, "nbf"), time_of(claims, "exp")
+    if begins is not None and now < begins - skew_s:
+        raise AuthenticationError("The token is not valid yet.")
+    if ends is None:
+        return None
+    if now >= ends + skew_s:
+        raise AuthenticationError("The token has expired.")
+    return ends + skew_s
+
+
+def check_audience(claims: Claims, name: str, allowed: Collection[str]) -> None:
+    """Raises AuthenticationError unless one of those that a token is for is allowed."""
+    found = claims.get(name)
+    audiences = found if isinstance(found, list) else [found]
+    if not any(isinstance(each, str) and each in allowed for each in audiences):
+        raise AuthenticationError("The token is for another audience.")
+
+
+def role_of(claims: Claims, name: str) -> str | None:
+    """The role of a token, of several the first; None when it has none."""
+    found = claims.get(name)
+    if isinstance(found, list):
+        found = found[0] if found else None
+    if found is not None and not isinstance(found, str):
+        raise AuthenticationError("The role in the token is not text.")
+    return found or None
+
+
+def bearer_of(headers: Mapping[str, str]) -> str | None:
+    """The token in a request's header; None without the header. Raises NotShown."""
+    header = headers.get("authorization")
+    if header is None:
+        return None
+    if not header.startswith(BEARER):
+        raise NotShown("Invalid HTTP Authorization header")
+    return header.removeprefix(BEARER)
+
+
+def shown_of(token: str) -> bytes:
+    """Raises NotShown for a token that is blank."""
+    if not token.strip():
+        raise NotShown("Blank token found")
+    return token.encode()
