@@ -9,7 +9,9 @@ from math import inf
 from typing import Any, cast
 
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
+from pyxbroker.auth.audit import Audit
 from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
@@ -118,6 +120,8 @@ class FakeService:
         self.metadata = metadata
         self.authentication: Authentication | None = None
         self.permissions: Permissions | None = None
+        self.audit = Audit(self.config)
+        self.failed_logins = FailedLogins(self.config)
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []

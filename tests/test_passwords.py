@@ -115,7 +115,7 @@ def test_not_more_wait_for_a_check_than_may(monkeypatch: pytest.MonkeyPatch) -> 
         one = provider()
         shown = [f"b:{number}".encode() for number in range(5)]
         found = await asyncio.gather(*map(one.authenticate, shown), return_exceptions=True)
-        assert sum("wait to be checked" in str(each) for each in found) == 3
+        assert sum("wait to be checked" in str(each) for each in found) == 2  # one is checked
         assert await one.authenticate(b"b:secret") == Identity("b")
 
     asyncio.run(main())

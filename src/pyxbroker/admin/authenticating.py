@@ -8,10 +8,11 @@ from html import escape
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authentication import ORIGINAL_HEADER, Authentication
+from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
+from pyxbroker.auth.provider import CLIENT_ADDRESS
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
@@ -23,19 +24,49 @@ HTML = "text/html; charset=utf-8"
 
 
 async def authenticate(request: Request, authentication: Authentication) -> Response | None:
-    """Sets who sends a request; what it is answered with when that is nobody who may."""
+    """Sets who sends a request; what it is answered with when that is nobody who may.
+
+    Raises TooManyRequests, and HttpError for a query that cannot be read.
+    """
     if _is_open(request):
         return None
+    failed_logins = request.app.broker.failed_logins
+    method, shown = _shown_in(request)
+    CLIENT_ADDRESS.set(request.address)
     try:
+        failed_logins.check(request.address, method, shown)
         verified = await authentication.verify_request(
             request.headers, lambda: request.query, request.common_name
         )
     except AuthenticationError as error:
-        log.warning("authentication failed", path=request.path, reason=error)
+        failed_logins.failed(request.address, method, shown)
+        _tell(request, method, error)
         return _refusal(request)
+    except TooManyRequests as error:
+        _tell(request, method, error)
+        raise
+    if verified.was_wrong:
+        failed_logins.failed(request.address, method, shown)
+    else:
+        failed_logins.succeeded(method, shown)
     original = request.headers.get(ORIGINAL_HEADER)
     request.principal = Principal(verified.identity.role, original)
     return None
+
+
+def _tell(request: Request, method: str, error: PulsarError) -> None:
+    log.warning(
+        "authentication failed", path=request.path, peer=request.address or None, reason=error
+    )
+    request.app.broker.audit.login_failed(request.address, "HTTP", method, error)
+
+
+def _shown_in(request: Request) -> tuple[str, bytes]:
+    """Method and credentials by which failed logins are told apart."""
+    headers = request.headers
+    shown = headers.get("authorization"), request.query.get("token"), request.common_name
+    found = "\0".join(each for each in shown if each)
+    return headers.get(METHOD_HEADER, ""), found.encode(errors="surrogateescape")
 
 
 def _is_open(request: Request) -> bool:

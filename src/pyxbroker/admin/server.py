@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.base.listening import BACKLOG
+from pyxbroker.base.listening import Acceptor
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import Line, Pace, paced
 from pyxbroker.broker.client_memory import ClientMemory
@@ -39,43 +40,80 @@ class WebServer:
         connections_max: int,
         pace: Pace | None = None,
         memory: ClientMemory | None = None,
+        handshake_timeout_s: float = TLS_HANDSHAKE_TIMEOUT_S,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.answer = answer
         self._connections_max = connections_max
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
+        self._handshake_timeout_s = handshake_timeout_s
+        # From the moment that they are accepted, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
+        # Those that wait for their client, in the order in which they began to.
+        self._waiting: dict[HttpConnection, None] = {}
+        self.refused = 0  # connections that were closed since there were too many
         self._tasks: set[asyncio.Task[None]] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._acceptors: list[Acceptor] = []
         self._stopped: asyncio.Future[None] | None = None
 
-    async def start(self, sock: socket.socket, tls: SSLContext | None = None) -> None:
+    def start(self, sock: socket.socket, tls: SSLContext | None = None) -> None:
         """Answers what has been waiting in the port's backlog, and all that follows; by HTTPS with
         a context. May be called for more than one port.
         """
-        timeout_s = None if tls is None else TLS_HANDSHAKE_TIMEOUT_S
-        self._listeners.append(
-            await self.loop.create_server(
-                self._connect,
-                sock=sock,
-                backlog=BACKLOG,
-                ssl=tls,
-                ssl_handshake_timeout=timeout_s,
-            )
-        )
+        accept = partial(self._accept, tls)
+        self._acceptors.append(Acceptor(sock, self.loop, accept, log))
 
-    def _connect(self) -> HttpConnection:
+    def _accept(self, tls: SSLContext | None, sock: socket.socket, address: str, _: int) -> None:
+        if not self._make_room():
+            sock.close()
+            return
         # With the first client: a start does not wait for the parser.
         from pyxbroker.admin.web_connection import HttpConnection
 
-        return HttpConnection(self)
+        connection = HttpConnection(self, address)
+        self._connections.add(connection)
+        self._waiting[connection] = None
+        connection.opening = self.loop.create_task(self._open(connection, sock, tls))
+
+    def _make_room(self) -> bool:
+        """Whether one more connection may be; where there are too many, the one that has waited
+        longest for its client gives way. A handshake that does not end waits for its client, too.
+        """
+        if self.is_stopping:
+            return False
+        limit = self._connections_max
+        if limit and len(self._connections) >= limit:
+            self.refused += 1
+            longest = next(iter(self._waiting), None)
+            log.warning("refused by maxHttpServerConnections", limit=limit)
+            if longest is None:
+                return False
+            longest.abort()
+            self.forget(longest)
+        return True
+
+    async def _open(
+        self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None
+    ) -> None:
+        """The transport of a connection; with TLS it is there when the handshake is over."""
+        timeout_s = None if tls is None else self._handshake_timeout_s
+        try:
+            await self.loop.connect_accepted_socket(
+                lambda: connection, sock, ssl=tls, ssl_handshake_timeout=timeout_s
+            )
+        except (OSError, ValueError, asyncio.CancelledError) as error:
+            # A peer that does not speak TLS, is too slow for it, or has gone.
+            if not isinstance(error, asyncio.CancelledError):
+                log.warning("closed", peer=connection.address, reason=f"TLS: {error}")
+            sock.close()
+            self.forget(connection)
 
     async def stop(self) -> None:
         """Closes the port and the connections; answers in progress get a short time to end."""
         self._stopped = self.loop.create_future()
-        for listener in self._listeners:
-            listener.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         for connection in list(self._connections):
             connection.stop()
         self._check_stopped()
@@ -96,17 +134,17 @@ class WebServer:
         """Whether each answer in progress is the last one of its connection."""
         return self._stopped is not None
 
-    def admit(self, connection: HttpConnection) -> bool:
-        """Counts a new connection, or refuses it: it is one too many, or too late."""
-        limit = self._connections_max
-        if self.is_stopping or (limit and len(self._connections) >= limit):
-            return False
-        self._connections.add(connection)
-        return True
+    def waits(self, connection: HttpConnection, is_waiting: bool) -> None:
+        """Whether a connection waits for a request: it may have to give way then."""
+        if is_waiting and connection in self._connections:
+            self._waiting.setdefault(connection)
+        else:
+            self._waiting.pop(connection, None)
 
     def forget(self, connection: HttpConnection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+        self._waiting.pop(connection, None)
         self._check_stopped()
 
     def line(self) -> Line:

@@ -26,6 +26,8 @@ class Verified(NamedTuple):
 
     identity: Identity
     provider: Provider | None = None
+    was_wrong: bool = False
+    """What was shown was refused, and who showed it is let in as anonymous."""
 
 
 class Authentication:
@@ -81,7 +83,7 @@ class Authentication:
         """Of which provider does not matter, so that who is refused by all has shown nothing, as in
         Pulsar: anonymous where that is allowed.
         """
-        reason = "Nothing was shown."
+        reason, was_wrong = "Nothing was shown.", False
         for provider in self._providers.values():
             try:
                 shown = _shown_by(provider, headers, query, common_name)
@@ -89,13 +91,13 @@ class Authentication:
             except NotShown:
                 continue
             except AuthenticationError as error:
-                reason = str(error)
-        return self._nobody(reason)
+                reason, was_wrong = str(error), True
+        return self._nobody(reason, was_wrong)
 
-    def _nobody(self, reason: str) -> Verified:
+    def _nobody(self, reason: str, was_wrong: bool = False) -> Verified:
         if self._anonymous is None:
             raise AuthenticationError(reason)
-        return Verified(Identity(self._anonymous))
+        return Verified(Identity(self._anonymous), was_wrong=was_wrong)
 
 
 def _shown_by(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from pyxbroker.base.errors import AuthenticationError
+
+CLIENT_ADDRESS: ContextVar[str] = ContextVar("CLIENT_ADDRESS", default="")
+"""Where the credentials come from that are being looked at, in the task that does it."""
 
 
 class Identity(NamedTuple):

@@ -27,6 +27,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.half_open import HalfOpen
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -38,7 +39,9 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.auth.failed_logins import FailedLogins
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
@@ -141,6 +144,11 @@ class Broker:
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
         )
+        self.half_open = HalfOpen(
+            connections.turn,
+            config.connectionHandshakeTimeoutSeconds,
+            config.maxHalfOpenConnections,
+        )
         self.publish_gate = PublishGate(
             storage_state,
             connections,
@@ -202,6 +210,20 @@ class Broker:
         from pyxbroker.broker.granted import GrantRecords
 
         return Permissions(self.config, GrantRecords(self.topics.cache))
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Where changes, refusals and failed logins are told."""
+        from pyxbroker.auth.audit import Audit
+
+        return Audit(self.config)
+
+    @cached_property
+    def failed_logins(self) -> FailedLogins:
+        """Who has failed to log in, and may not try again for now."""
+        from pyxbroker.auth.failed_logins import FailedLogins
+
+        return FailedLogins(self.config)
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:
@@ -334,6 +356,7 @@ class Broker:
         self._connections_of[address] += 1
         session = Session(address, self.client_memory, self.pace)
         connection: Connection = self.connections.accept(sock, peer, session, tls)
+        self.half_open.add(connection)
         return connection
 
     def on_disconnected(self, address: str) -> None:
@@ -443,6 +466,7 @@ class Broker:
     async def stop_background(self) -> None:
         """Nothing is begun any more; clients of open connections are still served."""
         self.is_ready = False
+        self.half_open.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
         for task in self._background:

@@ -135,12 +135,12 @@ class Standalone:
         self.broker.start()
         for port in self._ports.brokers:
             port.serve(self.broker)
-        await self._start_web()
+        self._start_web()
         self._watch_turns(turn)
         self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)
         self.broker.repeat("space", config.diskCheckInterval / 1000, self._look_at_space)
 
-    async def _start_web(self) -> None:
+    def _start_web(self) -> None:
         ports = self._ports
         if ports.web is not None or ports.web_tls is not None:
             application = Application(self.broker, self)
@@ -149,11 +149,12 @@ class Standalone:
                 self.config.maxHttpServerConnections,
                 self.broker.pace,
                 self.broker.client_memory,
+                self.config.connectionHandshakeTimeoutSeconds,
             )
             if ports.web is not None:
-                await self._web.start(ports.web)
+                self._web.start(ports.web)
             if ports.web_tls is not None and ports.tls is not None:
-                await self._web.start(ports.web_tls, ports.tls.front)
+                self._web.start(ports.web_tls, ports.tls.front)
 
     def _watch_turns(self, turn: Turn) -> None:
         try:
@@ -225,7 +226,10 @@ class Standalone:
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
-        return refused
+        refused["maxHalfOpenConnections"] = self.broker.half_open.closed
+        if self._web is not None:
+            refused["maxHttpServerConnections"] = self._web.refused
+        return +refused
 
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""

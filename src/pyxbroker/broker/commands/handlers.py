@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from pyxbroker.auth.audit import DENIED, DONE
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
     GET_TOPICS,
@@ -67,6 +68,7 @@ from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
+    from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.settings.config import Config
 
@@ -171,10 +173,12 @@ class Handlers:
                 subscription=subscribed,
                 opens=consumer_id,
             ),
-            kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
+            kinds.UNSUBSCRIBE: Command(
+                "unsubscribe", commands.handle_unsubscribe, change="UNSUBSCRIBE"
+            ),
             kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
             kinds.CONSUMER_STATS: Command("consumerStats", commands.handle_consumer_stats),
-            kinds.SEEK: Command("seek", seek.handle_seek),
+            kinds.SEEK: Command("seek", seek.handle_seek, change="SEEK"),
             kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
             kinds.GET_TOPICS_OF_NAMESPACE: Command(
                 "getTopicsOfNamespace",
@@ -326,6 +330,7 @@ class Handlers:
         session = connection.session
         session.end()
         session.memory.end()
+        self.broker.half_open.over(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
@@ -422,15 +427,26 @@ class Handlers:
                 right, subscription = also
                 await authorize(permissions, principal, right, resource, subscription)
         except AuthorizationError as error:
+            self.broker.audit.refused(
+                *(principal, connection.session.address, command.field, resource, DENIED, error)
+            )
             raise command.refused(error) from None
 
     async def _run(
         self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
     ) -> None:
+        subscription = _changed_by(connection, command, message)
+        outcome: object = DONE
         try:
             await waiting
         except Exception as error:
             self._answer_error(connection, command, message, error)
+            outcome = error
+        if subscription is not None:
+            session = connection.session
+            self.broker.audit.changed(
+                *(session.principal, session.address, command.change, subscription, outcome)
+            )
 
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
@@ -542,11 +558,7 @@ class Handlers:
             return
         connection.taken = False
         if not connection.established:
-            if session.looked_at:
-                log.info("closed: no CONNECT for too long", peer=connection.peer)
-                connection.close()
-            session.looked_at = True
-            return
+            return  # half_open.py looks after it
         if connection.heard or connection.is_paused:
             connection.heard = False
             session.ping_sent = False
@@ -574,6 +586,16 @@ class Handlers:
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )
         connection.send_frame(replies.partitions(message.request_id, count))
+
+
+def _changed_by(connection: Connection, command: Command, message: Any) -> str | None:
+    """The durable subscription that a command is about to change, before it is gone."""
+    if not command.change:
+        return None
+    consumer: Consumer | None = connection.consumers.get(message.consumer_id)
+    if consumer is None or not consumer.subscription.is_durable:
+        return None
+    return f"{consumer.subscription.topic.name} {consumer.subscription.name}"
 
 
 def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:

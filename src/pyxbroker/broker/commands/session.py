@@ -28,7 +28,6 @@ class Session:
         "ended",
         "line",
         "login",
-        "looked_at",
         "memory",
         "moves",
         "opening",
@@ -54,7 +53,6 @@ class Session:
         self.supports_partial_producers = False  # it makes those of partitions when it needs them
         self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False
-        self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None
