@@ -13,6 +13,7 @@ from pyxbroker.auth.password_checks import PasswordChecks
 from pyxbroker.auth.provider import CLIENT_ADDRESS
 from pyxbroker.base.errors import AuthenticationError
 from test_passwords import provider
+from web_client import until
 
 
 class Gate:
@@ -162,3 +163,17 @@ def test_the_line_is_that_of_the_clients_address() -> None:
         return networks
 
     assert asyncio.run(main()) == ["2001:db8::/64"]
+
+
+def test_what_waits_behind_something_wrong_waits_behind_others() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = []
+        for number in range(10):
+            tasks += await begin(checks, gate, f"guesser {number}", *guesses(5))
+        gate.may_go.release(10)
+        await until(lambda: len(gate.seen) == 10)
+        tasks += await begin(checks, gate, "new", b"right")
+        gate.open()
+        await asyncio.gather(*tasks)
+
+    assert run(scenario).seen.index(b"right") <= 12

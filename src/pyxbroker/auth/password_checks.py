@@ -45,14 +45,20 @@ class PasswordChecks:
         try:
             loop = asyncio.get_running_loop()
             is_right = await loop.run_in_executor(self._thread, check, password)
+            self._note(network, is_right)
         finally:
             self._is_busy = False
             self._call_next()
+        return is_right
+
+    def _note(self, network: str, is_right: bool) -> None:
         if is_right:
             self._suspects.pop(network, None)
-        else:
-            remember(self._suspects, network, None, SUSPECTS_MAX)
-        return is_right
+            return
+        remember(self._suspects, network, None, SUSPECTS_MAX)
+        line = self._lines.pop(network, None)
+        if line is not None:
+            self._lines_of_suspects.setdefault(network, deque()).extend(line)
 
     async def _turn(self, network: str) -> None:
         lines = self._lines_of_suspects if network in self._suspects else self._lines

@@ -46,8 +46,10 @@ if TYPE_CHECKING:
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
+    from pyxbroker.broker.granted import GrantRecords
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
+    from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.broker.topics.topics import Topics
@@ -207,9 +209,30 @@ class Broker:
         if not self.config.authorizationEnabled:
             return None
         from pyxbroker.auth.permissions import Permissions
+
+        return Permissions(self.config, self._grant_records)
+
+    @cached_property
+    def _grant_records(self) -> GrantRecords:
         from pyxbroker.broker.granted import GrantRecords
 
-        return Permissions(self.config, GrantRecords(self.topics.cache))
+        return GrantRecords(self.topics.cache)
+
+    @cached_property
+    def revoked_rights(self) -> RevokedRights | None:
+        """Looks after who loses a right; None while authorization is off."""
+        if self.permissions is None:
+            return None
+        from pyxbroker.broker.revoked_rights import RevokedRights
+
+        return RevokedRights(
+            self.metadata,
+            self.permissions,
+            self._grant_records,
+            self.topics,
+            lambda: self.handlers.lists,
+            self.audit,
+        )
 
     @cached_property
     def audit(self) -> Audit:
@@ -467,6 +490,8 @@ class Broker:
         """Nothing is begun any more; clients of open connections are still served."""
         self.is_ready = False
         self.half_open.stop()
+        if "revoked_rights" in self.__dict__ and self.revoked_rights is not None:
+            self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
         for task in self._background:

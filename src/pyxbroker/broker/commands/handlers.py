@@ -132,7 +132,7 @@ class Handlers:
         self.handshake = Handshake(broker, self.on_malformed)
         schemas = SchemaCommands(broker)
         commands = TopicCommands(broker, schemas)
-        lists = TopicLists(broker, self._lookups)
+        self.lists = lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
             kinds.LOOKUP: Command(
@@ -409,11 +409,15 @@ class Handlers:
             if waiting is not None:
                 await waiting
             return
+        revoked = self.broker.revoked_rights
+        changes = 0 if revoked is None else revoked.changes
         with Opening(connection, command.opens(message)) as opening:
             await self._check_right(connection, command, message, resource)
             waiting = command.handler(connection, message, opening)
             assert waiting is not None, "what opens something waits for it"
             await waiting
+        if revoked is not None:
+            revoked.look_again(resource, changes)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
