@@ -25,9 +25,9 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.half_open import HalfOpen
+from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -124,11 +124,13 @@ class Broker:
         connections: Connections,
         storage_state: StorageState,
         addresses: Addresses,
+        listeners: Listeners | None = None,
     ) -> None:
         self.config = config
         self.metadata = metadata
         self.connections = connections
         self.storage_state = storage_state
+        self.listeners = listeners or Listeners(addresses)
         self.addresses = addresses
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
@@ -335,10 +337,12 @@ class Broker:
         """How the brokers of a cluster call this one: its host and web port."""
         return self.addresses.web_name
 
-    async def lookup(self, topic: str) -> Addresses:
-        """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
+    async def lookup(self, topic: str, listener: str = "") -> Addresses:
+        """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
+        a topic or a listener that cannot be.
+        """
         await self.topics.check_name(TopicName.get(topic))
-        return self.addresses
+        return self.listeners.of(listener)
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""
@@ -370,14 +374,21 @@ class Broker:
         return self.publish_gate.refused_sends
 
     def accept(
-        self, sock: socket.socket, peer: str, address: str, tls: SSLContext | None = None
+        self,
+        sock: socket.socket,
+        peer: str,
+        address: str,
+        tls: SSLContext | None = None,
+        listener: str = "",
     ) -> Connection:
-        """Serves one more client: a connected, non-blocking socket from an address."""
+        """Serves one more client: a connected, non-blocking socket from an address, that came by
+        the port of a listener.
+        """
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
         self._connections_of[address] += 1
-        session = Session(address, self.client_memory, self.pace)
+        session = Session(address, self.client_memory, self.pace, listener)
         connection: Connection = self.connections.accept(sock, peer, session, tls)
         self.half_open.add(connection)
         return connection

@@ -16,20 +16,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.broker")
 
 
-class Addresses(NamedTuple):
-    """Where clients reach a broker."""
-
-    broker_url: str  # pulsar://host:port; empty where that is not served
-    web_url: str  # http://host:port
-    broker_url_tls: str = ""  # pulsar+ssl://host:port
-    web_url_tls: str = ""  # https://host:port
-
-    @property
-    def web_name(self) -> str:
-        """Host and web port."""
-        return (self.web_url or self.web_url_tls).partition("://")[2]
-
-
 class Ports(NamedTuple):
     """The listening ports of a process; None: not served."""
 
@@ -38,6 +24,7 @@ class Ports(NamedTuple):
     web: socket.socket | None
     web_tls: socket.socket | None
     tls: TlsContexts | None
+    named: tuple[BrokerPort, ...] = ()  # those of `bindAddresses`
 
     @property
     def broker_port(self) -> int:
@@ -62,14 +49,17 @@ class Ports(NamedTuple):
     @property
     def brokers(self) -> list[BrokerPort]:
         """Those of the binary protocol."""
-        return [each for each in (self.broker, self.broker_tls) if each is not None]
+        return [each for each in (self.broker, self.broker_tls, *self.named) if each is not None]
 
 
 class BrokerPort:
     """Listens from the moment it is made; who connects waits until `serve`. Raises OSError."""
 
-    def __init__(self, address: str, port: int, tls: TlsContexts | None = None) -> None:
+    def __init__(
+        self, address: str, port: int, tls: TlsContexts | None = None, listener: str = ""
+    ) -> None:
         self._tls = tls
+        self.listener = listener  # whose addresses clients are told that come by it
         self._socket = listen(address, port)
         self.port: int = self._socket.getsockname()[1]
         self.refused: Counter[str] = Counter()  # connections, by the setting that forbade them
@@ -92,7 +82,8 @@ class BrokerPort:
             log.warning(f"refused by {name}", peer=peer, limit=limit)
             sock.close()
             return
-        broker.accept(sock, peer, address, None if self._tls is None else self._tls.current())
+        tls = None if self._tls is None else self._tls.current()
+        broker.accept(sock, peer, address, tls, self.listener)
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:

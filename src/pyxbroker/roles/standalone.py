@@ -21,6 +21,7 @@ from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.broker_port import Ports
+from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
@@ -64,7 +65,11 @@ class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
     def __init__(
-        self, data: StandaloneData, ports: Ports, authentication: Authentication | None = None
+        self,
+        data: StandaloneData,
+        ports: Ports,
+        authentication: Authentication | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.config = data.config
         self.loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ class Standalone:
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
         self.broker: Broker
-        self._addresses = data.addresses
+        self._listeners = listeners or Listeners(data.addresses)
         self._authentication = authentication
         self._ports = ports
         self._web: WebServer | None = None
@@ -123,7 +128,9 @@ class Standalone:
             self._publish_latency,
         )
         self.broker = Broker(
-            config, self.metadata, ledgers, connections, self.storage_state, self._addresses
+            *(config, self.metadata, ledgers, connections, self.storage_state),
+            self._listeners.own,
+            self._listeners,
         )
         self.broker.authentication = self._authentication
         self.broker.spill_directory = self._spill_directory

@@ -581,7 +581,8 @@ class Handlers:
             # A Java client that the coordinator itself refuses waits for it without an end.
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
-            result = await self.broker.lookup(message.topic)
+            listener = message.advertised_listener_name.strip() or connection.session.listener
+            result = await self.broker.lookup(message.topic, listener)
         connection.send_frame(replies.lookup_connect(message.request_id, result))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:

@@ -27,6 +27,7 @@ class Session:
         "client_version",
         "ended",
         "line",
+        "listener",
         "login",
         "memory",
         "moves",
@@ -41,9 +42,14 @@ class Session:
     )
 
     def __init__(
-        self, address: str = "", budget: ClientMemory | None = None, pace: Pace | None = None
+        self,
+        address: str = "",
+        budget: ClientMemory | None = None,
+        pace: Pace | None = None,
+        listener: str = "",
     ) -> None:
         self.address = address  # of the client, without its port
+        self.listener = listener  # of the port that it came by
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
