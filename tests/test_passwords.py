@@ -47,7 +47,7 @@ def test_each_kind_of_hash(user: str) -> None:
         for _ in range(2):
             assert await one.authenticate(f"{user}:secret".encode()) == Identity(user)
         for wrong in ("", "secre", "secrets", "Secret", "secret\0", "secret\0x"):
-            with pytest.raises(AuthenticationError, match="wrong"):
+            with pytest.raises(AuthenticationError, match="invalid"):
                 await one.authenticate(f"{user}:{wrong}".encode())
 
     asyncio.run(main())

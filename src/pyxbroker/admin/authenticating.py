@@ -10,7 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
-from pyxbroker.auth.provider import CLIENT_ADDRESS
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Told
 from pyxbroker.base.compact_json import to_json
 from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
@@ -19,7 +19,7 @@ log = get_logger(__name__)
 
 STATUS_PATH = "/status.html"  # for load balancers: it says nothing but that the broker is there
 METRICS_PATH = "/metrics"
-REQUIRED = "Authentication required"  # all that Pulsar says, whatever was wrong
+REQUIRED = "Authentication required"  # what Pulsar says where no method is named
 HTML = "text/html; charset=utf-8"
 
 
@@ -41,7 +41,7 @@ async def authenticate(request: Request, authentication: Authentication) -> Resp
     except AuthenticationError as error:
         failed_logins.failed(request.address, method, shown)
         _tell(request, method, error)
-        return _refusal(request)
+        return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
     except TooManyRequests as error:
         _tell(request, method, error)
         raise
@@ -76,15 +76,15 @@ def _is_open(request: Request) -> bool:
     return request.path == STATUS_PATH
 
 
-def _refusal(request: Request) -> Response:
+def _refusal(request: Request, said: str) -> Response:
     """The page of the web server that Pulsar has, not an answer of one of its resources."""
-    status, url = AuthenticationError.http_status, request.path
+    status, url, said = AuthenticationError.http_status, request.path, escape(said)
     if "json" in request.headers.get("accept", ""):
-        told = {"url": url, "status": str(status), "message": REQUIRED}
+        told = {"url": url, "status": str(status), "message": said}
         return Response(to_json(told), "application/json", status)
     page = (
-        f"<html>\n<head><title>Error {status} {REQUIRED}</title></head>\n"
-        f"<body><h2>HTTP ERROR {status} {REQUIRED}</h2>\n"
+        f"<html>\n<head><title>Error {status} {said}</title></head>\n"
+        f"<body><h2>HTTP ERROR {status} {said}</h2>\n"
         f"<table><tr><th>URI:</th><td>{escape(url)}</td></tr></table></body>\n</html>\n"
     )
     return Response.text(page, HTML, status)

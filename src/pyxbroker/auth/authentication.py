@@ -68,13 +68,13 @@ class Authentication:
         if method is not None:
             provider = self._providers.get(method)
             if provider is None:
-                raise AuthenticationError(f"Unsupported authentication method: [{method:.100}].")
+                raise NotShown(f"Unsupported authentication method: [{method:.100}].")
             shown = _shown_by(provider, headers, query(), common_name)
             return Verified(await provider.authenticate(shown), provider)
         if SASL_HEADER in headers:
-            raise AuthenticationError("Unsupported authentication method: [sasl].")
+            raise NotShown("Unsupported authentication method: [sasl].")
         if self._strict:
-            raise AuthenticationError("Authentication method missing")
+            raise NotShown("Authentication method missing")
         return await self._any_of(headers, query(), common_name)
 
     async def _any_of(

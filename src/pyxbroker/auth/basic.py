@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pyxbroker.auth.failed_logins import network_of, remember
 from pyxbroker.auth.htpasswd import Check, read_users
 from pyxbroker.auth.password_checks import PasswordChecks
-from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
 from pyxbroker.auth.secrets import is_same, read_secret
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
@@ -29,7 +29,7 @@ WAITING_MAX = 500
 KEPT_MAX = 1000  # users whose password was right
 WRONG_MAX = 16_384  # of what was wrong
 DIGEST_BYTES = 32
-WRONG = "The user or the password is wrong."
+WRONG = "Unknown user or invalid password"  # as Pulsar says it
 SCHEME = "basic "
 
 
@@ -70,7 +70,7 @@ class BasicProvider:
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         header = headers.get("authorization", "")
         if not header[: len(SCHEME)].lower() == SCHEME:
-            raise NotShown("Authentication token has to be started with `Basic `")
+            raise NotShown('Authentication token has to be started with "Basic "')
         try:
             return base64.b64decode(header[len(SCHEME) :].strip(), validate=True)
         except (binascii.Error, ValueError):
@@ -84,4 +84,4 @@ class BasicProvider:
         )
         if known is None or not is_right:
             remember(self._wrong, digest, None, WRONG_MAX)
-            raise AuthenticationError(WRONG)
+            raise Told(WRONG)

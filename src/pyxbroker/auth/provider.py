@@ -19,7 +19,13 @@ class Identity(NamedTuple):
     expires_at: float | None = None  # seconds since 1970
 
 
-class NotShown(AuthenticationError):
+class Told(AuthenticationError):
+    """A refusal whose sentence, Pulsar's, says nothing of what was shown: who has named the method
+    of a request by HTTP is told it.
+    """
+
+
+class NotShown(Told):
     """A request by HTTP has nothing that the provider could look at."""
 
 
@@ -27,7 +33,7 @@ class Provider(Protocol):
     """Looks at credentials of one method.
 
     Whatever it raises is a refusal. What is wrong is for the log: its sentences do not repeat what
-    was shown, and who is refused is not told.
+    was shown, and who is refused is not told, unless it is Told.
     """
 
     method: str

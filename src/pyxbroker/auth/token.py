@@ -61,9 +61,9 @@ class TokenProvider:
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         header = headers.get("authorization")
-        if header is None:
-            token = query.get("token", "")
-        elif header.startswith(BEARER):
+        if header is None and "token" in query:
+            token = query["token"]
+        elif header is not None and header.startswith(BEARER):
             token = header.removeprefix(BEARER)
         else:
             raise NotShown("Invalid HTTP Authorization header")
