@@ -153,7 +153,6 @@ REQUESTS: dict[str, tuple[dict[str, str], str]] = {
         "Authentication token has to be started with &quot;Basic &quot;",
     ),
     "named, nothing": ({NAMED: "token"}, "Invalid HTTP Authorization header"),
-    "named, blank": (bearer("") | {NAMED: "token"}, "Blank token found"),
     "named, password": (
         basic("ann:wrong") | {NAMED: "basic"},
         "Unknown user or invalid password",

@@ -32,13 +32,13 @@ class General(Section, title="General"):
     advertisedListeners: str = setting(
         "",
         "What lookups send clients to, by listeners: `name:scheme://host:port,...`, with the"
-        " schemes pulsar, pulsar+ssl, http and https, and at most two URLs for each name. Empty:"
+        " schemes pulsar, pulsar+ssl, http and https, and one or two URLs for each name. Empty:"
         " advertisedAddress and the ports.",
     )
     internalListenerName: str = setting(
         "",
-        "Which of advertisedListeners is for those who name none and come by no port of a listener;"
-        " empty: the first one.",
+        "Which of advertisedListeners is for clients that name none, and did not come by a port of"
+        " bindAddresses; empty: the first one.",
     )
     brokerShutdownTimeoutMs: int = setting(
         60_000,
