@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -125,7 +127,7 @@ def test_a_handshake_that_is_not_over_counts_as_a_connection_of_the_web_port(run
         silent = silent_ones(port, 30)
         assert await ask(port) == 200
         assert server.refused >= 25
-        assert len(server._connections) <= 5
+        assert len(server._connections) + len(server._silent) <= 5
         for each in silent:
             each.close()
 
@@ -140,26 +142,47 @@ def test_a_handshake_on_the_web_port_ends_in_time(run: Run) -> None:
             each.settimeout(5)
             assert await asyncio.to_thread(each.recv, 1) == b""
             each.close()
-        assert not server._connections
+        assert not server._connections and not server._silent
         assert await ask(port) == 200
 
     run(lambda: over_https(scenario, 0, 0.2))
 
 
-def test_a_stop_does_not_wait_for_a_handshake(run: Run) -> None:
-    async def scenario(server: WebServer, port: int) -> None:
-        with silent_ones(port, 1)[0]:
-            await asyncio.sleep(0.05)
-            assert len(server._connections) == 1
-            await asyncio.wait_for(server.stop(), 1)
-
+@pytest.mark.parametrize("says", [b"", b"\x16\x03\x01"])
+def test_a_stop_does_not_wait_for_a_handshake(run: Run, says: bytes) -> None:
     async def main() -> None:
         sock = listen("127.0.0.1", 0)
         server = WebServer(echo, 0, handshake_timeout_s=60)
         server.start(sock, server_context())
-        await scenario(server, sock.getsockname()[1])
+        with silent_ones(sock.getsockname()[1], 1)[0] as peer:
+            peer.sendall(says)
+            await until(lambda: server._connections if says else server._silent)
+            await asyncio.wait_for(server.stop(), 1)
 
     run(main)
+
+
+def test_handshakes_that_are_cut_off_leave_no_rings(run: Run) -> None:
+    async def scenario(server: WebServer, port: int) -> None:
+        with ExitStack() as stack:
+            for number in range(30):
+                [peer] = silent_ones(port, 1)
+                stack.enter_context(peer)
+                peer.sendall(b"\x16\x03\x01")
+                await until(lambda: server._waiting and not server._silent)
+                if number == 10:
+                    gc.collect()
+                    gc.disable()
+            await asyncio.sleep(0.05)
+            gc.set_debug(gc.DEBUG_SAVEALL)
+            gc.collect()
+            gc.set_debug(0)
+            found = [each for each in gc.garbage if "pyxbroker" in type(each).__module__]
+            gc.garbage.clear()
+            gc.enable()
+        assert found == []
+
+    run(lambda: over_https(scenario, 3, 60))
 
 
 def test_what_is_no_tls_ends_its_connection_alone(

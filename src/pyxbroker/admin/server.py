@@ -24,6 +24,7 @@ log = get_logger(__name__)
 
 STOP_TIMEOUT_S = 2.0
 TLS_HANDSHAKE_TIMEOUT_S = 10.0
+CLOSED_AT_ONCE = 50  # that were silent for too long, before others have their turn
 
 
 class WebServer:
@@ -48,7 +49,10 @@ class WebServer:
         self._pace = pace or Pace()
         self.memory = memory or ClientMemory()
         self._handshake_timeout_s = handshake_timeout_s
-        # From the moment that they are accepted, whether or not their handshake is over.
+        # Those that have sent nothing yet, and when their time is over, the oldest first.
+        self._silent: dict[socket.socket, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        # From their first byte on, whether or not their handshake is over.
         self._connections: set[HttpConnection] = set()
         # Those that wait for their client, in the order in which they began to.
         self._waiting: dict[HttpConnection, None] = {}
@@ -68,13 +72,11 @@ class WebServer:
         if not self._make_room():
             sock.close()
             return
-        # With the first client: a start does not wait for the parser.
-        from pyxbroker.admin.web_connection import HttpConnection
-
-        connection = HttpConnection(self, address)
-        self._connections.add(connection)
-        self._waiting[connection] = None
-        connection.opening = self.loop.create_task(self._open(connection, sock, tls))
+        # Who says nothing costs no more than a socket, whatever a connection and its TLS cost.
+        self._silent[sock] = self.loop.time() + self._handshake_timeout_s
+        self.loop.add_reader(sock, self._on_first_bytes, sock, address, tls)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self._handshake_timeout_s, self._close_silent)
 
     def _make_room(self) -> bool:
         """Whether one more connection may be; where there are too many, the one that has waited
@@ -83,15 +85,53 @@ class WebServer:
         if self.is_stopping:
             return False
         limit = self._connections_max
-        if limit and len(self._connections) >= limit:
+        if limit and len(self._connections) + len(self._silent) >= limit:
             self.refused += 1
-            longest = next(iter(self._waiting), None)
             log.warning("refused by maxHttpServerConnections", limit=limit)
+            if self._silent:
+                self._hang_up(next(iter(self._silent)))
+                return True
+            longest = next(iter(self._waiting), None)
             if longest is None:
                 return False
             longest.abort()
             self.forget(longest)
         return True
+
+    def _on_first_bytes(self, sock: socket.socket, address: str, tls: SSLContext | None) -> None:
+        # Thousands may send something, or hang up, in one moment.
+        self.loop.remove_reader(sock)
+        self._pace.line().run(partial(self._begin, sock, address, tls))
+
+    def _begin(self, sock: socket.socket, address: str, tls: SSLContext | None) -> None:
+        if self._silent.pop(sock, None) is None:
+            return  # it had to give way, or its time is over
+        # With the first client: a start does not wait for the parser.
+        from pyxbroker.admin.web_connection import HttpConnection
+
+        connection = HttpConnection(self, address)
+        self._connections.add(connection)
+        self._waiting[connection] = None
+        connection.opening = self.loop.create_task(self._open(connection, sock, tls))
+
+    def _hang_up(self, silent: socket.socket) -> None:
+        del self._silent[silent]
+        self.loop.remove_reader(silent)
+        silent.close()
+
+    def _close_silent(self) -> None:
+        """Those whose time is over: the oldest is the next one that is due."""
+        self._timer = None
+        now = self.loop.time()
+        for _ in range(CLOSED_AT_ONCE):
+            oldest = next(iter(self._silent), None)
+            if oldest is None:
+                return
+            if self._silent[oldest] > now:
+                self._timer = self.loop.call_at(self._silent[oldest], self._close_silent)
+                return
+            self._hang_up(oldest)
+        self._timer = self.loop.call_later(0, self._close_silent)
 
     async def _open(
         self, connection: HttpConnection, sock: socket.socket, tls: SSLContext | None
@@ -108,12 +148,18 @@ class WebServer:
                 log.warning("closed", peer=connection.address, reason=f"TLS: {error}")
             sock.close()
             self.forget(connection)
+        finally:
+            connection.opening = None  # each knows the other: no ring is left of them
 
     async def stop(self) -> None:
         """Closes the port and the connections; answers in progress get a short time to end."""
         self._stopped = self.loop.create_future()
-        for acceptor in self._acceptors:
-            acceptor.close()
+        while self._acceptors:
+            self._acceptors.pop().close()
+        for sock in list(self._silent):
+            self._hang_up(sock)
+        if self._timer is not None:
+            self._timer.cancel()
         for connection in list(self._connections):
             connection.stop()
         self._check_stopped()

@@ -76,7 +76,7 @@ class HttpConnection(asyncio.Protocol):
         self._line = server.line()
         self._transport: asyncio.Transport  # from connection_made on
         self._is_open = False
-        self._parser = RequestParser()
+        self._parser: RequestParser  # from connection_made on
         # What has come in this turn and is not handled yet.
         self._events: deque[Event] = deque()
         # The request whose body is coming in.
@@ -97,6 +97,7 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._common_name = common_name_of(transport.get_extra_info("peercert"))
         self._is_open = True
+        self._parser = RequestParser()
         self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:

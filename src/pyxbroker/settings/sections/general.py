@@ -37,8 +37,8 @@ class General(Section, title="General"):
     )
     internalListenerName: str = setting(
         "",
-        "Which of advertisedListeners is for clients that name none, and did not come by a port of"
-        " bindAddresses; empty: the first one.",
+        "Which of advertisedListeners is for clients that come by the other ports and name no"
+        " listener; empty: the first one.",
     )
     brokerShutdownTimeoutMs: int = setting(
         60_000,
