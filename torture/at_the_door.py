@@ -19,7 +19,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
@@ -43,6 +43,7 @@ QUIET_S = 5.0
 RATIO_MAX = 2.0
 P99_MS_OK = 5.0  # of a machine that others use as well: twice of nearly nothing is nothing
 FIRST_LOGIN_S_MAX = 2.0
+NOTHING: Mapping[int, bytes] = {}
 GUESSERS = 60  # connections at a time, from addresses of their own
 # A ClientHello whose rest never comes.
 HELLO = bytes.fromhex("16030100c8010000c40303") + b"\x01" * 60
@@ -193,7 +194,8 @@ def silent(stage: Stage, count: int, seconds: float) -> str:
 
 def begun(stage: Stage, count: int, seconds: float) -> str:
     """the beginning of a handshake or of a command on each of the four ports"""
-    return _held(stage, dict.fromkeys(stage.ports, count), seconds, HELLO[:40])
+    said = dict(zip(stage.ports, (b"\0\0", HELLO[:40], b"GET /adm", HELLO[:40]), strict=True))
+    return _held(stage, dict.fromkeys(stage.ports, count), seconds, said)
 
 
 def on_one(stage: Stage, count: int, seconds: float) -> str:
@@ -206,11 +208,13 @@ def on_https(stage: Stage, count: int, seconds: float) -> str:
     return _held(stage, {stage.web_tls_port: count * COUNT_OF_ONE // COUNT}, seconds)
 
 
-def _held(stage: Stage, counts: dict[int, int], seconds: float, says: bytes = b"") -> str:
+def _held(
+    stage: Stage, counts: dict[int, int], seconds: float, said: Mapping[int, bytes] = NOTHING
+) -> str:
     peers = HalfOpen()
     until = time.monotonic() + seconds
     for port, count in counts.items():
-        peers.open(port, count, says)
+        peers.open(port, count, said.get(port, b""))
     stage.is_under_way.set()
     time.sleep(max(until - time.monotonic(), 0.0))
     total = sum(counts.values())
