@@ -80,6 +80,36 @@ def test_a_role_does_what_it_was_granted_and_no_more(broker: Broker, topic: str)
     reader.close()
 
 
+def test_who_loses_the_right_to_what_is_open_is_closed_and_told(broker: Broker, topic: str) -> None:
+    """Apache Pulsar leaves such producers and consumers open."""
+    path = f"/admin/v2/persistent/public/default/{topic.rpartition('/')[2]}"
+    assert asked(broker, "root", "PUT", path)[0] == 204
+    for role in ("losing", "keeping"):
+        grant = f"{path}/permissions/{role}"
+        assert asked(broker, "root", "POST", grant, ["produce", "consume"])[0] == 204
+    losing, keeping = client_of(broker, "losing"), client_of(broker, "keeping")
+    lost, kept = losing.create_producer(topic), keeping.create_producer(topic)
+    consumer, other = losing.subscribe(topic, "s"), keeping.subscribe(topic, "s2")
+    lost.send(b"before")
+    assert other.receive(10_000).data() == consumer.receive(10_000).data() == b"before"
+    assert asked(broker, "root", "DELETE", f"{path}/permissions/losing")[0] == 204
+    with pytest.raises(pulsar.PulsarException):
+        for _ in range(100):
+            lost.send(b"after")
+    kept.send(b"still")
+    got = b""
+    while got != b"still":
+        got = other.receive(10_000).data()
+    with pytest.raises(pulsar.Timeout):
+        while consumer.receive(2_000).data() != b"still":
+            pass
+    stats = json.loads(asked(broker, "root", "GET", f"{path}/stats")[1])
+    assert len(stats["publishers"]) == 1
+    assert stats["subscriptions"]["s"]["consumers"] == []
+    losing.close()
+    keeping.close()
+
+
 def test_an_administrator_of_a_tenant_has_it_and_nothing_beside(broker: Broker) -> None:
     tenant = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
     assert asked(broker, "boss", "PUT", "/admin/v2/tenants/mine", tenant)[0] == 401

@@ -9,13 +9,15 @@ from math import inf
 from typing import Any, cast
 
 from pyxbroker.add_stats import BOUNDS_US, NO_ADDS
+from pyxbroker.auth.audit import Audit
 from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.failed_logins import FailedLogins
 from pyxbroker.auth.permissions import Permissions
 from pyxbroker.base.errors import PulsarError
 from pyxbroker.base.rates import Rates
-from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
 from pyxbroker.broker.clusters import Clusters
+from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.tenants import Tenants
 from pyxbroker.metadata.cache import MetadataCache
 from pyxbroker.metadata.memory import MemoryStore
@@ -118,6 +120,8 @@ class FakeService:
         self.metadata = metadata
         self.authentication: Authentication | None = None
         self.permissions: Permissions | None = None
+        self.audit = Audit(self.config)
+        self.failed_logins = FailedLogins(self.config)
         self.topics: Any = None  # nothing that the tests of this service ask for
         self.clusters = Clusters(metadata, MetadataCache(metadata), cast(Tenants, None))
         self.loaded: list[Topic] = []
@@ -128,11 +132,11 @@ class FakeService:
         self.looked_up: list[str] = []
         self.clock: Callable[[], float] = time.monotonic
 
-    async def lookup(self, topic_name: str) -> Addresses:
+    async def lookup(self, topic_name: str, listener: str = "") -> Addresses:
         self.looked_up.append(topic_name)
         if self.refusal is not None:
             raise self.refusal
-        return Addresses("pulsar://localhost:6650", "http://localhost:8080")
+        return Listeners(Addresses("pulsar://localhost:6650", "http://localhost:8080")).of(listener)
 
     def failure(self) -> str | None:
         return self.broken

@@ -17,8 +17,8 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
 from pyxbroker.broker import broker as served
-from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.commands.handlers import Handlers
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.topics.topic import Topic
 from pyxbroker.broker.topics.topics import Topics
 from pyxbroker.metadata import paths

@@ -56,7 +56,7 @@ async def served() -> AsyncIterator[tuple[FakeService, Get]]:
     sock = listen("127.0.0.1", 0)
     port = sock.getsockname()[1]
     server = WebServer(Application(cast(Any, service), service).answer, 0)
-    await server.start(sock)
+    server.start(sock)
 
     def request(path: str, method: str) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
@@ -183,7 +183,7 @@ def test_a_request_before_the_start_waits_in_the_backlog() -> None:
         reader, writer = await asyncio.open_connection(*sock.getsockname())
         writer.write(b"GET /admin/v2/clusters HTTP/1.0\r\n\r\n")
         server = WebServer(Application(cast(Any, service), service).answer, 0)
-        await server.start(sock)
+        server.start(sock)
         assert (await reader.read()).startswith(b"HTTP/1.0 200 OK")
         writer.close()
         await server.stop()

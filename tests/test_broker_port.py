@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pyxbroker.broker import broker_port
+from pyxbroker.base import listening
 from pyxbroker.broker.broker_port import BrokerPort
 
 
@@ -34,7 +34,7 @@ class Short:
 def test_who_waits_is_accepted_when_there_is_room_again(
     error: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_port, "ACCEPT_RETRY_S", 0.05)
+    monkeypatch.setattr(listening, "ACCEPT_RETRY_S", 0.05)
 
     async def scenario() -> None:
         port = BrokerPort("127.0.0.1", 0)

@@ -22,7 +22,6 @@ from pyxbroker.settings.config import (
 from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
-    REFUSED_WHEN_SET,
     REFUSED_WHEN_TRUE,
     WITHOUT_EFFECT,
 )
@@ -132,13 +131,6 @@ def test_a_key_that_a_file_has_twice_is_told(tmp_path: Path) -> None:
     assert "line 3" in config.ignored.repeated["clusterName"]
     same = Config.load(write(tmp_path, "clusterName=a\nclusterName=a\n"))
     assert not same.ignored.repeated
-
-
-@pytest.mark.parametrize("key", sorted(REFUSED_WHEN_SET))
-def test_who_names_a_port_that_nobody_serves_is_refused(tmp_path: Path, key: str) -> None:
-    with pytest.raises(ConfigError, match=f"line 1: {key} is 'x', and there is"):
-        Config.load(write(tmp_path, f"{key}=x\n"))
-    assert Config.load(write(tmp_path, f"{key}=\n")).changed() == {}
 
 
 @pytest.mark.parametrize("key", sorted(CONFIGURATION_STORES))

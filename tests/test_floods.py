@@ -505,10 +505,11 @@ def test_web_clients_that_hang_up_at_once_are_closed_a_few_in_a_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(turns: Turns, web: Web, peers: Peers) -> None:
-        await until(lambda: len(web.server._connections) == WEB_CLIENTS)
+        await until(lambda: len(web.server._silent) == WEB_CLIENTS)
         monkeypatch.setattr(WebServer, "forget", turns.counted(WebServer.forget))
         for _, writer in peers:
             writer.close()
+        await until(lambda: not web.server._silent)
         await until(lambda: not web.server._connections)
 
     with_web_clients(scenario)

@@ -281,15 +281,48 @@ def test_connections_are_bounded(run: Run) -> None:
             for reader, writer in kept:
                 writer.write(GET)
                 await reader.readuntil(b"]")
-            reader, writer = await dial(web)
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                writer.write(GET)
-                await reader.readexactly(1)
-            writer.close()
-            kept[0][1].close()
-            await asyncio.sleep(0.05)
+            # The one that has waited longest for its client gives way; who is served does not.
             assert await statuses(web, LAST) == [200]
-            kept[1][1].close()
+            assert await kept[0][0].read() == b""
+            kept[1][1].write(GET)
+            await kept[1][0].readuntil(b"]")
+            for _, writer in kept:
+                writer.close()
+
+    run(main)
+
+
+def test_who_is_served_keeps_a_place_that_there_is_for_nobody_else(run: Run) -> None:
+    async def main() -> None:
+        may_end = asyncio.Event()
+
+        async def answer(request: Request) -> Response:
+            await may_end.wait()
+            return Response.json("served")
+
+        async with served(answer, connections_max=2) as web:
+            asking = [await dial(web) for _ in range(2)]
+            for _, writer in asking:
+                writer.write(LAST)
+            await asyncio.sleep(0.05)
+            reader, writer = await dial(web)
+            assert await reader.read() == b""  # or it is reset
+            assert web.server.refused == 1
+            may_end.set()
+            for reader, writer in asking:
+                assert b"served" in await reader.read()
+                writer.close()
+
+    run(main)
+
+
+def test_a_client_that_says_nothing_gives_way_to_one_that_asks(run: Run) -> None:
+    async def main() -> None:
+        async with served(connections_max=3) as web:
+            silent = [await dial(web) for _ in range(30)]
+            assert await statuses(web, LAST) == [200]
+            for _, writer in silent:
+                writer.close()
 
     run(main)
 

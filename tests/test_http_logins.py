@@ -84,9 +84,6 @@ def test_who_shows_a_good_token_is_answered(headers: dict[str, str], query: str)
         ({"authorization": token("me")}, ""),
         ({"authorization": f"bearer {token('me')}"}, ""),
         ({"authorization": "Basic bWU6bWU="}, f"token={token('me')}"),
-        (named("basic", **bearer(token("me"))), ""),
-        (named("", **bearer(token("me"))), ""),
-        ({"sasl-type": "Kerberos", **bearer(token("me"))}, ""),
         ({"x-original-principal": "root"}, ""),
         (bearer(f"{token('me')}, {token('me')}"), ""),
     ],
@@ -103,6 +100,31 @@ def test_others_are_answered_as_by_pulsars_web_server(headers: dict[str, str], q
         "status": "401",
         "message": "Authentication required",
     }
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        (named("basic", **bearer(token("me"))), "Unsupported authentication method: [basic]."),
+        (named("", **bearer(token("me"))), "Unsupported authentication method: []."),
+        (named("<b>"), "Unsupported authentication method: [&lt;b&gt;]."),
+        (named("token"), "Invalid HTTP Authorization header"),
+        (named("token", **bearer("")), "Blank token found"),
+        (named("token", authorization="Basic x"), "Invalid HTTP Authorization header"),
+        ({"sasl-type": "Kerberos", **bearer(token("me"))}, "authentication method: [sasl]."),
+        (named("token", **bearer(token("me", exp=-5))), "Authentication required"),
+        (named("token", **bearer(token("me", SECRET[::-1]))), "Authentication required"),
+    ],
+)
+def test_who_names_a_method_is_told_what_is_missing_and_not_what_is_wrong_with_a_token(
+    headers: dict[str, str], said: str
+) -> None:
+    answer, _ = asked(headers=headers)
+    assert isinstance(answer.body, bytes)
+    assert answer.status == 401 and f"{said}</title>" in answer.body.decode()
+    answer, _ = asked(headers=headers | {"accept": "application/json"})
+    assert isinstance(answer.body, bytes)
+    assert json.loads(answer.body)["message"].endswith(said)
 
 
 def test_who_shows_nothing_that_is_good_is_anonymous_where_that_is_allowed() -> None:

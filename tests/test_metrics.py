@@ -546,7 +546,7 @@ def test_a_client_that_takes_gzip_gets_it(accepted: str, is_packed: bool) -> Non
         many_topics(service)
         sock = listen("127.0.0.1", 0)
         server = WebServer(Application(cast(Any, service), service).answer, 0)
-        await server.start(sock)
+        server.start(sock)
 
         def get() -> tuple[http.client.HTTPResponse, bytes]:
             connection = http.client.HTTPConnection(*sock.getsockname(), timeout=10)

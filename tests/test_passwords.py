@@ -47,7 +47,7 @@ def test_each_kind_of_hash(user: str) -> None:
         for _ in range(2):
             assert await one.authenticate(f"{user}:secret".encode()) == Identity(user)
         for wrong in ("", "secre", "secrets", "Secret", "secret\0", "secret\0x"):
-            with pytest.raises(AuthenticationError, match="wrong"):
+            with pytest.raises(AuthenticationError, match="invalid"):
                 await one.authenticate(f"{user}:{wrong}".encode())
 
     asyncio.run(main())
@@ -115,7 +115,7 @@ def test_not_more_wait_for_a_check_than_may(monkeypatch: pytest.MonkeyPatch) -> 
         one = provider()
         shown = [f"b:{number}".encode() for number in range(5)]
         found = await asyncio.gather(*map(one.authenticate, shown), return_exceptions=True)
-        assert sum("wait to be checked" in str(each) for each in found) == 3
+        assert sum("wait to be checked" in str(each) for each in found) == 2  # one is checked
         assert await one.authenticate(b"b:secret") == Identity("b")
 
     asyncio.run(main())

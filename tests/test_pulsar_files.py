@@ -19,7 +19,6 @@ from pyxbroker.settings.config import SCHEMA, Config
 from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
-    REFUSED_WHEN_SET,
     REFUSED_WHEN_TRUE,
     WITHOUT_EFFECT,
 )
@@ -116,7 +115,7 @@ def every_key() -> dict[str, str]:
     """Each key that Pulsar's files may have, with Pulsar's value or ours."""
     values = {key: each[0] for key, each in java_keys.DEFAULTS.items() if each[0] != "*"}
     values |= dict.fromkeys(java_keys.OF_BOOKIES, "1")
-    values |= dict.fromkeys((*ALIASES, *CONFIGURATION_STORES, *REFUSED_WHEN_SET), "")
+    values |= dict.fromkeys((*ALIASES, *CONFIGURATION_STORES), "")
     values |= dict.fromkeys(WITHOUT_EFFECT, "1")
     values |= dict.fromkeys(REFUSED_WHEN_TRUE, "false")
     for key, row in SCHEMA.items():

@@ -76,7 +76,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     sock = listen("127.0.0.1", 0)
     web = Served(WebServer(answer, connections_max, pace, memory), sock.getsockname()[1])
-    await web.server.start(sock)
+    web.server.start(sock)
     try:
         yield web
     finally:

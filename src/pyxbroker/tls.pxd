@@ -10,7 +10,8 @@ cdef enum:
     RECORD_BYTES_MAX = 16384        # of plain text in one record, which one read gives at most
 
 cdef class TlsStream:
-    cdef object ssl                 # ssl.SSLObject
+    cdef object context             # until something comes: who stays silent is cheap
+    cdef object ssl                 # ssl.SSLObject; None until then
     cdef object incoming            # ssl.MemoryBIO: records that came and are not opened yet
     cdef object outgoing            # and those that are made and wait for the socket
     cdef bytes unsent               # taken from `outgoing`, from unsent_at on; None: nothing

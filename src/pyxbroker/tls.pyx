@@ -33,9 +33,9 @@ cdef class TlsStream:
     """The server's side of TLS on a socket. context: an ssl.SSLContext."""
 
     def __cinit__(self, context):
+        self.context = context
         self.incoming = _ssl.MemoryBIO()
         self.outgoing = _ssl.MemoryBIO()
-        self.ssl = context.wrap_bio(self.incoming, self.outgoing, server_side=True)
 
     @property
     def certificate(self):
@@ -54,6 +54,9 @@ cdef class TlsStream:
                 return 0
             if n == 0:
                 return 0  # with or without a farewell: frames say themselves where they end
+            if self.ssl is None:
+                self.ssl = self.context.wrap_bio(self.incoming, self.outgoing, server_side=True)
+                self.context = None
             self.incoming.write(PyMemoryView_FromMemory(<char *>buffer_in, n, PyBUF_READ))
         try:
             if not self.established and not self._shake_hands():

@@ -213,8 +213,8 @@ class Server:
         self.memory = ClientMemory()
         self.heads: list[tuple[str, str]] = []
 
-    def admit(self, connection: Any) -> bool:
-        return True
+    def waits(self, connection: Any, is_waiting: bool) -> None:
+        """Nobody has to give way."""
 
     def forget(self, connection: Any) -> None:
         """Nothing is counted."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from pyxbroker.admin import not_built
-from pyxbroker.admin.endpoints import RESOURCES, load
+from pyxbroker.admin.endpoints import RESOURCES, Endpoint, load
 from pyxbroker.admin.errors import refusal, refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
 from pyxbroker.auth.authorization import authorize
-from pyxbroker.base.errors import with_reference
+from pyxbroker.base.errors import AuthorizationError, with_reference
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
+
+PUBLISHING = "/topics/"  # messages, which are no administration
 _router = Router(RESOURCES, load, not_built.refused)
 
 
 async def answer(request: Request) -> Response:
     """The answer to a request; what a resource raises becomes a refusal.
 
-    Only a fault of ours reaches the log.
+    Only a fault of ours reaches the log; the audit log has each change, whatever became of it, and
+    who was kept from what.
     """
+    allowed: Endpoint | None = None
     try:
         authentication = request.app.broker.authentication
         if authentication is not None:
@@ -30,22 +34,67 @@ async def answer(request: Request) -> Response:
             if refused is not None:
                 return refused
         endpoint = await _router.find(request)
+        await _authorize(request, endpoint)
+        allowed = endpoint
+        response = await endpoint.handler(request)
+    except Exception as error:
+        response = _refusal(request, error)
+    if allowed is not None and is_change(allowed):
+        request.app.broker.audit.changed(
+            *(request.principal, request.address, operation_of(allowed), request.path),
+            response.status,
+            _arguments(request, allowed),
+        )
+    return response
+
+
+async def _authorize(request: Request, endpoint: Endpoint) -> None:
+    """Raises AuthorizationError, and what is wrong with the name that the right is about."""
+    broker = request.app.broker
+    try:
         await authorize(
-            request.app.broker.permissions,
+            broker.permissions,
             request.principal,
             endpoint.right,
             endpoint.resource(request),
             subscription_of(request),
         )
-        return await endpoint.handler(request)
-    except Exception as error:
-        answer = refusal_of(error)
-        if answer is None:
-            about = {"method": request.method, "path": request.path}
-            reference = log.failure("request failed", error, **about)
-            reason = "The broker failed to answer this request; its log says why."
-            answer = refusal(500, with_reference(reason, reference))
-        return answer
+    except AuthorizationError as error:
+        broker.audit.refused(
+            *(request.principal, request.address, operation_of(endpoint), request.path),
+            error.http_status,
+            error,
+        )
+        raise
+
+
+def _refusal(request: Request, error: Exception) -> Response:
+    answer = refusal_of(error)
+    if answer is None:
+        about = {"method": request.method, "path": request.path}
+        reference = log.failure("request failed", error, **about)
+        reason = "The broker failed to answer this request; its log says why."
+        answer = refusal(500, with_reference(reason, reference))
+    return answer
+
+
+def is_change(endpoint: Endpoint) -> bool:
+    """Whether it is administration: not what is only read, and not what is published."""
+    return endpoint.method != "GET" and not endpoint.path.startswith(PUBLISHING)
+
+
+def operation_of(endpoint: Endpoint) -> str:
+    """How the audit log calls what an endpoint does."""
+    return f"{endpoint.method} {endpoint.path}"
+
+
+def _arguments(request: Request, endpoint: Endpoint) -> dict[str, object]:
+    """The numbers and switches of a request, as they were sent."""
+    return {
+        field.name: request.query[field.name]
+        for field in endpoint.query
+        if field.default is not None and field.name in request.query
+    }
 
 
 def subscription_of(request: Request) -> str:

@@ -8,34 +8,65 @@ from html import escape
 
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authentication import ORIGINAL_HEADER, Authentication
+from pyxbroker.auth.authentication import METHOD_HEADER, ORIGINAL_HEADER, Authentication
 from pyxbroker.auth.principal import Principal
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Told
 from pyxbroker.base.compact_json import to_json
-from pyxbroker.base.errors import AuthenticationError
+from pyxbroker.base.errors import AuthenticationError, PulsarError, TooManyRequests
 from pyxbroker.base.log import get_logger
 
 log = get_logger(__name__)
 
 STATUS_PATH = "/status.html"  # for load balancers: it says nothing but that the broker is there
 METRICS_PATHS = ("/metrics", "/metrics/")
-REQUIRED = "Authentication required"  # all that Pulsar says, whatever was wrong
+REQUIRED = "Authentication required"  # what Pulsar says where no method is named
 HTML = "text/html; charset=utf-8"
 
 
 async def authenticate(request: Request, authentication: Authentication) -> Response | None:
-    """Sets who sends a request; what it is answered with when that is nobody who may."""
+    """Sets who sends a request; what it is answered with when that is nobody who may.
+
+    Raises TooManyRequests, and HttpError for a query that cannot be read.
+    """
     if _is_open(request):
         return None
+    failed_logins = request.app.broker.failed_logins
+    method, shown = _shown_in(request)
+    CLIENT_ADDRESS.set(request.address)
     try:
+        failed_logins.check(request.address, method, shown)
         verified = await authentication.verify_request(
             request.headers, lambda: request.query, request.common_name
         )
     except AuthenticationError as error:
-        log.warning("authentication failed", path=request.path, reason=error)
-        return _refusal(request)
+        failed_logins.failed(request.address, method, shown)
+        _tell(request, method, error)
+        return _refusal(request, str(error) if isinstance(error, Told) else REQUIRED)
+    except TooManyRequests as error:
+        _tell(request, method, error)
+        raise
+    if verified.was_wrong:
+        failed_logins.failed(request.address, method, shown)
+    else:
+        failed_logins.succeeded(method, shown)
     original = request.headers.get(ORIGINAL_HEADER)
     request.principal = Principal(verified.identity.role, original)
     return None
+
+
+def _tell(request: Request, method: str, error: PulsarError) -> None:
+    log.warning(
+        "authentication failed", path=request.path, peer=request.address or None, reason=error
+    )
+    request.app.broker.audit.login_failed(request.address, "HTTP", method, error)
+
+
+def _shown_in(request: Request) -> tuple[str, bytes]:
+    """Method and credentials by which failed logins are told apart."""
+    headers = request.headers
+    shown = headers.get("authorization"), request.query.get("token"), request.common_name
+    found = "\0".join(each for each in shown if each)
+    return headers.get(METHOD_HEADER, ""), found.encode(errors="surrogateescape")
 
 
 def _is_open(request: Request) -> bool:
@@ -45,15 +76,15 @@ def _is_open(request: Request) -> bool:
     return request.path == STATUS_PATH
 
 
-def _refusal(request: Request) -> Response:
+def _refusal(request: Request, said: str) -> Response:
     """The page of the web server that Pulsar has, not an answer of one of its resources."""
-    status, url = AuthenticationError.http_status, request.path
+    status, url, said = AuthenticationError.http_status, request.path, escape(said)
     if "json" in request.headers.get("accept", ""):
-        told = {"url": url, "status": str(status), "message": REQUIRED}
+        told = {"url": url, "status": str(status), "message": said}
         return Response(to_json(told), "application/json", status)
     page = (
-        f"<html>\n<head><title>Error {status} {REQUIRED}</title></head>\n"
-        f"<body><h2>HTTP ERROR {status} {REQUIRED}</h2>\n"
+        f"<html>\n<head><title>Error {status} {said}</title></head>\n"
+        f"<body><h2>HTTP ERROR {status} {said}</h2>\n"
         f"<table><tr><th>URI:</th><td>{escape(url)}</td></tr></table></body>\n</html>\n"
     )
     return Response.text(page, HTML, status)

@@ -29,12 +29,13 @@ class Request:
 
     `path` is raw, as it was sent. The router says which `endpoint` it asks for; `parameters` are
     those of its path, decoded and typed. `principal` is who asks,
-    `common_name` that of the client's certificate.
+    `common_name` that of the client's certificate, `address` that of the client.
     Names of headers are in lower case; values of a repeated one are joined by commas.
     """
 
     __slots__ = (
         "_query",
+        "address",
         "app",
         "body",
         "common_name",
@@ -64,6 +65,7 @@ class Request:
         keep_alive: bool = True,
         principal: Principal = ANONYMOUS,
         common_name: str = "",
+        address: str = "",
     ) -> None:
         self.method = method
         self.path = path
@@ -74,6 +76,7 @@ class Request:
         self.keep_alive = keep_alive
         self.principal = principal
         self.common_name = common_name
+        self.address = address
         self.parameters: dict[str, Any] = {}
         self._query: dict[str, str] | None = None
 

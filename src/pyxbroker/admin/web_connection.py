@@ -68,12 +68,15 @@ class Deadline(Enum):
 class HttpConnection(asyncio.Protocol):
     """A connection of `server`, which answers its requests and knows when to stop."""
 
-    def __init__(self, server: WebServer) -> None:
+    def __init__(self, server: WebServer, address: str = "") -> None:
         self._server = server
+        self.address = address  # of the client, without its port
+        self.opening: asyncio.Task[None] | None = None  # ends when there is a transport
         self._loop = server.loop
         self._line = server.line()
-        self._transport: asyncio.Transport
-        self._parser = RequestParser()
+        self._transport: asyncio.Transport  # from connection_made on
+        self._is_open = False
+        self._parser: RequestParser  # from connection_made on
         # What has come in this turn and is not handled yet.
         self._events: deque[Event] = deque()
         # The request whose body is coming in.
@@ -93,10 +96,9 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._common_name = common_name_of(transport.get_extra_info("peercert"))
-        if self._server.admit(self):
-            self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
-        else:
-            self.abort()
+        self._is_open = True
+        self._parser = RequestParser()
+        self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
         if self._line.pace.is_free:
@@ -163,13 +165,18 @@ class HttpConnection(asyncio.Protocol):
     def stop(self) -> None:
         """Closes the connection, behind the answer that is being made."""
         self._waiting.clear()
-        if self._current is None:
+        if not self._is_open:
+            self.abort()
+        elif self._current is None:
             self._close()
 
     def abort(self) -> None:
-        """Closes the connection at once."""
-        self._hear_no_more()
-        self._transport.abort()
+        """Closes the connection at once, also while its handshake is not over."""
+        if self._is_open:
+            self._hear_no_more()
+            self._transport.abort()
+        elif self.opening is not None:
+            self.opening.cancel()
 
     # --- deadlines ----------------------------------------------------------------------------
 
@@ -251,6 +258,7 @@ class HttpConnection(asyncio.Protocol):
             version=head.version,
             keep_alive=head.keep_alive,
             common_name=self._common_name,
+            address=self.address,
         )
         self._receiving = request
         if self._current is None:
@@ -321,6 +329,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _start(self, request: Request) -> None:
         self._current = request
+        self._server.waits(self, False)
         if request.body.complete:
             self._clear_deadline()
         else:
@@ -474,6 +483,7 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._resume_reading()
+            self._server.waits(self, True)
             if self._parser.state is State.HEAD:
                 self._set_deadline(Deadline.HEAD, HEAD_TIMEOUT_S)
             else:

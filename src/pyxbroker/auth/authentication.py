@@ -26,6 +26,8 @@ class Verified(NamedTuple):
 
     identity: Identity
     provider: Provider | None = None
+    was_wrong: bool = False
+    """What was shown was refused, and who showed it is let in as anonymous."""
 
 
 class Authentication:
@@ -78,15 +80,15 @@ class Authentication:
         if method is not None:
             providers = self._providers.get(method)
             if providers is None:
-                raise AuthenticationError(f"Unsupported authentication method: [{method:.100}].")
+                raise NotShown(f"Unsupported authentication method: [{method:.100}].")
             asked = query()
             return await _first(
                 providers, lambda provider: _shown_by(provider, headers, asked, common_name)
             )
         if SASL_HEADER in headers:
-            raise AuthenticationError("Unsupported authentication method: [sasl].")
+            raise NotShown("Unsupported authentication method: [sasl].")
         if self._strict:
-            raise AuthenticationError("Authentication method missing")
+            raise NotShown("Authentication method missing")
         return await self._any_of(headers, query(), common_name)
 
     async def _any_of(
@@ -101,12 +103,12 @@ class Authentication:
                 lambda provider: _shown_by(provider, headers, query, common_name),
             )
         except AuthenticationError as error:
-            return self._nobody(str(error))
+            return self._nobody(str(error), was_wrong=not isinstance(error, NotShown))
 
-    def _nobody(self, reason: str) -> Verified:
+    def _nobody(self, reason: str, was_wrong: bool = False) -> Verified:
         if self._anonymous is None:
             raise AuthenticationError(reason)
-        return Verified(Identity(self._anonymous))
+        return Verified(Identity(self._anonymous), was_wrong=was_wrong)
 
 
 async def _first(providers: Sequence[Provider], shown_to: Callable[[Provider], bytes]) -> Verified:

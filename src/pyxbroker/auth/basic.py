@@ -1,34 +1,35 @@
 """Users and passwords from a file of hashes (Pulsar's AuthenticationProviderBasic).
 
-A hash that is worth something takes long to check, so one thread does it, for one client after
-another: guesses cost others no turn of the loop, and no more than a part of one core. How many may
-wait for it is bounded. A password that was right is right until the process ends, since the file is
-read once; so that a request by HTTP does not cost a check each, what was right lately is kept, as a
-hash with a key of this process.
+A hash that is worth something takes long to check, on purpose: password_checks.py has the line in
+which that is done. A password that was right is right until the process ends, since the file is
+read once, and one that was wrong stays wrong; so that neither a request by HTTP nor who tries the
+same again costs a check each, what was shown lately is kept, as a hash with a key of this process.
 """
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 
+from pyxbroker.auth.failed_logins import network_of, remember
 from pyxbroker.auth.htpasswd import Check, read_users
-from pyxbroker.auth.provider import Identity, NotShown
+from pyxbroker.auth.password_checks import PasswordChecks
+from pyxbroker.auth.provider import CLIENT_ADDRESS, Identity, NotShown, Told
 from pyxbroker.auth.secrets import is_same, read_secret
 from pyxbroker.base.errors import AuthenticationError
 from pyxbroker.base.properties import ConfigError
 from pyxbroker.settings.config import Config
 
 SHOWN_BYTES_MAX = 4 << 10  # of user and password
-WAITING_MAX = 100
-KEPT_MAX = 1000
-WRONG = "The user or the password is wrong."
+WAITING_MAX = 500
+KEPT_MAX = 1000  # users whose password was right
+WRONG_MAX = 16_384  # of what was wrong
+DIGEST_BYTES = 32
+WRONG = "Unknown user or invalid password"  # as Pulsar says it
 SCHEME = "basic "
 
 
@@ -44,10 +45,10 @@ class BasicProvider:
         self._users = read_users(read_secret("basicAuthConf", config.basicAuthConf))
         # Somebody whom nobody knows takes as long as somebody whom they know.
         self._nobody: Check = next(iter(self._users.values()))
-        self._thread = ThreadPoolExecutor(1, "passwords")
-        self._waiting = 0
+        self._checks = PasswordChecks(WAITING_MAX)
         self._key = os.urandom(32)
         self._kept: OrderedDict[str, bytes] = OrderedDict()  # by user
+        self._wrong: OrderedDict[bytes, None] = OrderedDict()
 
     async def authenticate(self, shown: bytes) -> Identity:
         if len(shown) > SHOWN_BYTES_MAX:
@@ -59,38 +60,28 @@ class BasicProvider:
             user = name.decode()
         except UnicodeDecodeError:
             raise AuthenticationError("The user is not UTF-8 text.") from None
-        digest = hashlib.blake2b(shown, key=self._key).digest()
+        digest = hashlib.blake2b(shown, key=self._key, digest_size=DIGEST_BYTES).digest()
         kept = self._kept.get(user)
         if kept is None or not is_same(digest, kept):
-            await self._check(user, password)
-            self._keep(user, digest)
+            await self._check(user, password, digest)
+            remember(self._kept, user, digest, KEPT_MAX)
         return Identity(user)
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         header = headers.get("authorization", "")
         if not header[: len(SCHEME)].lower() == SCHEME:
-            raise NotShown("Authentication token has to be started with `Basic `")
+            raise NotShown('Authentication token has to be started with "Basic "')
         try:
             return base64.b64decode(header[len(SCHEME) :].strip(), validate=True)
         except (binascii.Error, ValueError):
             raise NotShown("Base64 decoding is failure") from None
 
-    async def _check(self, user: str, password: bytes) -> None:
+    async def _check(self, user: str, password: bytes, digest: bytes) -> None:
         """Raises AuthenticationError."""
-        if self._waiting >= WAITING_MAX:
-            raise AuthenticationError(f"{WAITING_MAX} passwords wait to be checked already.")
         known = self._users.get(user)
-        loop = asyncio.get_running_loop()
-        self._waiting += 1
-        try:
-            is_right = await loop.run_in_executor(self._thread, known or self._nobody, password)
-        finally:
-            self._waiting -= 1
+        is_right = digest not in self._wrong and await self._checks.check(
+            network_of(CLIENT_ADDRESS.get()), known or self._nobody, password
+        )
         if known is None or not is_right:
-            raise AuthenticationError(WRONG)
-
-    def _keep(self, user: str, digest: bytes) -> None:
-        self._kept[user] = digest
-        self._kept.move_to_end(user)
-        if len(self._kept) > KEPT_MAX:
-            self._kept.popitem(last=False)
+            remember(self._wrong, digest, None, WRONG_MAX)
+            raise Told(WRONG)

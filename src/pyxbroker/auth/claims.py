@@ -106,8 +106,10 @@ def bearer_of(headers: Mapping[str, str]) -> str | None:
     return header.removeprefix(BEARER)
 
 
-def shown_of(token: str) -> bytes:
-    """Raises NotShown for a token that is blank."""
+def shown_of(token: str | None) -> bytes:
+    """What a provider is shown. Raises NotShown without a token, and for one that is blank."""
+    if token is None:
+        raise NotShown("Invalid HTTP Authorization header")
     if not token.strip():
         raise NotShown("Blank token found")
     return token.encode()

@@ -79,7 +79,7 @@ class OpenIdProvider:
         return self._identity(claims)
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
-        return shown_of(bearer_of(headers) or "")
+        return shown_of(bearer_of(headers))
 
     def _identity(self, claims: Claims) -> Identity:
         for name in (*REQUIRED_CLAIMS, self._role_claim):

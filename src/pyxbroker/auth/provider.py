@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 from pyxbroker.base.errors import AuthenticationError
+
+CLIENT_ADDRESS: ContextVar[str] = ContextVar("CLIENT_ADDRESS", default="")
+"""Where the credentials come from that are being looked at, in the task that does it."""
 
 
 class Identity(NamedTuple):
@@ -15,7 +19,13 @@ class Identity(NamedTuple):
     expires_at: float | None = None  # seconds since 1970
 
 
-class NotShown(AuthenticationError):
+class Told(AuthenticationError):
+    """A refusal whose sentence, Pulsar's, says nothing of what was shown: who has named the method
+    of a request by HTTP is told it.
+    """
+
+
+class NotShown(Told):
     """A request by HTTP has nothing that the provider could look at."""
 
 
@@ -23,7 +33,7 @@ class Provider(Protocol):
     """Looks at credentials of one method.
 
     Whatever it raises is a refusal. What is wrong is for the log: its sentences do not repeat what
-    was shown, and who is refused is not told.
+    was shown, and who is refused is not told, unless it is Told.
     """
 
     method: str

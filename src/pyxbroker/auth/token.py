@@ -52,7 +52,9 @@ class TokenProvider:
 
     def shown_by(self, headers: Mapping[str, str], query: Mapping[str, str]) -> bytes:
         found = bearer_of(headers)
-        return shown_of(query.get("token", "") if found is None else found)
+        if found is None and "token" in query:
+            found = query["token"]
+        return shown_of(found)
 
 
 def _key_of(config: Config) -> tuple[Any, list[str]]:

@@ -105,6 +105,12 @@ class ServiceNotReady(PulsarError):
     sentence = "The topic is not served here at this moment; look it up again."
 
 
+class UnknownListener(ServiceNotReady):
+    """A client names a listener that the broker does not have; the status is Pulsar's."""
+
+    http_status = 500
+
+
 class ProducerBlockedQuotaExceededError(PulsarError):
     """The backlog quota is reached and its policy is to hold producers (producer_request_hold)."""
 

@@ -1,10 +1,20 @@
-"""The listening socket of a port: one way to open it, for every server of the process."""
+"""The listening socket of a port: one way to open it and to accept from it, for every server of the
+process.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import socket
+from collections.abc import Callable
+
+from pyxbroker.base.log import Log
 
 BACKLOG = 1024  # connections that wait for somebody to accept them
+ACCEPT_RETRY_S = 1.0
+
+_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 def listen(address: str, port: int) -> socket.socket:
@@ -24,3 +34,53 @@ def listen(address: str, port: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+class Acceptor:
+    """Accepts from a listening socket, one connection in a turn of the loop: thousands that come in
+    one moment are held up by each other, and not the others by them.
+
+    on_accepted gets a connected, non-blocking socket and the address of its client.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        loop: asyncio.AbstractEventLoop,
+        on_accepted: Callable[[socket.socket, str, int], None],
+        log: Log,
+    ) -> None:
+        self._socket = sock
+        self._loop = loop
+        self._on_accepted = on_accepted
+        self._log = log
+        self._retry: asyncio.TimerHandle | None = None
+        loop.add_reader(sock, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, address = self._socket.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._log.error("a connection could not be accepted", error=error)
+            if error.errno in _OUT_OF:
+                # Those that wait in the backlog are asked for again later.
+                self._loop.remove_reader(self._socket)
+                self._retry = self._loop.call_later(ACCEPT_RETRY_S, self._accept_again)
+            return  # Else it is of that connection alone (accept(2)): the next one is accepted.
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._on_accepted(sock, *address[:2])
+
+    def _accept_again(self) -> None:
+        self._retry = None
+        self._loop.add_reader(self._socket, self._accept)
+
+    def close(self) -> None:
+        """Nobody connects any more."""
+        if self._retry is not None:
+            self._retry.cancel()
+        else:
+            self._loop.remove_reader(self._socket)
+        self._socket.close()

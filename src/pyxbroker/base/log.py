@@ -8,11 +8,13 @@ a password. What repeats is one line with a count (log_limits.py).
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
 import zlib
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
@@ -21,6 +23,7 @@ from pyxbroker.base.log_limits import (
     LINE_BYTES_MAX,
     LineLimits,
     Moment,
+    cut,
     cut_traceback,
     escape,
     size_of,
@@ -28,6 +31,7 @@ from pyxbroker.base.log_limits import (
 )
 
 ROOT = "pyxbroker"
+AUDIT = "pyxbroker.audit"  # whose lines are JSON (auth/audit.py)
 _QUOTED = frozenset(" \"'=\\")
 _ESCAPED = frozenset('"\\')
 
@@ -225,10 +229,55 @@ class LimitedHandler(_StreamHandler):
         super().close()
 
 
+class AuditFormatter(logging.Formatter):
+    """Makes one line of JSON of a record; a value that is no number or switch is text of bounded
+    length, and what is not ASCII is escaped.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        told: dict[str, object] = {
+            "time": format_time(record.created),
+            "logger": record.name,
+            "event": record.getMessage(),
+        }
+        for name, value in getattr(record, "fields", {}).items():
+            if value is not None:
+                told[_NAMES_IN_AUDIT.get(name, name)] = _plain(value)
+        for name, value in getattr(record, "counts", {}).items():
+            told[name] = format_time(value) if isinstance(value, Moment) else value
+        return json.dumps(told, separators=(",", ":"))
+
+
+# The field by which lines are limited is called as it is in all lines.
+_NAMES_IN_AUDIT = {"peer": "address"}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return cut(str(value))
+
+
+class AuditHandler(LimitedHandler):
+    """Writes all changes, and of the rest as many lines as of other causes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.setFormatter(AuditFormatter())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno <= logging.INFO:
+            logging.StreamHandler.emit(self, record)
+        else:
+            super().emit(record)
+
+
 def write_repeated(*, is_end: bool = False) -> None:
     """Writes what lines that were left out come to. A running process calls it now and then: a
     cause that has stopped has no next line that would bring its count."""
-    for handler in logging.getLogger().handlers:
+    for handler in (*logging.getLogger().handlers, *logging.getLogger(AUDIT).handlers):
         if isinstance(handler, LimitedHandler):
             handler.write_repeated(is_end=is_end)
 
@@ -242,3 +291,7 @@ def configure(level: str = "INFO") -> None:
     root.handlers[:] = [LimitedHandler(sys.stderr)]
     root.setLevel(logging.WARNING)
     logging.getLogger(ROOT).setLevel(level)
+    audit = logging.getLogger(AUDIT)
+    audit.handlers[:] = [AuditHandler(sys.stderr)]
+    audit.setLevel(logging.INFO)  # whatever the level of the log
+    audit.propagate = False

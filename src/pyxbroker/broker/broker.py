@@ -25,8 +25,9 @@ from pyxbroker.base.pacing import Pace
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.bookie.space import StorageState
-from pyxbroker.broker.broker_port import Addresses
 from pyxbroker.broker.client_memory import ClientMemory
+from pyxbroker.broker.half_open import HalfOpen
+from pyxbroker.broker.listeners import Addresses, Listeners
 from pyxbroker.broker.publish_gate import PublishGate
 from pyxbroker.connection import Connection, Connections
 from pyxbroker.ledger.client import LedgerClient
@@ -38,13 +39,17 @@ from pyxbroker.settings.config import Config
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from pyxbroker.auth.audit import Audit
     from pyxbroker.auth.authentication import Authentication
+    from pyxbroker.auth.failed_logins import FailedLogins
     from pyxbroker.auth.permissions import Permissions
     from pyxbroker.broker.clusters import Clusters
     from pyxbroker.broker.commands.handlers import Handlers
     from pyxbroker.broker.dynamic_settings import DynamicSettings
+    from pyxbroker.broker.granted import GrantRecords
     from pyxbroker.broker.namespaces import Namespaces
     from pyxbroker.broker.resource_groups import ResourceGroups
+    from pyxbroker.broker.revoked_rights import RevokedRights
     from pyxbroker.broker.tenants import Tenants
     from pyxbroker.broker.topics.stats import TopicStats
     from pyxbroker.broker.topics.topics import Topics
@@ -119,11 +124,13 @@ class Broker:
         connections: Connections,
         storage_state: StorageState,
         addresses: Addresses,
+        listeners: Listeners | None = None,
     ) -> None:
         self.config = config
         self.metadata = metadata
         self.connections = connections
         self.storage_state = storage_state
+        self.listeners = listeners or Listeners(addresses)
         self.addresses = addresses
         self.server_version = f"Pulsar Server {__version__}"
         self.is_ready = False
@@ -140,6 +147,11 @@ class Broker:
             config.maxClientStateSizeInMB << 20,
             config.maxClientStateSizeInMBPerConnection << 20,
             lambda: connections.live,
+        )
+        self.half_open = HalfOpen(
+            connections.turn,
+            config.connectionHandshakeTimeoutSeconds,
+            config.maxHalfOpenConnections,
         )
         self.publish_gate = PublishGate(
             storage_state,
@@ -199,9 +211,44 @@ class Broker:
         if not self.config.authorizationEnabled:
             return None
         from pyxbroker.auth.permissions import Permissions
+
+        return Permissions(self.config, self._grant_records)
+
+    @cached_property
+    def _grant_records(self) -> GrantRecords:
         from pyxbroker.broker.granted import GrantRecords
 
-        return Permissions(self.config, GrantRecords(self.topics.cache))
+        return GrantRecords(self.topics.cache)
+
+    @cached_property
+    def revoked_rights(self) -> RevokedRights | None:
+        """Looks after who loses a right; None while authorization is off."""
+        if self.permissions is None:
+            return None
+        from pyxbroker.broker.revoked_rights import RevokedRights
+
+        return RevokedRights(
+            self.metadata,
+            self.permissions,
+            self._grant_records,
+            self.topics,
+            lambda: self.handlers.lists,
+            self.audit,
+        )
+
+    @cached_property
+    def audit(self) -> Audit:
+        """Where changes, refusals and failed logins are told."""
+        from pyxbroker.auth.audit import Audit
+
+        return Audit(self.config)
+
+    @cached_property
+    def failed_logins(self) -> FailedLogins:
+        """Who has failed to log in, and may not try again for now."""
+        from pyxbroker.auth.failed_logins import FailedLogins
+
+        return FailedLogins(self.config)
 
     @cached_property
     def dynamic_settings(self) -> DynamicSettings:
@@ -290,10 +337,12 @@ class Broker:
         """How the brokers of a cluster call this one: its host and web port."""
         return self.addresses.web_name
 
-    async def lookup(self, topic: str) -> Addresses:
-        """Where a topic is served: here. Raises PulsarError for a topic that cannot be."""
+    async def lookup(self, topic: str, listener: str = "") -> Addresses:
+        """Where a topic is served: here, as clients of a listener reach it. Raises PulsarError for
+        a topic or a listener that cannot be.
+        """
         await self.topics.check_name(TopicName.get(topic))
-        return self.addresses
+        return self.listeners.of(listener)
 
     def failure(self) -> str | None:
         """Why nothing can be stored now, or None."""
@@ -325,15 +374,23 @@ class Broker:
         return self.publish_gate.refused_sends
 
     def accept(
-        self, sock: socket.socket, peer: str, address: str, tls: SSLContext | None = None
+        self,
+        sock: socket.socket,
+        peer: str,
+        address: str,
+        tls: SSLContext | None = None,
+        listener: str = "",
     ) -> Connection:
-        """Serves one more client: a connected, non-blocking socket from an address."""
+        """Serves one more client: a connected, non-blocking socket from an address, that came by
+        the port of a listener.
+        """
         from pyxbroker.broker.commands.session import Session
 
         self.connections.handlers = self.handlers
         self._connections_of[address] += 1
-        session = Session(address, self.client_memory, self.pace)
+        session = Session(address, self.client_memory, self.pace, listener)
         connection: Connection = self.connections.accept(sock, peer, session, tls)
+        self.half_open.add(connection)
         return connection
 
     def on_disconnected(self, address: str) -> None:
@@ -443,6 +500,9 @@ class Broker:
     async def stop_background(self) -> None:
         """Nothing is begun any more; clients of open connections are still served."""
         self.is_ready = False
+        self.half_open.stop()
+        if "revoked_rights" in self.__dict__ and self.revoked_rights is not None:
+            self.revoked_rights.stop()
         if "dynamic_settings" in self.__dict__:
             await self.dynamic_settings.close()
         for task in self._background:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from pyxbroker.base.listening import listen
+from pyxbroker.base.listening import Acceptor, listen
 from pyxbroker.base.log import get_logger
 
 if TYPE_CHECKING:
@@ -15,23 +14,6 @@ if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
 
 log = get_logger("pyxbroker.broker")
-
-_OUT_OF = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-ACCEPT_RETRY_S = 1.0
-
-
-class Addresses(NamedTuple):
-    """Where clients reach a broker."""
-
-    broker_url: str  # pulsar://host:port; empty where that is not served
-    web_url: str  # http://host:port
-    broker_url_tls: str = ""  # pulsar+ssl://host:port
-    web_url_tls: str = ""  # https://host:port
-
-    @property
-    def web_name(self) -> str:
-        """Host and web port."""
-        return (self.web_url or self.web_url_tls).partition("://")[2]
 
 
 class Ports(NamedTuple):
@@ -42,6 +24,7 @@ class Ports(NamedTuple):
     web: socket.socket | None
     web_tls: socket.socket | None
     tls: TlsContexts | None
+    named: tuple[BrokerPort, ...] = ()  # those of `bindAddresses`
 
     @property
     def broker_port(self) -> int:
@@ -66,48 +49,41 @@ class Ports(NamedTuple):
     @property
     def brokers(self) -> list[BrokerPort]:
         """Those of the binary protocol."""
-        return [each for each in (self.broker, self.broker_tls) if each is not None]
+        return [each for each in (self.broker, self.broker_tls, *self.named) if each is not None]
 
 
 class BrokerPort:
     """Listens from the moment it is made; who connects waits until `serve`. Raises OSError."""
 
-    def __init__(self, address: str, port: int, tls: TlsContexts | None = None) -> None:
+    def __init__(
+        self, address: str, port: int, tls: TlsContexts | None = None, listener: str = ""
+    ) -> None:
         self._tls = tls
+        self.listener = listener  # whose addresses clients are told that come by it
         self._socket = listen(address, port)
         self.port: int = self._socket.getsockname()[1]
         self.refused: Counter[str] = Counter()  # connections, by the setting that forbade them
         self._broker: Broker | None = None
+        self._acceptor: Acceptor | None = None
 
     def serve(self, broker: Broker) -> None:
         """Accepts connections for a broker."""
         self._broker = broker
-        broker.connections.loop.add_reader(self._socket, self._on_connection, broker)
+        loop = broker.connections.loop
+        self._acceptor = Acceptor(self._socket, loop, self._on_accepted, log)
 
-    def _on_connection(self, broker: Broker) -> None:
-        try:
-            sock, address = self._socket.accept()
-        except BlockingIOError:
-            return
-        except OSError as error:
-            log.error("a connection could not be accepted", error=error)
-            if error.errno not in _OUT_OF:
-                return  # Of that connection alone (accept(2)): the next one is accepted at once.
-            # Those that wait in the backlog are asked for again later.
-            loop = broker.connections.loop
-            loop.remove_reader(self._socket)
-            loop.call_later(ACCEPT_RETRY_S, self._accept_again)
-            return
-        peer = f"{address[0]}:{address[1]}"
-        if refused := self._refusal(broker, address[0]):
+    def _on_accepted(self, sock: socket.socket, address: str, number: int) -> None:
+        broker = self._broker
+        assert broker is not None, "who accepts serves a broker"
+        peer = f"{address}:{number}"
+        if refused := self._refusal(broker, address):
             name, limit = refused
             self.refused[name] += 1
             log.warning(f"refused by {name}", peer=peer, limit=limit)
             sock.close()
             return
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        broker.accept(sock, peer, address[0], None if self._tls is None else self._tls.current())
+        tls = None if self._tls is None else self._tls.current()
+        broker.accept(sock, peer, address, tls, self.listener)
 
     @staticmethod
     def _refusal(broker: Broker, address: str) -> tuple[str, int] | None:
@@ -120,13 +96,8 @@ class BrokerPort:
             return "brokerMaxConnectionsPerIp", limit
         return None
 
-    def _accept_again(self) -> None:
-        if self._broker is not None:
-            self.serve(self._broker)
-
     def close(self) -> None:
         """Nobody connects any more."""
-        if self._broker is not None:
-            self._broker.connections.loop.remove_reader(self._socket)
-            self._broker = None
+        if self._acceptor is not None:
+            self._acceptor.close()
         self._socket.close()

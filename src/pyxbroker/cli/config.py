@@ -12,7 +12,6 @@ from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
     OTHERWISE,
-    REFUSED_WHEN_SET,
     REFUSED_WHEN_TRUE,
     WITHOUT_EFFECT,
 )
@@ -83,7 +82,6 @@ def markdown() -> str:
     lines += ["With `true` a start is refused, as others would be let in, or could read along:", ""]
     lines += [f"- `{key}`: {why}" for key, why in REFUSED_WHEN_TRUE.items()]
     lines += ["", "And with any value that is not empty:", ""]
-    lines += [f"- `{key}`: {why}" for key, why in REFUSED_WHEN_SET.items()]
     stores = ", ".join(f"`{key}`" for key in sorted(CONFIGURATION_STORES))
     lines += [f"- {stores}: but for the value of `metadataStoreUrl`; all metadata is in one store"]
     lines += ["", "## Accepted, without effect", ""]

@@ -26,7 +26,7 @@ from pyxbroker.bookie.cookie import (
 from pyxbroker.bookie.errors import BookieMissing
 from pyxbroker.bookie.layout import Layout
 from pyxbroker.bookie.space import METADATA_BYTES, StorageState, file_systems_of
-from pyxbroker.broker.broker_port import Addresses
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.cluster.initialize import ClusterSettings, initialize
 from pyxbroker.entry import ENTRY_HEADER_SIZE_MAX
 from pyxbroker.frames import FRAME_PADDING

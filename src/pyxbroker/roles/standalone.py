@@ -21,6 +21,7 @@ from pyxbroker.bookie.garbage_collection import GarbageCollector
 from pyxbroker.bookie.space import make_reserves
 from pyxbroker.broker.broker import Broker
 from pyxbroker.broker.broker_port import Ports
+from pyxbroker.broker.listeners import Listeners
 from pyxbroker.connection import Connections
 from pyxbroker.frames import FRAME_PADDING
 from pyxbroker.ledger.client import LedgerClient, LedgerProtection, LedgerQuorums
@@ -64,7 +65,11 @@ class Standalone:
     """One running standalone process. Made by roles/start.py."""
 
     def __init__(
-        self, data: StandaloneData, ports: Ports, authentication: Authentication | None = None
+        self,
+        data: StandaloneData,
+        ports: Ports,
+        authentication: Authentication | None = None,
+        listeners: Listeners | None = None,
     ) -> None:
         self.config = data.config
         self.loop = asyncio.get_running_loop()
@@ -75,7 +80,7 @@ class Standalone:
         self.broker_port = ports.broker_port
         self.web_port = ports.web_port
         self.broker: Broker
-        self._addresses = data.addresses
+        self._listeners = listeners or Listeners(data.addresses)
         self._authentication = authentication
         self._ports = ports
         self._web: WebServer | None = None
@@ -123,7 +128,9 @@ class Standalone:
             self._publish_latency,
         )
         self.broker = Broker(
-            config, self.metadata, ledgers, connections, self.storage_state, self._addresses
+            *(config, self.metadata, ledgers, connections, self.storage_state),
+            self._listeners.own,
+            self._listeners,
         )
         self.broker.authentication = self._authentication
         self.broker.spill_directory = self._spill_directory
@@ -135,12 +142,12 @@ class Standalone:
         self.broker.start()
         for port in self._ports.brokers:
             port.serve(self.broker)
-        await self._start_web()
+        self._start_web()
         self._watch_turns(turn)
         self.broker.repeat("garbage", max(config.gcWaitTime / 1000, 1.0), self._collect_garbage)
         self.broker.repeat("space", config.diskCheckInterval / 1000, self._look_at_space)
 
-    async def _start_web(self) -> None:
+    def _start_web(self) -> None:
         ports = self._ports
         if ports.web is not None or ports.web_tls is not None:
             application = Application(self.broker, self)
@@ -149,11 +156,12 @@ class Standalone:
                 self.config.maxHttpServerConnections,
                 self.broker.pace,
                 self.broker.client_memory,
+                self.config.connectionHandshakeTimeoutSeconds,
             )
             if ports.web is not None:
-                await self._web.start(ports.web)
+                self._web.start(ports.web)
             if ports.web_tls is not None and ports.tls is not None:
-                await self._web.start(ports.web_tls, ports.tls.front)
+                self._web.start(ports.web_tls, ports.tls.front)
 
     def _watch_turns(self, turn: Turn) -> None:
         try:
@@ -225,7 +233,10 @@ class Standalone:
     def refused_connections(self) -> dict[str, int]:
         """Connections that were refused, by the setting that forbade them."""
         refused: Counter[str] = sum((each.refused for each in self._ports.brokers), Counter())
-        return refused
+        refused["maxHalfOpenConnections"] = self.broker.half_open.closed
+        if self._web is not None:
+            refused["maxHttpServerConnections"] = self._web.refused
+        return +refused
 
     def stray_commands(self) -> dict[str, int]:
         """Commands that came for what is not open on their connection, by their names."""

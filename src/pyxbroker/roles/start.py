@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyxbroker.base.listening import listen
-from pyxbroker.broker.broker_port import Addresses, BrokerPort, Ports
+from pyxbroker.base.properties import ConfigError
+from pyxbroker.broker.broker_port import BrokerPort, Ports
+from pyxbroker.broker.listeners import (
+    Addresses,
+    BindAddress,
+    Listeners,
+    advertised_by,
+    bound_by,
+)
 from pyxbroker.roles.data import StandaloneData
 from pyxbroker.settings.config import Config
 
@@ -26,15 +34,16 @@ async def start_standalone(
     # Before a port is there: who is to be let in is known then, or there is no start.
     authentication = authentication_of(config)
     ports = _open_ports(config)
-    addresses = _addresses(config.advertisedAddress, ports)
-    data = StandaloneData(config, data_directory, accept_loss, addresses)
+    advertised, internal = advertised_by(config.advertisedListeners, config.internalListenerName)
+    listeners = Listeners(_addresses(config.advertisedAddress, ports), advertised, internal)
+    data = StandaloneData(config, data_directory, accept_loss, listeners.own)
     opening = asyncio.ensure_future(data.open())
     # Other threads open the data now; what comes next is imported meanwhile.
     await asyncio.sleep(0)
     from pyxbroker.roles.standalone import Standalone
 
     storage, bookie_id = await opening
-    standalone = Standalone(data, ports, authentication)
+    standalone = Standalone(data, ports, authentication, listeners)
     await standalone.start(storage, bookie_id)
     return standalone
 
@@ -43,11 +52,15 @@ def _open_ports(config: Config) -> Ports:
     """Listens on them. Raises OSError, and ConfigError for TLS that cannot be."""
     address = config.bindAddress
     tls, broker, broker_tls, web, web_tls = None, None, None, None, None
-    if config.brokerServicePortTls is not None or config.webServicePortTls is not None:
+    named = _named(config)
+    has_tls = config.brokerServicePortTls is not None or config.webServicePortTls is not None
+    if has_tls or any(each.is_tls for each in named):
         from pyxbroker.base.tls import TlsContexts, TlsSettings
 
         tls = TlsContexts(TlsSettings(config))
-    if config.brokerServicePort is not None or config.brokerServicePortTls is None:
+    if config.brokerServicePort is not None or not (
+        named or config.brokerServicePortTls is not None
+    ):
         broker = BrokerPort(address, config.brokerServicePort or 0)
     if config.brokerServicePortTls is not None:
         broker_tls = BrokerPort(address, config.brokerServicePortTls, tls)
@@ -55,7 +68,23 @@ def _open_ports(config: Config) -> Ports:
         web = listen(address, config.webServicePort)
     if config.webServicePortTls is not None:
         web_tls = listen(address, config.webServicePortTls)
-    return Ports(broker, broker_tls, web, web_tls, tls)
+    bound = tuple(
+        BrokerPort(each.host, each.port, tls if each.is_tls else None, each.name) for each in named
+    )
+    return Ports(broker, broker_tls, web, web_tls, tls, bound)
+
+
+def _named(config: Config) -> list[BindAddress]:
+    """The ports of listeners. Raises ConfigError for one that nobody could be sent to."""
+    named = bound_by(config.bindAddresses)
+    advertised, _ = advertised_by(config.advertisedListeners, config.internalListenerName)
+    for each in named:
+        if each.name not in advertised:
+            raise ConfigError(
+                f"bindAddresses has the listener {each.name!r}, which advertisedListeners does not"
+                " have: nobody who comes by it could be told where topics are."
+            )
+    return named
 
 
 def _addresses(host: str, ports: Ports) -> Addresses:

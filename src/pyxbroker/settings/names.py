@@ -31,19 +31,10 @@ OLDER_WINS = frozenset(
 
 # Keys that ask for what is not there and what nobody should believe to be there, and why: others
 # would be let in, read along or be sent to a port that nobody serves. With `true` a start is
-# refused,
+# refused.
 REFUSED_WHEN_TRUE = {
     "tlsEnabled": "there is no such switch any more: set brokerServicePortTls and"
     " webServicePortTls",
-}
-# and with any value.
-_ONE_LISTENER = (
-    "there is one listener only: leave it empty, and set bindAddress, advertisedAddress,"
-    " brokerServicePort and webServicePort"
-)
-REFUSED_WHEN_SET = {
-    "bindAddresses": _ONE_LISTENER,
-    "advertisedListeners": _ONE_LISTENER,
 }
 
 # Where Pulsar has the metadata that several clusters share: here it is with all other metadata, and

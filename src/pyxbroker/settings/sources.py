@@ -10,7 +10,6 @@ from pyxbroker.settings.names import (
     ALIASES,
     CONFIGURATION_STORES,
     OLDER_WINS,
-    REFUSED_WHEN_SET,
     REFUSED_WHEN_TRUE,
     WITHOUT_EFFECT,
     ZOOKEEPER_ALIASES,
@@ -20,7 +19,7 @@ from pyxbroker.settings.schema import Setting, Value
 ENVIRONMENT_PREFIX = "PULSAR_PREFIX_"
 
 # Keys that are looked at, or taken silently, without being settings.
-SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {*REFUSED_WHEN_TRUE, *REFUSED_WHEN_SET}
+SILENT = WITHOUT_EFFECT | CONFIGURATION_STORES | {*REFUSED_WHEN_TRUE}
 
 
 # Key and value as somebody wrote them, and where, for the sentence that refuses the value.
@@ -98,7 +97,7 @@ class Reader:
             self._take(key, text, place, named_by)
 
     def _take(self, key: str, text: str, place: str, named_by: dict[str, str]) -> None:
-        if key in REFUSED_WHEN_TRUE or key in REFUSED_WHEN_SET:
+        if key in REFUSED_WHEN_TRUE:
             _refuse(key, text.strip(), place)
             return
         if key in CONFIGURATION_STORES:
@@ -127,10 +126,8 @@ class Reader:
 
 
 def _refuse(key: str, text: str, place: str) -> None:
-    if key in REFUSED_WHEN_TRUE and text.lower() == "true":
+    if text.lower() == "true":
         raise ConfigError(f"{place}: {key} is true, and {REFUSED_WHEN_TRUE[key]}.")
-    if key in REFUSED_WHEN_SET and text:
-        raise ConfigError(f"{place}: {key} is {text!r}, and {REFUSED_WHEN_SET[key]}.")
 
 
 def _is_unset(older: str, text: str) -> bool:

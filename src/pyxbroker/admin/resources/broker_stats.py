@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 from pyxbroker import __version__
@@ -21,7 +21,7 @@ from pyxbroker.base.sliced_json import to_json_in_slices
 from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.broker import Broker
-from pyxbroker.broker.broker_port import Addresses
+from pyxbroker.broker.listeners import Addresses
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.broker.topics.dimensions import dimension_statistics
 from pyxbroker.broker.topics.internal_stats import is_creating_ledger
@@ -290,12 +290,20 @@ async def get_load_report(request: Request) -> Response:
             "lastBundleLosses": [],
             "brokerVersionString": __version__,
             "protocols": {},
-            "advertisedListeners": {},
+            "advertisedListeners": _listeners(broker.listeners.advertised),
             "startTimestamp": 0 if usage is None else int(usage.start_s * 1000),
             "maxResourceUsage": _most(usage),
             "loadReportType": "LocalBrokerData",
         }
     )
+
+
+def _listeners(advertised: Mapping[str, Addresses]) -> Json:
+    names = ("brokerServiceUrl", "brokerHttpUrl", "brokerServiceUrlTls", "brokerHttpsUrl")
+    return {
+        listener: {name: url for name, url in zip(names, urls, strict=True) if url}
+        for listener, urls in advertised.items()
+    }
 
 
 def _tls_urls(addresses: Addresses) -> Json:

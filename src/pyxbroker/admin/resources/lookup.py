@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyxbroker.admin.endpoints import Answer, Endpoint
+from pyxbroker.admin.endpoints import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
@@ -12,6 +12,7 @@ from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
 
+LISTENER_HEADER = "x-pulsar-listenername"
 DOMAINS = ("persistent", "non-persistent")
 FIELDS = ("brokerUrl", "brokerUrlTls", "httpUrl", "httpUrlTls", "nativeUrl", "brokerUrlSsl")
 
@@ -31,8 +32,9 @@ def topic_of(request: Request) -> TopicName:
 
 async def lookup_topic(request: Request) -> Response:
     """The owner's addresses, as Pulsar's LookupData: clients with an http:// URL ask this."""
+    listener = request.argument("listenerName") or request.headers.get(LISTENER_HEADER, "")
     try:
-        found = await request.app.broker.lookup(str(topic_of(request)))
+        found = await request.app.broker.lookup(str(topic_of(request)), listener.strip())
     except NamespaceNotFound:
         raise HttpError(404, NAMESPACE_NOT_FOUND) from None
     told = {
@@ -70,6 +72,7 @@ ENDPOINTS = (
             {"type": "object", "properties": {name: {"type": "string"} for name in FIELDS}},
         ),
         topic_of,
+        query=(Query("listenerName", "Whose addresses; without it those of all clients."),),
     ),
     Endpoint(
         "GET",

@@ -85,6 +85,8 @@ class Command(NamedTuple):
     """What its client is told who has no right."""
     subscription: Callable[[Any], tuple[Right, str] | None] = no_subscription
     """What it needs besides, and of which subscription."""
+    change: str = ""
+    """What the audit log calls it, of what changes a subscription for good."""
     opens: Callable[[Any], tuple[str, int]] | None = None
     """What it opens, which is marked as being opened before the right is looked at: who authorizes
     may take its time, and what the client asks for meanwhile must find it."""

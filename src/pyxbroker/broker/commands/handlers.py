@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
+from pyxbroker.auth.audit import DENIED, DONE
 from pyxbroker.auth.authorization import (
     CONSUME_TOPIC,
     GET_TOPICS,
@@ -67,6 +68,7 @@ from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
     from pyxbroker.broker.broker import Broker
+    from pyxbroker.broker.topics.consumer import Consumer
     from pyxbroker.broker.topics.producer import Producer
     from pyxbroker.settings.config import Config
 
@@ -130,7 +132,7 @@ class Handlers:
         self.handshake = Handshake(broker, self.on_malformed)
         schemas = SchemaCommands(broker)
         commands = TopicCommands(broker, schemas)
-        lists = TopicLists(broker, self._lookups)
+        self.lists = lists = TopicLists(broker, self._lookups)
         kinds = pb.BaseCommand
         self._table: dict[int, Command] = {
             kinds.LOOKUP: Command(
@@ -171,10 +173,12 @@ class Handlers:
                 subscription=subscribed,
                 opens=consumer_id,
             ),
-            kinds.UNSUBSCRIBE: Command("unsubscribe", commands.handle_unsubscribe),
+            kinds.UNSUBSCRIBE: Command(
+                "unsubscribe", commands.handle_unsubscribe, change="UNSUBSCRIBE"
+            ),
             kinds.CLOSE_CONSUMER: Command("close_consumer", commands.handle_close_consumer),
             kinds.CONSUMER_STATS: Command("consumerStats", commands.handle_consumer_stats),
-            kinds.SEEK: Command("seek", seek.handle_seek),
+            kinds.SEEK: Command("seek", seek.handle_seek, change="SEEK"),
             kinds.GET_LAST_MESSAGE_ID: Command("getLastMessageId", seek.handle_get_last_message_id),
             kinds.GET_TOPICS_OF_NAMESPACE: Command(
                 "getTopicsOfNamespace",
@@ -326,6 +330,7 @@ class Handlers:
         session = connection.session
         session.end()
         session.memory.end()
+        self.broker.half_open.over(connection)
         self.broker.on_disconnected(session.address)
         liveness.on_answer(connection)
         log.info("disconnected", peer=connection.peer)
@@ -404,11 +409,15 @@ class Handlers:
             if waiting is not None:
                 await waiting
             return
+        revoked = self.broker.revoked_rights
+        changes = 0 if revoked is None else revoked.changes
         with Opening(connection, command.opens(message)) as opening:
             await self._check_right(connection, command, message, resource)
             waiting = command.handler(connection, message, opening)
             assert waiting is not None, "what opens something waits for it"
             await waiting
+        if revoked is not None:
+            revoked.look_again(resource, changes)
 
     async def _check_right(
         self, connection: Connection, command: Command, message: Any, resource: Resource
@@ -422,15 +431,26 @@ class Handlers:
                 right, subscription = also
                 await authorize(permissions, principal, right, resource, subscription)
         except AuthorizationError as error:
+            self.broker.audit.refused(
+                *(principal, connection.session.address, command.field, resource, DENIED, error)
+            )
             raise command.refused(error) from None
 
     async def _run(
         self, connection: Connection, command: Command, waiting: Awaitable[None], message: Any
     ) -> None:
+        subscription = _changed_by(connection, command, message)
+        outcome: object = DONE
         try:
             await waiting
         except Exception as error:
             self._answer_error(connection, command, message, error)
+            outcome = error
+        if subscription is not None:
+            session = connection.session
+            self.broker.audit.changed(
+                *(session.principal, session.address, command.change, subscription, outcome)
+            )
 
     def _answer_error(
         self, connection: Connection, command: Command, message: Any, error: Exception
@@ -542,11 +562,7 @@ class Handlers:
             return
         connection.taken = False
         if not connection.established:
-            if session.looked_at:
-                log.info("closed: no CONNECT for too long", peer=connection.peer)
-                connection.close()
-            session.looked_at = True
-            return
+            return  # half_open.py looks after it
         if connection.heard or connection.is_paused:
             connection.heard = False
             session.ping_sent = False
@@ -565,7 +581,8 @@ class Handlers:
             # A Java client that the coordinator itself refuses waits for it without an end.
             raise NotAllowed("Transactions are not supported by this broker.")
         with self._lookups:
-            result = await self.broker.lookup(message.topic)
+            listener = message.advertised_listener_name.strip() or connection.session.listener
+            result = await self.broker.lookup(message.topic, listener)
         connection.send_frame(replies.lookup_connect(message.request_id, result))
 
     async def _handle_partitioned_metadata(self, connection: Connection, message: Any) -> None:
@@ -574,6 +591,16 @@ class Handlers:
                 TopicName.get(message.topic), message.metadata_auto_creation_enabled
             )
         connection.send_frame(replies.partitions(message.request_id, count))
+
+
+def _changed_by(connection: Connection, command: Command, message: Any) -> str | None:
+    """The durable subscription that a command is about to change, before it is gone."""
+    if not command.change:
+        return None
+    consumer: Consumer | None = connection.consumers.get(message.consumer_id)
+    if consumer is None or not consumer.subscription.is_durable:
+        return None
+    return f"{consumer.subscription.topic.name} {consumer.subscription.name}"
 
 
 def _lookup_failed(kind: replies.LookupKind, message: Any, told: PulsarError) -> bytes:

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyxbroker.auth.audit import DENIED
 from pyxbroker.auth.certificates import common_name_of
+from pyxbroker.auth.provider import CLIENT_ADDRESS
 from pyxbroker.base.errors import (
     AuthenticationError,
     AuthorizationError,
     NotAllowed,
     PulsarError,
     ServiceNotReady,
+    TooManyRequests,
 )
 from pyxbroker.base.log import get_logger
 from pyxbroker.base.pacing import paced
 from pyxbroker.broker.client_memory import COMMAND_BYTES, COMMAND_FACTOR
 from pyxbroker.broker.commands import replies
 from pyxbroker.broker.commands.border import check_text
-from pyxbroker.broker.commands.login import answer_of, log_in
+from pyxbroker.broker.commands.login import answer_of, log_in, shown_by
 from pyxbroker.connection import Connection
 from pyxbroker.proto import PulsarApi as pb
 
@@ -69,6 +73,7 @@ class Handshake:
             log.warning("closed", peer=connection.peer, reason=error)
             _refuse(connection, error.code, str(error))
             return
+        self._broker.half_open.over(connection)
         authentication = self._broker.authentication
         if authentication is None:
             self._establish(connection, connect)
@@ -136,12 +141,14 @@ class Handshake:
     ) -> None:
         session = connection.session
         verify_original = self._broker.config.authenticateOriginalAuthData
+        common_name = _common_name(connection)
         try:
-            principal, login = await log_in(
-                authentication, connect, verify_original, _common_name(connection)
-            )
+            with self._watched(connection, *shown_by(connect, common_name)):
+                principal, login = await log_in(
+                    authentication, connect, verify_original, common_name
+                )
         except Exception as error:
-            _refuse_credentials(connection, error)
+            self._refuse_credentials(connection, error)
             return
         if connection.closed:
             return
@@ -151,6 +158,9 @@ class Handshake:
                 permissions.check_connect(principal, connect.proxy_version)
             except AuthorizationError as error:
                 log.warning("refused", peer=connection.peer, reason=error, **principal._asdict())
+                self._broker.audit.refused(
+                    principal, session.address, "CONNECT", None, DENIED, error
+                )
                 _refuse(connection, error.code, str(error))
                 return
         session.principal, session.login = principal, login
@@ -162,13 +172,43 @@ class Handshake:
         login = connection.session.login
         assert login is not None
         try:
-            is_same = await login.renew(authentication, method, shown)
+            with self._watched(connection, method, shown):
+                is_same = await login.renew(authentication, method, shown)
         except Exception as error:
-            _refuse_credentials(connection, error)
+            self._refuse_credentials(connection, error)
             return
         if not is_same:
             log.warning("closed: another role than before", peer=connection.peer)
             connection.group.turn.run(connection.close)
+
+    @contextmanager
+    def _watched(self, connection: Connection, method: str, shown: bytes) -> Iterator[None]:
+        """Counts what becomes of a login. Raises TooManyRequests where too many have failed."""
+        failed_logins, address = self._broker.failed_logins, connection.session.address
+        CLIENT_ADDRESS.set(address)
+        try:
+            failed_logins.check(address, method, shown)
+            yield
+        except (AuthenticationError, TooManyRequests) as error:
+            if isinstance(error, AuthenticationError):
+                failed_logins.failed(address, method, shown)
+            self._broker.audit.login_failed(address, "CONNECT", method, error)
+            raise
+        failed_logins.succeeded(method, shown)
+
+    def _refuse_credentials(self, connection: Connection, error: Exception) -> None:
+        if connection.closed:
+            return
+        peer = connection.peer
+        if isinstance(error, TooManyRequests):
+            log.warning("refused", peer=peer, reason=error)
+            _refuse(connection, error.code, str(error))
+            return
+        if isinstance(error, AuthenticationError):
+            log.warning("authentication failed", peer=peer, reason=error)
+        else:
+            log.failure("authentication failed", error, peer=peer)
+        _refuse(connection, AuthenticationError.code, NOT_AUTHENTICATED)
 
     def handle_auth_response(self, connection: Connection, message: Any) -> Any:
         """AUTH_RESPONSE: a client answers a challenge. Nobody else sends one."""
@@ -212,13 +252,3 @@ def _common_name(connection: Connection) -> str:
 def _refuse(connection: Connection, code: int, reason: str) -> None:
     connection.send_frame(replies.error(replies.NO_REQUEST, code, reason))
     connection.group.turn.run(connection.close)
-
-
-def _refuse_credentials(connection: Connection, error: Exception) -> None:
-    if connection.closed:
-        return
-    if isinstance(error, AuthenticationError):
-        log.warning("authentication failed", peer=connection.peer, reason=error)
-    else:
-        log.failure("authentication failed", error, peer=connection.peer)
-    _refuse(connection, AuthenticationError.code, NOT_AUTHENTICATED)

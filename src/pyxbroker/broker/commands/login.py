@@ -55,6 +55,12 @@ def method_of(connect: Any) -> str:
     return ""
 
 
+def shown_by(connect: Any, common_name: str) -> tuple[str, bytes]:
+    """Method and credentials by which failed logins are told apart."""
+    shown = connect.auth_data or common_name.encode()
+    return method_of(connect), shown + connect.original_auth_data.encode()
+
+
 async def log_in(
     authentication: Authentication, connect: Any, verify_original: bool, common_name: str = ""
 ) -> tuple[Principal, Login]:

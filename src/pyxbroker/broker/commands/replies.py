@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyxbroker.proto import PulsarApi as pb
 
 if TYPE_CHECKING:
-    from pyxbroker.broker.broker_port import Addresses
+    from pyxbroker.broker.listeners import Addresses
     from pyxbroker.broker.topics.consumer import Consumer
 
 _SIZES = struct.Struct(">II")

@@ -27,8 +27,8 @@ class Session:
         "client_version",
         "ended",
         "line",
+        "listener",
         "login",
-        "looked_at",
         "memory",
         "moves",
         "opening",
@@ -42,9 +42,14 @@ class Session:
     )
 
     def __init__(
-        self, address: str = "", budget: ClientMemory | None = None, pace: Pace | None = None
+        self,
+        address: str = "",
+        budget: ClientMemory | None = None,
+        pace: Pace | None = None,
+        listener: str = "",
     ) -> None:
         self.address = address  # of the client, without its port
+        self.listener = listener  # of the port that it came by
         self.client_version = ""
         self.memory = ConnectionMemory(budget or ClientMemory(), address)
         self.line = (pace or Pace()).line()  # in which its commands wait for their turn
@@ -54,7 +59,6 @@ class Session:
         self.supports_partial_producers = False  # it makes those of partitions when it needs them
         self.takes_entry_metadata = False  # what the broker has put before entries
         self.ping_sent = False
-        self.looked_at = False  # by a keep-alive check, before its CONNECT
         # While the client is asked whether it is there (liveness.py): the result, and its answer.
         self.alive: asyncio.Future[bool] | None = None
         self.answered: asyncio.Future[None] | None = None

@@ -121,8 +121,8 @@ class TopicListWatcher:
     """One WATCH_TOPIC_LIST of a client."""
 
     def __init__(self, connection: Connection, watcher_id: int, topics: MatchingTopics) -> None:
-        self._connection = connection
-        self._watcher_id = watcher_id
+        self.connection = connection
+        self.watcher_id = watcher_id
         self._owed: tuple[list[str], list[str]] = ([], [])  # news that could not be told yet
         self.topics = topics
         self.memory: ConnectionMemory = connection.session.memory
@@ -139,12 +139,12 @@ class TopicListWatcher:
         self._owed = (new, gone)
         if not new and not gone:
             return None
-        frame = replies.topic_update(self._watcher_id, new, gone, await self.topics.hash(pause))
+        frame = replies.topic_update(self.watcher_id, new, gone, await self.topics.hash(pause))
         self._owed = ([], [])
         return frame
 
     def tell(self, frame: bytes) -> None:
-        self._connection.send_frame(frame)
+        self.connection.send_frame(frame)
 
 
 class WatchedNamespace:
@@ -207,6 +207,10 @@ class WatchedNamespace:
         topics.users -= 1
         if topics.users == 0 and self._matching.get(text) is topics:
             del self._matching[text]
+
+    def watchers(self) -> list[TopicListWatcher]:
+        """Those who are told."""
+        return [each for topics in self._matching.values() for each in topics.watchers]
 
     def close(self) -> None:
         self._unsubscribe()
@@ -409,6 +413,14 @@ class TopicLists:
             return compile_pattern(pattern)
         except BeyondRE2 as error:
             raise NotAllowed(str(error)) from error
+
+    def watchers(self) -> list[tuple[str, TopicListWatcher]]:
+        """All that are open, with their namespaces."""
+        return [
+            (namespace, watcher)
+            for namespace, watched in self._watched.items()
+            for watcher in watched.watchers()
+        ]
 
     def _release(self, namespace: str, watched: WatchedNamespace) -> None:
         watched.users -= 1

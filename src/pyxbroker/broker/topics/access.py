@@ -62,6 +62,17 @@ class ProducerAccess:
         """Producers that wait for their turn."""
         return len(self._waiting)
 
+    def refuse(self, producer: Producer, error: PulsarError) -> bool:
+        """Whether a producer waited for its turn: it is told why it will not have it."""
+        on_turn = self._waiting.pop(producer, None)
+        if on_turn is not None:
+            on_turn(error)
+        return on_turn is not None
+
+    def waiting_producers(self) -> list[Producer]:
+        """Those that wait for their turn, in their order."""
+        return list(self._waiting)
+
     def check_shared(self) -> None:
         """Raises ProducerBusy for a producer that would share the topic with an exclusive one."""
         if self._holder is not None or self._waiting:

@@ -284,6 +284,14 @@ class Subscription:
                 connection.send_frame(replies.close_consumer(each.consumer_id))
             self.remove_consumer(each)
 
+    def send_away(self, consumer: Consumer) -> None:
+        """Detaches one consumer; its client is told, and may come back."""
+        connection = consumer.connection
+        if connection.consumers.get(consumer.consumer_id) is consumer:
+            del connection.consumers[consumer.consumer_id]
+        connection.send_frame(replies.close_consumer(consumer.consumer_id))
+        self.remove_consumer(consumer)
+
     def on_defect(self, error: Exception) -> None:
         """The dispatcher has met an error that nobody foresaw: its consumers are sent away, and
         get another one when they come back. Other subscriptions notice nothing.

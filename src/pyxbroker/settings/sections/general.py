@@ -23,6 +23,23 @@ class General(Section, title="General"):
     advertisedAddress: str = setting(
         "localhost", "Host name or address that lookups send clients to."
     )
+    bindAddresses: str = setting(
+        "",
+        "Further ports of the binary protocol, each with the name of a listener:"
+        " `name:pulsar://host:port,name:pulsar+ssl://host:port`. Who comes by one is told the"
+        " addresses that advertisedListeners has for its name.",
+    )
+    advertisedListeners: str = setting(
+        "",
+        "What lookups send clients to, by listeners: `name:scheme://host:port,...`, with the"
+        " schemes pulsar, pulsar+ssl, http and https, and one or two URLs for each name. Empty:"
+        " advertisedAddress and the ports.",
+    )
+    internalListenerName: str = setting(
+        "",
+        "Which of advertisedListeners is for clients that come by the other ports and name no"
+        " listener; empty: the first one.",
+    )
     brokerShutdownTimeoutMs: int = setting(
         60_000,
         "Longest time that a clean stop may take before the process ends.",

@@ -62,7 +62,24 @@ class Limits(Section, title="Limits"):
     )
     brokerMaxConnections: int = setting(0, "Connections of this broker; 0 is no limit.")
     brokerMaxConnectionsPerIp: int = setting(0, "Connections of one client address; 0 is no limit.")
-    maxHttpServerConnections: int = setting(2048, "Connections of the web port; 0 is no limit.")
+    maxHttpServerConnections: int = setting(
+        2048,
+        "Connections of the web ports, those counted whose TLS handshake is not over; beyond it the"
+        " one that waits longest for its client gives way. 0 is no limit.",
+    )
+    maxHalfOpenConnections: int = setting(
+        4096,
+        "Connections of the binary protocol whose client has not sent its CONNECT yet; beyond it"
+        " the oldest one is closed. 0 is no limit. Apache Pulsar has no such limit.",
+    )
+    connectionHandshakeTimeoutSeconds: int = setting(
+        10,
+        "Longest time from a connection to its CONNECT, and to the end of a TLS handshake on the"
+        " web port.",
+        unit="s",
+        minimum=1,
+        maximum=3600,
+    )
     maxTenants: int = setting(0, "Tenants of this instance; 0 is no limit.", dynamic=True)
     maxNamespacesPerTenant: int = setting(
         0,

@@ -37,6 +37,28 @@ class Security(Section, title="Authentication and authorization"):
         "Role of clients whose method is not there, or that show nothing; empty refuses them"
         " (docs/security.md).",
     )
+    maxFailedLoginsPerAddress: int = setting(
+        100,
+        "Failed logins of one client address (of IPv6: of one network of 64 bits), over both"
+        " protocols, within failedLoginsPeriodSeconds; then its logins are refused for as long,"
+        " but for credentials that were right lately. 0 is no limit. Apache Pulsar has no such"
+        " limit.",
+    )
+    failedLoginsPeriodSeconds: int = setting(
+        60,
+        "Over which time failed logins are counted, and for how long an address is refused that"
+        " has too many.",
+        unit="s",
+        minimum=1,
+        maximum=86_400,
+    )
+    auditLog: str = setting(
+        "withAuthentication",
+        "Whether each change by REST, and of subscriptions by the protocol, each refusal and each"
+        " failed login is a line of JSON in the log (docs/security.md): `true`, `false`, or while"
+        " authenticationEnabled is true. Apache Pulsar has no such log.",
+        choices=("true", "false", "withAuthentication"),
+    )
     authorizationEnabled: bool = setting(
         False,
         "Whether clients may do only what their role has a right to; needs authenticationEnabled.",

@@ -1,0 +1,115 @@
+"""Who fails to log in again and again, and is refused for a while before anything is looked at.
+
+Failures are counted for an address, of IPv6 for its network of 64 bits, which one client has as a
+whole. So that somebody who guesses keeps nobody out who was let in from the same address before (a
+network behind one address, a proxy), what was right lately is looked at all the same.
+
+What is remembered is bounded, whoever comes: the address that failed longest ago is forgotten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import math
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from typing import TypeVar
+
+from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.settings.config import Config
+
+ADDRESSES_MAX = 16_384  # that are remembered for their failures
+RIGHT_MAX = 16_384  # credentials that were right, as hashes with a key of this process
+IPV6_PREFIX = 64
+_DIGEST_BYTES = 16
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class _Failures:
+    """Of one address, in a period that began with the first of them."""
+
+    __slots__ = ("count", "ends")
+
+    def __init__(self, ends: float) -> None:
+        self.count = 0
+        self.ends = ends  # of the period; when there were too many, of the refusal
+
+
+class FailedLogins:
+    """Those of one broker, over both protocols."""
+
+    def __init__(self, config: Config, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = config.maxFailedLoginsPerAddress
+        self._period_s = config.failedLoginsPeriodSeconds
+        self._clock = clock
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+        self._right: OrderedDict[bytes, None] = OrderedDict()
+        self._key = os.urandom(32)
+
+    def check(self, address: str, method: str, shown: bytes) -> None:
+        """Raises TooManyRequests when what an address shows is not looked at for now."""
+        found = self._failures.get(network_of(address))
+        if found is None or found.count < self._most:
+            return
+        left_s = found.ends - self._clock()
+        if left_s <= 0 or self._digest(method, shown) in self._right:
+            return
+        raise TooManyRequests(
+            f"Too many logins from this address have failed; try again in {math.ceil(left_s)} s."
+        )
+
+    def failed(self, address: str, method: str, shown: bytes) -> None:
+        """What an address showed was wrong; who shows nothing guesses nothing."""
+        if not shown:
+            return
+        self._right.pop(self._digest(method, shown), None)
+        if not self._most:
+            return
+        network, now = network_of(address), self._clock()
+        found = self._failures.get(network)
+        if found is None or found.ends <= now:
+            found = _Failures(now + self._period_s)
+        found.count += 1
+        if found.count == self._most:
+            found.ends = now + self._period_s
+        remember(self._failures, network, found, ADDRESSES_MAX)
+
+    def succeeded(self, method: str, shown: bytes) -> None:
+        """What somebody showed was right."""
+        remember(self._right, self._digest(method, shown), None, RIGHT_MAX)
+
+    def _digest(self, method: str, shown: bytes) -> bytes:
+        name = method.encode(errors="surrogatepass")
+        hashed = hashlib.blake2b(len(name).to_bytes(4, "big"), key=self._key,
+                                 digest_size=_DIGEST_BYTES)  # fmt: skip
+        hashed.update(name)
+        hashed.update(shown)
+        return hashed.digest()
+
+
+def remember(kept: OrderedDict[K, V], key: K, value: V, most: int) -> None:
+    """Keeps a value as the newest one; the oldest goes where there is no place for it."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)
+
+
+@lru_cache(maxsize=1024)
+def network_of(address: str) -> str:
+    """What one client has for itself: an address of IPv4, a network of IPv6."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, IPV6_PREFIX), strict=False))

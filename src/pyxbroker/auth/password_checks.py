@@ -1,0 +1,111 @@
+"""The line in which passwords wait to be checked: one at a time, each address in its turn.
+
+A check takes a twentieth of a second, on purpose, and one thread does all of them, so that guesses
+cost no more than a part of one core. Who guesses waits behind nobody but themselves: each address
+has a line of its own, and the lines of addresses that have shown nothing wrong lately come first.
+When too many wait, the last of the longest line gives way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from pyxbroker.auth.failed_logins import remember
+from pyxbroker.base.errors import AuthenticationError
+
+SUSPECTS_MAX = 16_384  # addresses that have shown something wrong
+FIRST_OF_OTHERS = 4  # that go before the first of those, while there are others
+
+Lines = OrderedDict[str, "deque[asyncio.Future[None]]"]
+
+
+class PasswordChecks:
+    """All those of one broker; at most so many wait."""
+
+    def __init__(self, waiting_max: int) -> None:
+        self._waiting_max = waiting_max
+        self._thread = ThreadPoolExecutor(1, "passwords")
+        self._lines: Lines = OrderedDict()
+        self._lines_of_suspects: Lines = OrderedDict()
+        self._suspects: OrderedDict[str, None] = OrderedDict()
+        self._others_in_a_row = 0
+        self._waiting = 0
+        self._is_busy = False
+
+    async def check(self, network: str, check: Callable[[bytes], bool], password: bytes) -> bool:
+        """Whether a password is right that somebody from there shows. Raises AuthenticationError
+        when too many wait.
+        """
+        if self._is_busy:
+            await self._turn(network)
+        self._is_busy = True
+        try:
+            loop = asyncio.get_running_loop()
+            is_right = await loop.run_in_executor(self._thread, check, password)
+            self._note(network, is_right)
+        finally:
+            self._is_busy = False
+            self._call_next()
+        return is_right
+
+    def _note(self, network: str, is_right: bool) -> None:
+        if is_right:
+            self._suspects.pop(network, None)
+            return
+        remember(self._suspects, network, None, SUSPECTS_MAX)
+        line = self._lines.pop(network, None)
+        if line is not None:
+            self._lines_of_suspects.setdefault(network, deque()).extend(line)
+
+    async def _turn(self, network: str) -> None:
+        lines = self._lines_of_suspects if network in self._suspects else self._lines
+        if self._waiting >= self._waiting_max:
+            self._make_room(network)
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lines.setdefault(network, deque()).append(place)
+        self._waiting += 1
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._is_busy = False
+                self._call_next()  # its turn had come already
+            raise
+
+    def _make_room(self, network: str) -> None:
+        """Sends one away for who comes. Raises AuthenticationError when that is who comes."""
+        too_many = AuthenticationError(f"{self._waiting_max} passwords wait to be checked already.")
+        lines = self._lines_of_suspects
+        if not lines or network in self._suspects:
+            every = (self._lines, self._lines_of_suspects)
+            lines = max(every, key=lambda each: max(map(len, each.values()), default=0))
+            own = max(len(each.get(network, ())) for each in every)
+            if own >= max(map(len, lines.values())) - 1:
+                raise too_many
+        name = max(lines, key=lambda each: len(lines[each]))
+        last = lines[name].pop()
+        if not lines[name]:
+            del lines[name]
+        self._waiting -= 1
+        if not last.done():
+            last.set_exception(too_many)
+
+    def _call_next(self) -> None:
+        """The next one has its turn; it is busy from then on."""
+        while self._waiting:
+            lines = self._lines
+            if not lines or (self._lines_of_suspects and self._others_in_a_row >= FIRST_OF_OTHERS):
+                lines = self._lines_of_suspects
+            self._others_in_a_row = self._others_in_a_row + 1 if lines is self._lines else 0
+            name, line = lines.popitem(last=False)
+            place = line.popleft()
+            self._waiting -= 1
+            if line:
+                lines[name] = line  # its next one is behind those of all others
+            if not place.done():
+                self._is_busy = True
+                place.set_result(None)
+                return

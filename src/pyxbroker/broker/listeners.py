@@ -1,0 +1,163 @@
+"""Under which names a broker is reached: what it tells clients of each listener, and what it binds.
+
+Mirrors MultipleListenerValidator and BindAddressValidator of Apache Pulsar, and their words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from pyxbroker.base.errors import UnknownListener
+from pyxbroker.base.properties import ConfigError
+
+# The field of Addresses for each scheme.
+FIELDS = {
+    "pulsar": "broker_url",
+    "pulsar+ssl": "broker_url_tls",
+    "http": "web_url",
+    "https": "web_url_tls",
+}
+BOUND = ("pulsar", "pulsar+ssl")
+URLS_MAX = 2  # of one listener, as in Pulsar
+_BIND_ADDRESS = re.compile(r"(\w+):(.+)")
+
+
+class Addresses(NamedTuple):
+    """Where clients reach a broker; a text is empty where nothing is served."""
+
+    broker_url: str = ""  # pulsar://host:port
+    web_url: str = ""  # http://host:port
+    broker_url_tls: str = ""  # pulsar+ssl://host:port
+    web_url_tls: str = ""  # https://host:port
+
+    @property
+    def web_name(self) -> str:
+        """Host and web port."""
+        return (self.web_url or self.web_url_tls).partition("://")[2]
+
+
+class BindAddress(NamedTuple):
+    """One more port of the binary protocol; who comes by it is told the addresses of its name."""
+
+    name: str
+    host: str
+    port: int
+    is_tls: bool
+
+
+class Listeners:
+    """What a broker tells clients: its own addresses, and those of each listener by its name."""
+
+    def __init__(
+        self, own: Addresses, advertised: Mapping[str, Addresses] | None = None, internal: str = ""
+    ) -> None:
+        self.advertised = dict(advertised or {})
+        found = self.advertised.get(internal)
+        # The web ports are advertised by other settings, unless the listener says so itself.
+        self.own = own if found is None else _completed(found, own)
+
+    def of(self, name: str) -> Addresses:
+        """Those of a listener; of none when the name is empty. Raises UnknownListener."""
+        if not name.strip():
+            return self.own
+        found = self.advertised.get(name)
+        if found is None:
+            raise UnknownListener(f"the broker do not have {name} listener")  # in Pulsar's words
+        # A client does not find the broker's other port there, but its web addresses.
+        return found._replace(web_url=self.own.web_url, web_url_tls=self.own.web_url_tls)
+
+
+def _completed(found: Addresses, own: Addresses) -> Addresses:
+    return found._replace(
+        web_url=found.web_url or own.web_url, web_url_tls=found.web_url_tls or own.web_url_tls
+    )
+
+
+def advertised_by(text: str, internal: str) -> tuple[dict[str, Addresses], str]:
+    """The listeners of `advertisedListeners`, and which of them is the internal one. Raises
+    ConfigError.
+    """
+    urls: dict[str, list[str]] = {}
+    for each in text.split(","):
+        name, colon, url = each.partition(":")
+        if not each.strip():
+            continue
+        if not colon or not name.strip():
+            raise ConfigError(
+                "the configure entry `advertisedListeners` is invalid. because"
+                f" {each} do not contain listener name"
+            )
+        urls.setdefault(name.strip(), []).append(url.strip())
+    if not urls:
+        return {}, ""
+    internal = internal.strip() or next(iter(urls))
+    if internal not in urls:
+        raise ConfigError(
+            "the `advertisedListeners` configure do not contain `internalListenerName` entry"
+            f" {internal!r}: it has {', '.join(urls)}."
+        )
+    places: dict[str, str] = {}
+    return {name: _listener(name, found, places) for name, found in urls.items()}, internal
+
+
+def _listener(name: str, urls: list[str], places: dict[str, str]) -> Addresses:
+    if len(urls) > URLS_MAX:
+        raise _redundant(name)
+    found: dict[str, str] = {}
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            scheme, place = parts.scheme.lower(), _place_of(parts)
+        except ValueError as error:
+            raise _invalid(url, str(error)) from None
+        if scheme not in FIELDS:
+            raise _invalid(url, f"its scheme is none of {', '.join(FIELDS)}")
+        if FIELDS[scheme] in found:
+            raise _redundant(name)
+        if places.setdefault(place, name) != name:
+            raise _invalid(url, f"must not specify `{place}` to different listener.")
+        found[FIELDS[scheme]] = f"{scheme}://{place}"
+    return Addresses(**found)
+
+
+def _place_of(parts: SplitResult) -> str:
+    """Host and port as they stand in a URL. Raises ValueError when one is missing."""
+    host, port = parts.hostname, parts.port
+    if not host or not port:
+        raise ValueError("it needs a host and a port")
+    if parts.path.strip("/") or parts.query or parts.username is not None:
+        raise ValueError("there is more than a host and a port")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _invalid(url: str, why: str) -> ConfigError:
+    return ConfigError(f"the value {url} in the `advertisedListeners` configure is invalid: {why}")
+
+
+def _redundant(name: str) -> ConfigError:
+    return ConfigError(f"there are redundant configure for listener `{name}`")
+
+
+def bound_by(text: str) -> list[BindAddress]:
+    """The ports of `bindAddresses`. Raises ConfigError."""
+    return [_bind_address(each.strip()) for each in text.split(",") if each.strip()]
+
+
+def _bind_address(text: str) -> BindAddress:
+    found = _BIND_ADDRESS.fullmatch(text)
+    malformed = ConfigError(
+        f"bindAddresses: malformed: {text}: expected name:pulsar://host:port, or pulsar+ssl."
+    )
+    if found is None:
+        raise malformed
+    try:
+        parts = urlsplit(found[2])
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise malformed from None
+    if parts.scheme.lower() not in BOUND or host is None or port is None:
+        raise malformed
+    return BindAddress(found[1], host, port, parts.scheme.lower() == "pulsar+ssl")

@@ -1,0 +1,257 @@
+"""What becomes of producers and consumers whose role loses the right that they were opened with:
+they are sent away. Apache Pulsar leaves them open.
+
+Metadata tells when the record of a namespace or a tenant has changed. What it grants is compared
+with what it granted before; where something was taken away, the open topics that it is about are
+gone through in slices, and who may not use them any more is closed: its client comes back, and is
+told then that it has no right. Nothing is done for a grant, for other policies, or for a topic that
+no revocation is about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from pyxbroker.auth.authorization import (
+    CONSUME_TOPIC,
+    GET_TOPICS,
+    PRODUCE_TO_TOPIC,
+    Resource,
+    Right,
+)
+from pyxbroker.auth.permissions import ADMINISTRATORS, MODE
+from pyxbroker.auth.principal import Principal
+from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
+from pyxbroker.base.log import get_logger
+from pyxbroker.base.slices import Slices
+from pyxbroker.base.topic_name import NamespaceName, TopicName
+from pyxbroker.broker.topics.producer import Producer
+from pyxbroker.metadata import paths
+from pyxbroker.metadata.store import MetadataError, MetadataStore, Notification
+from pyxbroker.policies.grants import AUTH, ROLES, SUBSCRIPTIONS, TOPICS
+from pyxbroker.policies.records import Fields
+
+if TYPE_CHECKING:
+    from pyxbroker.auth.audit import Audit
+    from pyxbroker.auth.permissions import Permissions
+    from pyxbroker.broker.commands.topic_list import TopicLists
+    from pyxbroker.broker.granted import GrantRecords
+    from pyxbroker.broker.topics.consumer import Consumer
+    from pyxbroker.broker.topics.topic import Topic
+    from pyxbroker.broker.topics.topics import Topics
+
+log = get_logger("pyxbroker.authorization")
+
+RETRY_S = 1.0  # while metadata cannot be read
+TOPICS_PER_STEP = 50  # looked at for whether a revocation is about them
+TAKEN_AWAY = "The role has lost its right."
+
+Grants = frozenset[tuple[str, ...]]
+EVERY_TOPIC = ("*",)
+
+
+def granted_by(record: Fields) -> Grants:
+    """What a record of a namespace or a tenant lets roles do, each as where, who and what."""
+    auth = _object(record.get(AUTH))
+    found: set[tuple[str, ...]] = {
+        (ADMINISTRATORS, role) for role in _texts(record.get(ADMINISTRATORS))
+    }
+    found |= {(*EVERY_TOPIC, *each) for each in _pairs(auth.get(ROLES))}
+    for topic, roles in _object(auth.get(TOPICS)).items():
+        found |= {(topic, *each) for each in _pairs(roles)}
+    # Who may not use a subscription, or any of a name that does not begin with their role, is said
+    # by what is there: each difference may take something away.
+    restricted = _pairs(auth.get(SUBSCRIPTIONS))
+    found |= {(*EVERY_TOPIC, SUBSCRIPTIONS, *each) for each in restricted}
+    found.add((*EVERY_TOPIC, MODE, str(record.get(MODE))))
+    return frozenset(found)
+
+
+def lost_by(before: Grants, after: Grants) -> Grants:
+    """What of it is taken away."""
+    lost = before - after
+    new = {each for each in after - before if each[1:2] == (SUBSCRIPTIONS,)}
+    return lost | new
+
+
+def _pairs(roles: Any) -> Iterable[tuple[str, str]]:
+    return {(role, each) for role, values in _object(roles).items() for each in _texts(values)}
+
+
+def _object(value: Any) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+class RevokedRights:
+    """Looks after the rights of what is open at one broker, from the first question on."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        permissions: Permissions,
+        records: GrantRecords,
+        topics: Topics,
+        lists: Callable[[], TopicLists],
+        audit: Audit,
+    ) -> None:
+        self._permissions = permissions
+        self._records = records
+        self._topics = topics
+        self._lists = lists
+        self._audit = audit
+        self.changes = 0  # of records, so far
+        self._waiting: dict[str, bool] = {}  # names; True: gone through, whatever has changed
+        self._running: asyncio.Task[None] | None = None
+        self._unsubscribe = store.watch(self._on_change, prefix=paths.POLICIES + "/")
+
+    def _on_change(self, notification: Notification) -> None:
+        name = notification.path.removeprefix(paths.POLICIES + "/")
+        if name.count("/") <= 1:
+            self.changes += 1
+            self._look_soon(name, False)
+
+    def look_again(self, resource: Resource, changes: int) -> None:
+        """Something was opened whose right was looked at when there had been so many changes."""
+        if changes != self.changes and isinstance(resource, NamespaceName | TopicName):
+            name = resource.namespace if isinstance(resource, TopicName) else str(resource)
+            self._look_soon(name, True)
+
+    def _look_soon(self, name: str, as_a_whole: bool) -> None:
+        if not as_a_whole and name not in self._records.granted:
+            return  # nobody has asked for a right there, so nobody has one
+        self._waiting[name] = self._waiting.get(name, False) or as_a_whole
+        if self._running is None or self._running.done():
+            self._running = asyncio.ensure_future(self._look())
+
+    async def _look(self) -> None:
+        """Goes through what has changed. One that cannot be read is looked at again later."""
+        while self._waiting:
+            name, as_a_whole = next(iter(self._waiting.items()))
+            del self._waiting[name]
+            try:
+                await self._look_at(name, as_a_whole)
+            except (MetadataError, MetadataStoreError) as error:
+                log.warning("rights cannot be looked at", name=name, error=error)
+                self._waiting[name] = True
+                await asyncio.sleep(RETRY_S)
+            except Exception as error:
+                log.failure("rights could not be looked at", error, name=name)
+
+    async def _look_at(self, name: str, as_a_whole: bool) -> None:
+        before = self._records.granted.get(name)
+        after = await self._records.look_anew(name)
+        lost = frozenset() if before is None else lost_by(before, after)
+        if not lost and not as_a_whole:
+            return
+        wheres = {each[0] for each in lost}
+        in_all = as_a_whole or ADMINISTRATORS in wheres or EVERY_TOPIC[0] in wheres
+        log.info("rights were taken away", name=name, rights=len(lost))
+        judge = Judge(self._permissions)
+        slices = Slices()
+        for number, topic in enumerate(list(self._topics)):
+            if _is_in(topic.name, name) and (
+                in_all or not wheres.isdisjoint(_names_of(topic.name))
+            ):
+                await self._look_at_topic(topic, judge)
+            if number % TOPICS_PER_STEP == 0:
+                await slices.pause()
+        if in_all:
+            await self._look_at_watchers(name, judge)
+
+    async def _look_at_topic(self, topic: Topic, judge: Judge) -> None:
+        slices = Slices()
+        waiting = () if topic.access is None else topic.access.waiting_producers()
+        for producer in [*topic.producers.values(), *waiting]:
+            principal = producer.connection.session.principal
+            if not await judge.may(principal, PRODUCE_TO_TOPIC, topic.name) and not producer.closed:
+                self._tell(producer, topic, "PRODUCE")
+                topic.turn.run(self._send_producer_away, topic, producer)
+            await slices.pause()
+        for subscription in topic.all_subscriptions():
+            name = subscription.name
+            for consumer in list(subscription.consumers):
+                principal = consumer.connection.session.principal
+                may = await judge.may(principal, CONSUME_TOPIC, topic.name, name)
+                if not may and not consumer.closed:
+                    self._tell(consumer, topic, "CONSUME")
+                    topic.turn.run(subscription.send_away, consumer)
+                await slices.pause()
+
+    @staticmethod
+    def _send_producer_away(topic: Topic, producer: Producer) -> None:
+        refused = AuthorizationError(TAKEN_AWAY)
+        if topic.access is None or not topic.access.refuse(producer, refused):
+            topic.close_producer(producer)
+
+    async def _look_at_watchers(self, name: str, judge: Judge) -> None:
+        """Nobody is told of topics any more that they may not list."""
+        slices = Slices()
+        for namespace, watcher in self._lists().watchers():
+            session = watcher.connection.session
+            resource = NamespaceName.get(namespace)
+            if _is_in(resource, name) and not await judge.may(
+                session.principal, GET_TOPICS, resource
+            ):
+                log.warning("a watcher's role has lost its right", peer=watcher.connection.peer)
+                if session.watchers.pop(watcher.watcher_id, None) is watcher:
+                    watcher.forget()
+            await slices.pause()
+
+    def _tell(self, closed: Producer | Consumer, topic: Topic, operation: str) -> None:
+        session = closed.connection.session
+        principal: Principal = session.principal
+        log.warning(
+            "closed: its role has lost the right",
+            peer=closed.connection.peer,
+            topic=topic.name,
+            right=operation,
+            **principal._asdict(),
+        )
+        self._audit.refused(principal, session.address, operation, topic.name, "closed", TAKEN_AWAY)
+
+    def stop(self) -> None:
+        """Nothing is looked at any more."""
+        self._unsubscribe()
+        if self._running is not None:
+            self._running.cancel()
+
+
+class Judge:
+    """Asks for each right once, of thousands that have the same role."""
+
+    def __init__(self, permissions: Permissions) -> None:
+        self._permissions = permissions
+        self._resource: Resource = None
+        self._known: dict[tuple[Principal, Right, str], bool] = {}
+
+    async def may(
+        self, principal: Principal, right: Right, resource: Resource, subscription: str = ""
+    ) -> bool:
+        """Whether somebody has a right. Raises MetadataStoreError, MetadataError."""
+        if resource is not self._resource:
+            self._resource, self._known = resource, {}
+        key = principal, right, subscription
+        if key not in self._known:
+            try:
+                await self._permissions.check(principal, right, resource, subscription)
+            except AuthorizationError:
+                self._known[key] = False
+            else:
+                self._known[key] = True
+        return self._known[key]
+
+
+def _is_in(resource: TopicName | NamespaceName, name: str) -> bool:
+    """Whether it belongs to a namespace or a tenant."""
+    namespace = resource.namespace if isinstance(resource, TopicName) else str(resource)
+    return namespace == name or resource.tenant == name
+
+
+def _names_of(topic: TopicName) -> tuple[str, str]:
+    return str(topic), topic.partitioned_topic_name

@@ -1,0 +1,236 @@
+"""The audit log: changes, refusals and failed logins, each a line of JSON without a secret."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.tokens import SECRET, settings, token
+
+from one_broker import TOPIC, Broker, run
+from pyxbroker.admin.app import Application
+from pyxbroker.admin.request import Body, Request
+from pyxbroker.auth.audit import Audit
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.principal import Principal
+from pyxbroker.base import log, log_limits
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.settings.config import Config
+from test_logins import connect, keep_out, let_in
+
+BAD = token("me", SECRET[::-1])
+ON: dict[str, Any] = settings(authorizationEnabled=True, superUserRoles="root", proxyRoles="proxy")
+NAMESPACE = "/admin/v2/namespaces/public/default"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """What the audit log's handler writes."""
+    logger, stream = logging.getLogger(log.AUDIT), io.StringIO()
+    before = logger.handlers, logger.level, logger.propagate
+    logger.handlers, logger.propagate = [log.AuditHandler(stream)], False
+    logger.setLevel(logging.INFO)
+    yield stream
+    logger.handlers, logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
+
+
+def told(lines: io.StringIO) -> list[dict[str, Any]]:
+    found = [json.loads(each) for each in lines.getvalue().splitlines()]
+    for each in found:
+        assert each.pop("time").endswith("Z") and each.pop("logger") == "pyxbroker.audit"
+    return found
+
+
+async def ask(broker: Broker, role: str, method: str, path: str, body: bytes = b"") -> int:
+    path, _, query = path.partition("?")
+    stream = Body(len(body), lambda: None)
+    if body:
+        stream.feed(body)
+    stream.end()
+    headers = {"authorization": f"Bearer {token(role)}", "content-type": "application/json"}
+    request = Request(method, path, query, headers, stream, address="10.0.0.1")
+    service: Any = broker.service
+    return (await Application(service, service).answer(request)).status
+
+
+def serve(directory: Path, scenario: Any, **more: Any) -> None:
+    async def with_authentication(broker: Broker) -> None:
+        broker.service.authentication = Authentication(broker.config)
+        record = {"auth_policies": {"namespace_auth": {"me": ["consume"]}}}
+        await broker.node.store.put(
+            paths.namespace_policies("public/default"), json.dumps(record).encode()
+        )
+        await broker.node.store.put(paths.tenant("public"), b'{"adminRoles":["admin"]}')
+        await scenario(broker)
+
+    run(directory, with_authentication, **{**ON, **more})
+
+
+def test_each_change_by_rest_is_told_with_who_what_and_what_became_of_it(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        secret = b'{"retentionTimeInMinutes":5,"retentionSizeInMB":5}'
+        assert await ask(broker, "admin", "GET", f"{NAMESPACE}/retention") == 204
+        assert await ask(broker, "admin", "POST", f"{NAMESPACE}/retention", secret) == 204
+        assert await ask(broker, "admin", "DELETE", "/admin/v2/nothing") == 404
+        path = "/admin/v2/persistent/public/default/t"
+        assert await ask(broker, "admin", "DELETE", f"{path}?force=true&token=s3cret") == 404
+        about = {"principal": "admin", "address": "10.0.0.1"}
+        assert told(lines) == [
+            {
+                "event": "change",
+                **about,
+                "operation": "POST /admin/v2/namespaces/{tenant}/{namespace}/retention",
+                "target": f"{NAMESPACE}/retention",
+                "outcome": 204,
+            },
+            {
+                "event": "change",
+                **about,
+                "operation": "DELETE /admin/v2/{domain}/{tenant}/{namespace}/{topic}",
+                "target": path,
+                "outcome": 404,
+                "arguments": {"force": "true"},
+            },
+        ]
+        assert "s3cret" not in lines.getvalue() and "retentionTime" not in lines.getvalue()
+
+    serve(tmp_path, scenario)
+
+
+def test_refusals_are_told_on_both_ports(tmp_path: Path, lines: io.StringIO) -> None:
+    async def scenario(broker: Broker) -> None:
+        assert await ask(broker, "me", "POST", f"{NAMESPACE}/retention", b"{}") == 403
+        client = await let_in(broker, connect(token("me")))
+        client.send(pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1))
+        await client.receive("error")
+        by_rest, by_protocol = told(lines)
+        assert (by_rest["event"], by_rest["principal"], by_rest["outcome"]) == (
+            "refused",
+            "me",
+            403,
+        )
+        assert by_rest["reason"].startswith("Unauthorized to validateNamespacePolicyOperation")
+        assert by_protocol == {
+            "event": "refused",
+            "principal": "me",
+            "address": "",
+            "operation": "producer",
+            "target": TOPIC,
+            "outcome": "denied",
+            "reason": "Unauthorized to validateTopicOperation for operation [PRODUCE] on topic"
+            f" [{TOPIC}]",
+        }
+
+    serve(tmp_path, scenario)
+
+
+def test_failed_logins_are_told_and_what_they_showed_is_not(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await keep_out(broker, connect(BAD))
+        await keep_out(broker, connect(token("me", exp=-5)))
+        first, second = told(lines)
+        assert first == {
+            "event": "login failed",
+            "address": "",
+            "operation": "login by CONNECT",
+            "method": "token",
+            "reason": "The token cannot be used: InvalidSignatureError.",
+        }
+        assert second["reason"] == "The token has expired."
+        assert BAD not in lines.getvalue()
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_done_to_a_subscription_by_the_protocol_is_told(
+    tmp_path: Path, lines: io.StringIO
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        client = await let_in(broker, connect(token("root")))
+        await broker.topic()
+        subscribe = pb.CommandSubscribe(
+            topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=1
+        )
+        await client.request(subscribe, "success")
+        await client.request(pb.CommandUnsubscribe(consumer_id=1, request_id=2), "success")
+        assert told(lines) == [
+            {
+                "event": "change",
+                "principal": "root",
+                "address": "",
+                "operation": "UNSUBSCRIBE",
+                "target": f"{TOPIC} s",
+                "outcome": "done",
+            }
+        ]
+
+    serve(tmp_path, scenario)
+
+
+def test_a_stranger_cannot_flood_it_and_changes_are_all_there(lines: io.StringIO) -> None:
+    audit = Audit(Config(auditLog="true"))
+    for number in range(1000):
+        audit.login_failed(f"10.0.0.{number % 4}", "CONNECT", "token", "The token has expired.")
+        audit.refused(Principal("me"), "10.0.0.1", "producer", TOPIC, "denied", "no")
+        audit.changed(Principal("admin"), "10.0.0.9", "POST /x", f"/{number}", 204)
+    log_limits_max = 2 * log_limits._LINES_MAX
+    found = told(lines)
+    assert sum(each["event"] != "change" for each in found) <= log_limits_max
+    assert [each["target"] for each in found if each["event"] == "change"] == [
+        f"/{number}" for number in range(1000)
+    ]
+    lines.truncate(0)
+    lines.seek(0)
+    log.write_repeated(is_end=True)
+    assert sum(each["repeated"] for each in told(lines)) >= 1900
+
+
+@pytest.mark.parametrize(
+    ("wanted", "authentication", "expected"),
+    [
+        ("withAuthentication", True, True),
+        ("withAuthentication", False, False),
+        ("true", False, True),
+        ("false", True, False),
+    ],
+)
+def test_it_is_on_with_authentication_unless_somebody_says_otherwise(
+    lines: io.StringIO, wanted: str, authentication: bool, expected: bool
+) -> None:
+    audit = Audit(Config(auditLog=wanted, authenticationEnabled=authentication))
+    audit.changed(Principal(), "10.0.0.1", "POST /x", "/x", 204)
+    assert bool(told(lines)) is expected
+
+
+def test_a_line_is_one_line_whatever_is_in_it(lines: io.StringIO) -> None:
+    audit = Audit(Config(auditLog="true"))
+    audit.changed(Principal('a"\n\x1b[0m\u2028'), "x", "POST /x", "t" * 100_000, 204)
+    text = lines.getvalue()
+    assert text.isascii() and text.count("\n") == 1 and "\x1b" not in text
+    assert len(text) < 4096
+
+
+def test_a_process_writes_it_whatever_the_level_of_its_log(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, ours, audit = (logging.getLogger(each) for each in ("", log.ROOT, log.AUDIT))
+    kept = [(each, each.handlers[:], each.level, each.propagate) for each in (root, ours, audit)]
+    try:
+        log.configure("ERROR")
+        Audit(Config(auditLog="true")).changed(Principal("me"), "x", "POST /x", "/x", 204)
+    finally:
+        for logger, handlers, level, propagate in kept:
+            logger.handlers[:], logger.propagate = handlers, propagate
+            logger.setLevel(level)
+    assert json.loads(capsys.readouterr().err)["principal"] == "me"

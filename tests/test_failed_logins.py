@@ -1,0 +1,179 @@
+"""Who fails to log in again and again is refused for a while; others are not."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from harness.tokens import SECRET, settings, token
+
+from fake_service import FakeService
+from one_broker import Broker, Client
+from pyxbroker.admin.app import Application
+from pyxbroker.admin.request import Body, Request
+from pyxbroker.admin.response import Response
+from pyxbroker.auth import failed_logins
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.failed_logins import FailedLogins, network_of
+from pyxbroker.base.errors import TooManyRequests
+from pyxbroker.metadata.memory import MemoryStore
+from pyxbroker.settings.config import Config
+from test_logins import connect, keep_out, let_in, serve
+
+BAD = token("me", SECRET[::-1])
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def logins(clock: Clock, most: int = 3) -> FailedLogins:
+    config = Config(maxFailedLoginsPerAddress=most, failedLoginsPeriodSeconds=60)
+    return FailedLogins(config, clock)
+
+
+def is_refused(found: FailedLogins, address: str = "10.0.0.1", shown: bytes = b"x") -> bool:
+    try:
+        found.check(address, "token", shown)
+    except TooManyRequests:
+        return True
+    return False
+
+
+def test_an_address_is_refused_for_a_period_after_so_many_failures() -> None:
+    clock = Clock()
+    found = logins(clock)
+    for number in range(3):
+        assert not is_refused(found)
+        found.failed("10.0.0.1", "token", b"%d" % number)
+    assert is_refused(found)
+    assert not is_refused(found, "10.0.0.2")
+    clock.now += 59
+    assert is_refused(found)
+    with pytest.raises(TooManyRequests, match="try again in 1 s"):
+        found.check("10.0.0.1", "token", b"x")
+    clock.now += 1
+    assert not is_refused(found)
+    found.failed("10.0.0.1", "token", b"x")
+    assert not is_refused(found)
+
+
+def test_failures_that_are_far_between_are_forgotten() -> None:
+    clock = Clock()
+    found = logins(clock)
+    for _ in range(20):
+        found.failed("10.0.0.1", "token", b"x")
+        clock.now += 31
+        assert not is_refused(found)
+
+
+def test_what_was_right_lately_is_looked_at_whoever_else_fails_there() -> None:
+    found = logins(Clock())
+    found.succeeded("token", b"right")
+    for _ in range(3):
+        found.failed("10.0.0.1", "token", b"x")
+    assert is_refused(found)
+    assert not is_refused(found, shown=b"right")
+    found.failed("10.0.0.1", "token", b"right")  # it has expired
+    assert is_refused(found, shown=b"right")
+
+
+def test_a_network_of_ipv6_counts_as_one_address() -> None:
+    found = logins(Clock())
+    for number in range(3):
+        found.failed(f"2001:db8::{number}", "token", b"x")
+    assert is_refused(found, "2001:db8::ffff:1")
+    assert not is_refused(found, "2001:db8:0:1::1")
+    assert network_of("::ffff:10.1.2.3") == network_of("10.1.2.3") == "10.1.2.3"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("peer") == "peer"
+
+
+def test_memory_is_bounded_whoever_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failed_logins, "ADDRESSES_MAX", 100)
+    monkeypatch.setattr(failed_logins, "RIGHT_MAX", 100)
+    found = logins(Clock(), most=1)
+    for number in range(1000):
+        found.failed(f"10.0.{number // 256}.{number % 256}", "token", b"x")
+        found.succeeded("token", b"%d" % number)
+    assert (len(found._failures), len(found._right)) == (100, 100)
+    assert is_refused(found, "10.0.3.231")
+    assert not is_refused(found, "10.0.0.0")
+
+
+def test_there_may_be_no_limit_and_who_shows_nothing_guesses_nothing() -> None:
+    found = logins(Clock(), most=0)
+    for _ in range(1000):
+        found.failed("10.0.0.1", "token", b"x")
+    assert not is_refused(found)
+    found = logins(Clock(), most=1)
+    found.failed("10.0.0.1", "token", b"")
+    assert not is_refused(found)
+
+
+def test_a_connect_is_refused_after_too_many_failures(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await let_in(broker, connect(token("known")))
+        for _ in range(2):
+            await keep_out(broker, connect(BAD))
+        client = Client(broker)
+        client.send(connect(token("new")))
+        error = await client.receive("error")
+        assert (error.error, error.message) == (
+            TooManyRequests.code,
+            "Too many logins from this address have failed; try again in 60 s.",
+        )
+        await client.closed()
+        await let_in(broker, connect(token("known")))
+
+    serve(tmp_path, scenario, maxFailedLoginsPerAddress=2)
+
+
+def ask(headers: list[tuple[str, str]], **more: Any) -> list[Response]:
+    """The answers of one broker to requests with a token each, from an address each."""
+
+    async def main() -> list[Response]:
+        store = MemoryStore()
+        await store.open()
+        config = Config(**settings(**more))
+        service = FakeService(store, config)
+        service.authentication = Authentication(config)
+        application = Application(cast(Any, service), cast(Any, service))
+        answers = []
+        for address, shown in headers:
+            body = Body(0, lambda: None)
+            body.end()
+            head = {"authorization": f"Bearer {shown}"}
+            request = Request("GET", "/admin/v2/clusters", "", head, body, address=address)
+            answers.append(await application.answer(request))
+        await store.close()
+        return answers
+
+    return asyncio.run(main())
+
+
+def test_a_request_is_refused_after_too_many_failures() -> None:
+    known, new = token("known"), token("new")
+    answers = ask(
+        [("a", known), ("a", BAD), ("a", BAD), ("a", new), ("a", known), ("b", new)],
+        maxFailedLoginsPerAddress=2,
+    )
+    assert [each.status for each in answers] == [200, 401, 401, 429, 200, 200]
+    assert isinstance(answers[3].body, bytes)
+    assert "try again in 60 s" in json.loads(answers[3].body)["reason"]
+
+
+def test_guesses_that_end_as_anonymous_are_counted_too() -> None:
+    answers = ask(
+        [("a", BAD), ("a", BAD), ("a", token("new"))],
+        maxFailedLoginsPerAddress=2,
+        anonymousUserRole="nobody",
+    )
+    assert [each.status for each in answers] == [200, 200, 429]

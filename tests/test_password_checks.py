@@ -1,0 +1,179 @@
+"""Passwords are checked one at a time, and who guesses waits behind nobody but themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pyxbroker.auth import basic
+from pyxbroker.auth.password_checks import PasswordChecks
+from pyxbroker.auth.provider import CLIENT_ADDRESS
+from pyxbroker.base.errors import AuthenticationError
+from test_passwords import provider
+from web_client import until
+
+
+class Gate:
+    """A check that waits until it may go on; the order in which it was called."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+        self.may_go = threading.Semaphore(0)
+
+    def check(self, password: bytes) -> bool:
+        self.may_go.acquire()
+        self.seen.append(password)
+        return password.startswith(b"right")
+
+    def open(self) -> None:
+        self.may_go.release(1000)
+
+
+def run(
+    scenario: Callable[[Gate, PasswordChecks], Awaitable[None]], waiting_max: int = 100
+) -> Gate:
+    gate = Gate()
+
+    async def main() -> None:
+        try:
+            await scenario(gate, PasswordChecks(waiting_max))
+        finally:
+            gate.open()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    return gate
+
+
+async def begin(
+    checks: PasswordChecks, gate: Gate, address: str, *passwords: bytes
+) -> list[asyncio.Task[bool]]:
+    tasks = [asyncio.ensure_future(checks.check(address, gate.check, each)) for each in passwords]
+    await asyncio.sleep(0)
+    return tasks
+
+
+def guesses(count: int) -> list[bytes]:
+    return [b"guess %d" % number for number in range(count)]
+
+
+def test_another_address_waits_for_one_check_whoever_guesses() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = await begin(checks, gate, "a", *guesses(50))
+        tasks += await begin(checks, gate, "b", b"right")
+        gate.open()
+        await asyncio.gather(*tasks)
+
+    gate = run(scenario)
+    assert gate.seen.index(b"right") <= 2
+    assert len(gate.seen) == 51
+
+
+def test_who_has_shown_nothing_wrong_comes_before_many_who_have() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        gate.may_go.release(20)
+        for number in range(20):
+            [task] = await begin(checks, gate, f"guesser {number}", b"guess")
+            await task
+        tasks = []
+        for number in range(20):
+            tasks += await begin(checks, gate, f"guesser {number}", *guesses(3))
+        tasks += await begin(checks, gate, "new", b"right 1", b"right 2")
+        gate.open()
+        await asyncio.gather(*tasks)
+
+    seen = run(scenario).seen[20:]
+    assert seen.index(b"right 1") <= 2 and seen.index(b"right 2") <= 3
+
+
+def test_those_who_were_wrong_have_their_turns_all_the_same() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        gate.may_go.release(1)
+        [task] = await begin(checks, gate, "mistaken", b"wrong")
+        await task
+        tasks = []
+        for number in range(40):
+            tasks += await begin(checks, gate, f"new {number}", b"right")
+        tasks += await begin(checks, gate, "mistaken", b"right this time")
+        gate.open()
+        await asyncio.gather(*tasks)
+
+    assert run(scenario).seen.index(b"right this time") <= 8
+
+
+def test_when_too_many_wait_the_last_of_the_longest_line_gives_way() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        many = await begin(checks, gate, "a", *guesses(13))  # one is checked, ten wait
+        few = await begin(checks, gate, "b", b"right")
+        gate.open()
+        found = await asyncio.gather(*many, *few, return_exceptions=True)
+        refused = [at for at, each in enumerate(found) if isinstance(each, AuthenticationError)]
+        assert refused == [10, 11, 12]
+        assert found[-1] is True
+
+    run(scenario, waiting_max=10)
+
+
+def test_who_does_not_wait_any_more_holds_up_nobody() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = await begin(checks, gate, "a", b"1", b"2", b"3")
+        tasks[1].cancel()
+        gate.open()
+        assert await tasks[2] is False
+        tasks = await begin(checks, gate, "a", b"4", b"right")
+        assert await asyncio.gather(*tasks) == [False, True]
+
+    assert run(scenario).seen == [b"1", b"3", b"4", b"right"]
+
+
+def test_what_was_wrong_once_costs_no_check_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(basic, "WRONG_MAX", 2)
+
+    async def main() -> None:
+        one, seen = provider(), []
+
+        def never(password: bytes) -> bool:
+            seen.append(password)
+            return False
+
+        monkeypatch.setitem(one._users, "b", never)
+        for password in (b"1", b"1", b"2", b"1", b"3", b"1", b"2"):
+            with pytest.raises(AuthenticationError, match="invalid"):
+                await one.authenticate(b"b:" + password)
+        assert seen == [b"1", b"2", b"3", b"2"]
+        assert len(one._wrong) == 2
+
+    asyncio.run(main())
+
+
+def test_the_line_is_that_of_the_clients_address() -> None:
+    async def main() -> list[str]:
+        one, networks = provider(), []
+        check = one._checks.check
+
+        async def noted(network: str, *more: object) -> bool:
+            networks.append(network)
+            return await check(network, *more)  # type: ignore[arg-type]
+
+        one._checks.check = noted  # type: ignore[method-assign,assignment]
+        CLIENT_ADDRESS.set("2001:db8::1")
+        await one.authenticate(b"b:secret")
+        return networks
+
+    assert asyncio.run(main()) == ["2001:db8::/64"]
+
+
+def test_what_waits_behind_something_wrong_waits_behind_others() -> None:
+    async def scenario(gate: Gate, checks: PasswordChecks) -> None:
+        tasks = []
+        for number in range(10):
+            tasks += await begin(checks, gate, f"guesser {number}", *guesses(5))
+        gate.may_go.release(10)
+        await until(lambda: len(gate.seen) == 10)
+        tasks += await begin(checks, gate, "new", b"right")
+        gate.open()
+        await asyncio.gather(*tasks)
+
+    assert run(scenario).seen.index(b"right") <= 12

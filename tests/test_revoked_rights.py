@@ -1,0 +1,309 @@
+"""Who loses the right to what it has open is sent away; others notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness.tokens import settings, token
+
+from one_broker import TOPIC, Broker, Client, run
+from pyxbroker.auth.authentication import Authentication
+from pyxbroker.auth.permissions import Permissions
+from pyxbroker.broker.revoked_rights import granted_by, lost_by
+from pyxbroker.metadata import paths
+from pyxbroker.proto import PulsarApi as pb
+from test_logins import connect, let_in
+from web_client import until
+
+OTHER = "persistent://public/default/other"
+ON: dict[str, Any] = settings(authorizationEnabled=True, superUserRoles="root", proxyRoles="proxy")
+BOTH = ["produce", "consume"]
+PATH = paths.namespace_policies("public/default")
+
+
+async def put(broker: Broker, path: str, record: Any) -> None:
+    await broker.node.store.put(path, json.dumps(record).encode())
+
+
+async def grant(broker: Broker, roles: Any = None, topics: Any = None, **more: Any) -> None:
+    """What the namespace's record says from now on."""
+    grants = {"namespace_auth": roles or {}, "destination_auth": topics or {}}
+    mode = more.pop("mode", None)
+    record = {"auth_policies": grants | more} | ({"subscription_auth_mode": mode} if mode else {})
+    await put(broker, PATH, record)
+
+
+def serve(directory: Path, scenario: Callable[[Broker], Awaitable[None]], **more: Any) -> None:
+    async def with_rights(broker: Broker) -> None:
+        broker.service.authentication = Authentication(broker.config)
+        await put(broker, paths.tenant("public"), {"adminRoles": ["admin"]})
+        await scenario(broker)
+
+    run(directory, with_rights, **{**ON, **more})
+
+
+async def producing(broker: Broker, role: str, topic: str = TOPIC, **more: Any) -> Client:
+    client = await let_in(broker, connect(token(role), **more))
+    await client.request(
+        pb.CommandProducer(topic=topic, producer_id=1, request_id=1), "producer_success"
+    )
+    return client
+
+
+async def consuming(
+    broker: Broker, role: str, topic: str = TOPIC, subscription: str = "s"
+) -> Client:
+    client = await let_in(broker, connect(token(role)))
+    await client.request(
+        pb.CommandSubscribe(
+            topic=topic, subscription=subscription, subType=1, consumer_id=1, request_id=1
+        ),
+        "success",
+    )
+    return client
+
+
+async def settled(broker: Broker) -> None:
+    """Until what was changed last has been looked at."""
+    revoked = broker.service.revoked_rights
+    assert revoked is not None
+    await asyncio.sleep(0.02)
+    await until(lambda: not revoked._waiting and (not revoked._running or revoked._running.done()))
+
+
+def test_who_loses_the_right_on_a_namespace_is_sent_away_and_is_told_why(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "you": BOTH})
+        producer, consumer = await producing(broker, "me"), await consuming(broker, "me")
+        yours, root = await producing(broker, "you"), await consuming(broker, "root")
+        await grant(broker, {"me": ["consume"], "you": BOTH})
+        assert (await producer.receive("close_producer")).producer_id == 1
+        await settled(broker)
+        assert consumer.connection.consumers and yours.connection.producers
+        await grant(broker, {"you": BOTH})
+        assert (await consumer.receive("close_consumer")).consumer_id == 1
+        await settled(broker)
+        assert root.connection.consumers and yours.connection.producers
+        # It comes back, and is told.
+        again = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=2)
+        error = await producer.request(again, "error")
+        assert (error.error, error.message) == (
+            pb.AuthorizationError,
+            "Client is not authorized to Produce",
+        )
+        topic = await broker.topic()
+        assert [each.connection for each in topic.producers.values()] == [yours.connection]
+
+    serve(tmp_path, scenario)
+
+
+def test_who_loses_the_right_on_a_topic_keeps_it_on_others(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, topics={TOPIC: {"me": BOTH}, OTHER: {"me": BOTH}})
+        here, there = await producing(broker, "me"), await consuming(broker, "me", OTHER)
+        await grant(broker, topics={OTHER: {"me": BOTH}})
+        await here.receive("close_producer")
+        await settled(broker)
+        assert there.connection.consumers
+        # What the namespace still grants is enough.
+        await grant(broker, {"me": BOTH}, {OTHER: {"me": BOTH}})
+        here = await producing(broker, "me")
+        await grant(broker, {"me": BOTH})
+        await settled(broker)
+        assert there.connection.consumers and here.connection.producers
+
+    serve(tmp_path, scenario)
+
+
+def test_a_partition_goes_by_what_its_topic_grants(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, topics={TOPIC: {"me": BOTH}})
+        await put(broker, paths.partitioned_topic("public/default", "t"), {"partitions": 2})
+        client = await producing(broker, "me", TOPIC + "-partition-1")
+        await grant(broker)
+        await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_subscription_that_is_for_others_from_now_on(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        roles = {"me": BOTH, "you": BOTH}
+        await grant(broker, roles)
+        mine, yours = await consuming(broker, "me"), await consuming(broker, "you")
+        elsewhere = await consuming(broker, "me", TOPIC, "s2")
+        await grant(broker, roles, subscription_auth_roles={"s": ["you"]})
+        await mine.receive("close_consumer")
+        await settled(broker)
+        assert yours.connection.consumers and elsewhere.connection.consumers
+        await grant(broker, roles, mode="Prefix")
+        await yours.receive("close_consumer")
+        await elsewhere.receive("close_consumer")
+
+    serve(tmp_path, scenario)
+
+
+def test_who_is_no_administrator_any_more(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        admin, me = await producing(broker, "admin"), await producing(broker, "me")
+        await put(broker, paths.tenant("public"), {"adminRoles": ["other"]})
+        await admin.receive("close_producer")
+        await settled(broker)
+        assert me.connection.producers
+
+    serve(tmp_path, scenario)
+
+
+def test_of_a_proxy_and_who_is_behind_it_both_need_the_right(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "proxy": BOTH})
+        client = await producing(broker, "proxy", original_principal="me")
+        await grant(broker, {"proxy": BOTH})
+        await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_a_producer_that_waits_for_its_turn_is_told_that_it_will_not_have_it(
+    tmp_path: Path,
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH, "you": BOTH})
+        await producing(broker, "you")
+        client = await let_in(broker, connect(token("me")))
+        wanted = pb.CommandProducer(
+            topic=TOPIC, producer_id=1, request_id=1, producer_access_mode=2
+        )
+        assert not (await client.request(wanted, "producer_success")).producer_ready
+        await grant(broker, {"you": BOTH})
+        error = await client.receive("error")
+        assert (error.request_id, error.error) == (1, pb.AuthorizationError)
+        assert not client.connection.session.waiting_producers
+
+    serve(tmp_path, scenario)
+
+
+def test_a_watcher_is_not_told_of_topics_any_more_that_it_may_not_list(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        client = await let_in(broker, connect(token("me")))
+        watch = pb.CommandWatchTopicList(
+            namespace="public/default", topics_pattern="public/default/.*", watcher_id=1,
+            request_id=1,
+        )  # fmt: skip
+        await client.request(watch, "watchTopicListSuccess")
+        await grant(broker, topics={TOPIC: {"me": BOTH}})
+        await settled(broker)
+        assert not client.connection.session.watchers
+        await broker.topic(OTHER)
+        await client.quiet()
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_opened_while_its_right_is_taken_away_is_sent_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        client = await let_in(broker, connect(token("me")))
+        check = Permissions.check
+
+        async def slow_check(self: Permissions, *about: Any) -> None:
+            await check(self, *about)
+            monkeypatch.setattr(Permissions, "check", check)
+            await grant(broker)
+            await settled(broker)
+
+        monkeypatch.setattr(Permissions, "check", slow_check)
+        wanted = pb.CommandProducer(topic=TOPIC, producer_id=1, request_id=1)
+        await client.request(wanted, "producer_success")
+        await client.receive("close_producer")
+
+    serve(tmp_path, scenario)
+
+
+def test_nothing_is_gone_through_for_grants_and_other_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        client = await producing(broker, "me")
+        asked: list[Any] = []
+        check = Permissions.check
+
+        async def noted(self: Permissions, *about: Any) -> None:
+            asked.append(about)
+            await check(self, *about)
+
+        monkeypatch.setattr(Permissions, "check", noted)
+        await grant(broker, {"me": BOTH, "you": BOTH}, {OTHER: {"you": BOTH}})
+        await settled(broker)
+        auth = {"namespace_auth": {"me": BOTH, "you": BOTH}}
+        await put(broker, PATH, {"auth_policies": auth, "message_ttl_in_seconds": 5})
+        await settled(broker)
+        await put(broker, paths.namespace_policies("public/elsewhere"), {"auth_policies": {}})
+        await settled(broker)
+        assert client.connection.producers
+        assert asked == []
+
+    serve(tmp_path, scenario)
+
+
+def test_thousands_of_producers_are_sent_away_in_slices(tmp_path: Path) -> None:
+    async def scenario(broker: Broker) -> None:
+        await grant(broker, {"me": BOTH})
+        client = await producing(broker, "me")
+        for number in range(2, 1000):
+            await client.request(
+                pb.CommandProducer(topic=TOPIC, producer_id=number, request_id=number),
+                "producer_success",
+            )
+        longest, before, is_over = 0.0, broker.loop.time(), False
+
+        async def watch() -> None:
+            nonlocal longest, before
+            while not is_over:
+                await asyncio.sleep(0)
+                longest, before = max(longest, broker.loop.time() - before), broker.loop.time()
+
+        before = broker.loop.time()
+        watching = asyncio.ensure_future(watch())
+        await grant(broker)
+        await until(lambda: not client.connection.producers)
+        is_over = True
+        await watching
+        assert longest < 0.1
+
+    serve(tmp_path, scenario)
+
+
+def test_what_is_lost() -> None:
+    def record(**grants: Any) -> Any:
+        return {"auth_policies": grants}
+
+    def lost(before: Any, after: Any) -> set[Any]:
+        return set(lost_by(granted_by(before), granted_by(after)))
+
+    assert lost({}, {}) == set()
+    one, two = record(namespace_auth={"a": ["produce"]}), record(namespace_auth={"a": BOTH})
+    assert lost(one, two) == set()
+    assert lost(two, one) == {("*", "a", "consume")}
+    topic = record(destination_auth={TOPIC: {"a": ["produce"]}})
+    assert lost(topic, one) == {(TOPIC, "a", "produce")}
+    restricted = record(subscription_auth_roles={"s": ["a"]})
+    assert len(lost({}, restricted)) == len(lost(restricted, {})) == 1
+    assert len(lost({}, {"subscription_auth_mode": "Prefix"})) == 1
+    assert lost({"adminRoles": ["a", "b"]}, {"adminRoles": ["b"]}) == {("adminRoles", "a")}
+    for damaged in (
+        {"auth_policies": 5},
+        record(namespace_auth=[1]),
+        record(destination_auth={1: 2}),
+    ):
+        assert lost(two, damaged) == {("*", "a", "consume"), ("*", "a", "produce")}

@@ -1,0 +1,38 @@
+"""The short form: half-open connections and guesses beside a client that behaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torture.at_the_door import SCENES, HalfOpen, Seen, Stage, play, stage_of
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    directory: Path = tmp_path_factory.mktemp("at-the-door")
+    with stage_of(directory) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_who_does_not_say_who_it_is_harms_nobody(stage: Stage, name: str) -> None:
+    seen = play(stage, name, 200, 30.0 if name == "guesses" else 5.0)
+    assert seen.is_ok, seen.row()
+
+
+def test_half_open_connections_are_closed_on_each_port(stage: Stage) -> None:
+    peers = HalfOpen()
+    for port in stage.ports:
+        peers.open(port, 5, b"\x16\x03\x01")
+    time.sleep(17)  # ten seconds for all, and five that a refused request may linger
+    assert peers.close() <= 5  # those that are told why: by HTTP
+
+
+def test_who_waits_too_long_is_told() -> None:
+    assert Seen("", 1.0, 4.9, 1.0, 0, "").is_ok
+    assert not Seen("", 4.0, 8.1, 1.0, 0, "").is_ok
+    assert not Seen("", 1.0, 1.0, 2.1, 0, "").is_ok
