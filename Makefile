@@ -82,7 +82,7 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 # One process with one session: a JVM and its Python workers want both cores.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source and sink against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) --reruns 1 -m spark compat_tests/test_spark.py
+	$(PYTEST) --reruns 1 -m spark compat_tests torture
 
 .PHONY: goclient
 goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)
