@@ -37,8 +37,7 @@ from harness.brokers import KINDS, Broker
 from harness.go_client import Client as GoClient
 from harness.java_client import Client as JavaClient
 from harness.java_client import Java
-
-from compat_tests.spark_session import make_session
+from harness.spark_session import make_session
 
 _NUMBERS = itertools.count(1)
 

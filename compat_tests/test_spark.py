@@ -15,7 +15,7 @@ import pulsar
 import pytest
 from harness.brokers import ROOT, Broker
 
-from compat_tests.spark_session import error_of, given, rows_of
+from compat_tests.spark_rows import error_of, given, rows_of
 
 pytestmark = pytest.mark.spark
 

@@ -13,7 +13,7 @@ import pytest
 from harness.brokers import Broker
 
 from compat_tests.conftest import BrokerFactory, official_client
-from compat_tests.spark_session import error_of, given, rows_of
+from compat_tests.spark_rows import error_of, given, rows_of
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
 from pyxbroker.spark.options import SINK, Options

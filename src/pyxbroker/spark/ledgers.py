@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.spark.errors import NotReachable, PulsarSparkError, TopicMissing
+from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
 from pyxbroker.spark.security import Security
 
 
@@ -80,7 +80,9 @@ def _get(url: str, path: str, topic: str, timeout_s: float, security: Security) 
         )
     if answer.status != 200:
         reason = text[:200].decode(errors="replace")
-        raise PulsarSparkError(f"{url} answers {answer.status} for {topic}: {reason}")
+        raise Refused(
+            f"{url} answers {answer.status} for {topic}: {reason}", may_pass=answer.status >= 500
+        )
     try:
         return json.loads(text)
     except ValueError as error:

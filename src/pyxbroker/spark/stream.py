@@ -69,8 +69,12 @@ class PulsarStreamReader(DataSourceStreamReader):
         # An offset never goes back, and a topic that was deleted stays where it was read to.
         for topic, begin in begins.items():
             ends[topic] = max(ends.get(topic, begin), begin, key=lambda each: each.key)
+        latest = ends
         if limit is not None and isinstance(limit, ReadMaxBytes):
-            ends = bounded(self._options, begins, ends, limit.max_bytes)
+            bytes_max = limit.max_bytes
+            ends = patiently(
+                self._options, lambda: bounded(self._options, begins, latest, bytes_max)
+            )
         offset = write_offset(ends, {topic: size for topic, size in sizes.items() if size})
         # Where nothing came the offset is the same, to the letter.
         return offset | {
@@ -94,7 +98,8 @@ class PulsarStreamReader(DataSourceStreamReader):
         begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
         begins = without_lost(self._options, begins, ends)
         stops = {topic: stops[topic] for topic in ends}
-        ranges = ranges_of(self._options, begins, stops, read_sizes(end))
+        sizes = read_sizes(end)
+        ranges = patiently(self._options, lambda: ranges_of(self._options, begins, stops, sizes))
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

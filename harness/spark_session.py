@@ -1,15 +1,11 @@
-"""A session of Spark for tests, and what they share."""
+"""A session of Spark with the connector, for tests and torture."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
-from harness.brokers import Broker
 
 
 def spark_home(place: Path) -> Path:
@@ -25,7 +21,10 @@ def spark_home(place: Path) -> Path:
 
 
 def make_session(directory: Path, **settings: str) -> Any:
-    """A session with two cores that knows the format `pulsar`. Stop it."""
+    """A session with two cores that knows the format `pulsar`; `spark_master` is spark.master.
+
+    Stop it.
+    """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     home = directory / "home"
     home.mkdir()
@@ -35,41 +34,21 @@ def make_session(directory: Path, **settings: str) -> Any:
 
     from pyxbroker.spark import register
 
-    builder = SparkSession.builder.master("local[2]")
+    builder = SparkSession.builder
     for name, value in {
+        "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "512m",
+        # It lives for seconds: what would make it fast later makes its start slow.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        **settings,
+        **{name.replace("_", "."): value for name, value in settings.items()},
     }.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     register(session)
     return session
-
-
-def given(broker: Broker, options: dict[str, str]) -> dict[str, str]:
-    """Options; `admin_url` is the option admin.url."""
-    named = {name.replace("_", "."): value for name, value in options.items()}
-    return {"service.url": broker.url} | named
-
-
-def error_of(do: Callable[[], Any]) -> str:
-    """The text of the error that Spark shows."""
-    with pytest.raises(Exception) as caught:
-        do()
-    return str(caught.value)
-
-
-def rows_of(broker: Broker, **options: str) -> list[dict[str, Any]]:
-    """What the source reads, without Spark."""
-    from pyxbroker.spark.source import PulsarDataSource
-
-    source = PulsarDataSource(given(broker, options))
-    reader = source.reader(source.schema())
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-    return [row for batch in batches for row in batch.to_pylist()]
