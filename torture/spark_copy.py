@@ -38,9 +38,9 @@ KEYS = 50
 MESSAGES_PER_KILL = (500, 4_000)
 PROGRESS_S = 240.0
 """How long a query may take until it has done a batch; it starts a JVM, perhaps beside others."""
-IDLE_MAX_S = 3.0
+IDLE_MAX_S = 2.0
 """The longest time between a batch's end and a kill: batches take about a second."""
-KIND_WEIGHTS = {"query": 3, "worker": 3, "broker": 4}
+KIND_WEIGHTS = {"query": 3, "worker": 3, "broker": 3}
 
 SETTINGS = {
     "brokerDeduplicationEnabled": "true",
@@ -301,7 +301,8 @@ def copy(place: Path, checkpoint: str, url: str, web_url: str) -> None:
             .option("topic", SOURCE)
             .option("startingOffsets", "earliest")
             .option("maxBytesPerTrigger", "200k")
-            .option("bytesPerTask", "40k")
+            # One task for each partition: rows of two tasks have no order.
+            .option("bytesPerTask", "1g")
             .load()
         )
         rows.drop("__topic").writeStream.format("pulsar").option("service.url", url).option(

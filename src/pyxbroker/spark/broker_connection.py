@@ -368,6 +368,14 @@ class Cluster:
         assert trouble is not None
         raise trouble
 
+    def schema(self, topic: str, version: bytes = b"") -> Any:
+        """See BrokerConnection.schema; the connection may have been idle until it was closed."""
+        try:
+            return self.any_broker().schema(topic, version)
+        except NotReachable:
+            self.close()
+            return self.any_broker().schema(topic, version)
+
     def reader(self, topic: str, at: Position) -> BrokerConnection:
         """A connection of its own, with a reader at the position; see BrokerConnection.open."""
         url, proxied = self._broker_of(topic)

@@ -61,7 +61,7 @@ class RangeReader:
     def definition(self, version: bytes) -> bytes:
         """The definition of a schema version of the topic. Raises PulsarSparkError."""
         name = TopicName.get(self._range.topic).partitioned_topic_name
-        found = self._cluster.any_broker().schema(name, version)
+        found = self._cluster.schema(name, version)
         if found is None:
             raise PulsarSparkError(f"{name} has no schema of version {version.hex()} any more.")
         return bytes(found.schema_data)

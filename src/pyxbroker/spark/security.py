@@ -93,7 +93,7 @@ class BasicLogin(Login):
         found = _json_of(params) if params.startswith("{") else {}
         user = found.get("userId", found.get("username"))
         password = found.get("password")
-        if not found:
+        if not found and ":" in params:
             user, _, password = params.partition(":")
         if not isinstance(user, str) or not isinstance(password, str) or not user:
             raise WrongOption(
