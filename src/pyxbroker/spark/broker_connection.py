@@ -144,34 +144,84 @@ class BrokerConnection:
         Positions are those of whole entries. Raises TopicMissing.
         """
         self.open(topic, BEGINNING)
+        found = self._consumers_ends(topic)
+        self._close_consumer(topic)
+        return found
+
+    def before_time(self, topic: str, moment: int) -> Position:
+        """What lies before the first message that was published at a time (ms since 1970) or after.
+
+        A broker finds it among entries by bisection, as it does for a seek. Raises TopicMissing.
+        """
+        name = self.open(topic, BEGINNING)
+        ask = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+        ask.seek.consumer_id = _CONSUMER
+        ask.seek.message_publish_time = moment
+        self._ask(ask, ask.seek, topic)
+        # A seek closes the consumer; its subscription is there until the connection is not.
+        self.open(topic, BEGINNING, name)
+        found, _ = self._consumers_ends(topic)
+        self._close_consumer(topic)
+        return found
+
+    def hold(self, topic: str, subscription: str, at: Position) -> None:
+        """Moves a durable subscription, which is made if it is not there, up to and with a message.
+
+        What lies behind it is kept by the broker. Raises TopicMissing, Refused.
+        """
+        ask = self._subscribe(topic, subscription)
+        self._ask(ask, ask.subscribe, topic)
+        if at.entry >= 0:
+            ask = pb.BaseCommand(type=pb.BaseCommand.ACK)
+            ask.ack.consumer_id = _CONSUMER
+            ask.ack.ack_type = pb.CommandAck.Cumulative
+            place = ask.ack.message_id.add()
+            place.ledgerId = at.ledger
+            # Of an entry that is read in part nothing is acknowledged.
+            place.entryId = at.entry if at.batch < 0 else at.entry - 1
+            if at.batch < 0 or at.entry:
+                self._ask(ask, ask.ack, topic)
+        self._close_consumer(topic)
+
+    def _consumers_ends(self, topic: str) -> tuple[Position, Position]:
+        """(where the consumer stands, the last message) of a topic."""
         ask = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
         ask.getLastMessageId.consumer_id = _CONSUMER
         answer = self._ask(ask, ask.getLastMessageId, topic).getLastMessageIdResponse
         first, last = BEGINNING, answer.last_message_id
         if answer.HasField("consumer_mark_delete_position"):
             first = position_of(answer.consumer_mark_delete_position)
+        return first, position_of(last)
+
+    def _close_consumer(self, topic: str) -> None:
         ask = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         ask.close_consumer.consumer_id = _CONSUMER
         self._ask(ask, ask.close_consumer, topic)
-        return first, position_of(last)
 
-    def open(self, topic: str, at: Position) -> None:
-        """Makes the connection's reader, whose first entry is that at the position.
+    def open(self, topic: str, at: Position, name: str = "") -> str:
+        """Makes the connection's reader, whose first entry is that at the position; its name.
 
         It has no cursor that is kept: it is gone with the connection. Raises TopicMissing.
         """
-        ask = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        subscribe = ask.subscribe
-        subscribe.topic = topic
-        subscribe.subscription = f"{self._subscription_prefix}-{uuid.uuid4().hex[:16]}"
-        subscribe.subType = pb.CommandSubscribe.Exclusive
-        subscribe.consumer_id = _CONSUMER
-        subscribe.durable = False  # what is not there yet is not made by a reader either
-        subscribe.force_topic_creation = False
-        subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
-        subscribe.start_message_id.entryId = at.entry & _ID_MAX
-        self._ask(ask, subscribe, topic)
+        name = name or f"{self._subscription_prefix}-{uuid.uuid4().hex[:16]}"
+        ask = self._subscribe(topic, name)
+        ask.subscribe.durable = False
+        ask.subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
+        ask.subscribe.start_message_id.entryId = at.entry & _ID_MAX
+        self._ask(ask, ask.subscribe, topic)
+        return name
+
+    def _subscribe(self, topic: str, subscription: str) -> Any:
+        """A command for the connection's only consumer."""
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        command.subscribe.topic = topic
+        command.subscribe.subscription = subscription
+        command.subscribe.subType = pb.CommandSubscribe.Exclusive
+        command.subscribe.consumer_id = _CONSUMER
+        # What is not there yet is not made by who reads.
+        command.subscribe.force_topic_creation = False
+        command.subscribe.initialPosition = pb.CommandSubscribe.Earliest
+        return command
 
     def flow(self, permits: int) -> None:
         """Lets the broker send so many messages more to the reader."""

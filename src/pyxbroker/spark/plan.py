@@ -18,6 +18,7 @@ from pyxbroker.spark.errors import (
     NotReachable,
     PulsarSparkError,
     Refused,
+    TopicMissing,
     WrongOption,
 )
 from pyxbroker.spark.ledgers import Ledger, ledgers_of
@@ -53,10 +54,28 @@ def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends
     with cluster_of(options) as cluster:
         if topics is None:
             topics = topics_of(options, cluster.any_broker())
-        found = {topic: Ends(*cluster.ends(topic)) for topic in topics}
+        found = {}
+        for topic in topics:
+            try:
+                found[topic] = Ends(*cluster.ends(topic))
+            except TopicMissing:
+                # It is read from its beginning when it appears.
+                if not options["waitingForNonExistedTopic"]:
+                    raise
     if options["admin.url"] is None:
         return found
     return {topic: _at_newest_ledger(options, topic, ends) for topic, ends in found.items()}
+
+
+def uses_client(options: Options) -> bool:
+    """Whether tasks read by the official client."""
+    wish, key = options["reader"], options["pulsar.reader.defaultCryptoKeyReader"]
+    if wish == "fast" and key is not None:
+        raise WrongOption(
+            "reader is fast, and pulsar.reader.defaultCryptoKeyReader is given: only the official"
+            " client decrypts (reader=client)."
+        )
+    return wish == "client" or key is not None
 
 
 def cluster_of(options: Options) -> Cluster:
@@ -92,12 +111,14 @@ def values_of_topics(options: Options) -> Values:
         names = {TopicName.get(each).partitioned_topic_name for each in topics_of(options, broker)}
         found = {name: broker.schema(name) for name in sorted(names)}
     kinds = {name: (each.type, each.schema_data) if each else None for name, each in found.items()}
+    if options["allowDifferentTopicSchemas"]:
+        return Bytes()
     if len(set(kinds.values())) > 1:
         raise PulsarSparkError(
             f"the topics {', '.join(found)} have different schemas; read those with one schema"
-            " together (allowDifferentTopicSchemas is not built yet)."
+            " together, or as bytes with allowDifferentTopicSchemas=true."
         )
-    kind = next(iter(kinds.values()))
+    kind = next(iter(kinds.values()), None)
     return Bytes() if kind is None else values_of(*kind)
 
 
@@ -124,14 +145,42 @@ def _ledgers(options: Options, topic: str) -> list[Ledger]:
 
 def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """Where each topic begins to be read. Raises WrongOption."""
+    if options["startingTime"] is not None:
+        found = _before_time(options, options["startingTime"], ends)
+        return {topic: max((found[topic], ends[topic].first), key=_key) for topic in ends}
     wishes = _wish_of_each("startingOffsets", options["startingOffsets"], ends)
     return {topic: _start(wish, ends[topic]) for topic, wish in wishes.items()}
 
 
 def stops_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """The last message of each topic that is read. Raises WrongOption."""
+    if options["endingTime"] is not None:
+        found = _before_time(options, options["endingTime"] + 1, ends)
+        return {topic: min((found[topic], ends[topic].last), key=_key) for topic in ends}
     wishes = _wish_of_each("endingOffsets", options["endingOffsets"], ends)
     return {topic: _stop(wish, ends[topic]) for topic, wish in wishes.items()}
+
+
+def _before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[str, Position]:
+    """Of each topic what lies before the first message of that time."""
+
+    def find(cluster: Cluster, topic: str) -> Position:
+        return cluster.ask(topic, lambda broker: broker.before_time(topic, moment))
+
+    with cluster_of(options) as cluster:
+        return {topic: find(cluster, topic) for topic in topics}
+
+
+def hold(options: Options, positions: Mapping[str, Position]) -> None:
+    """Moves the predefined subscription, so that the broker keeps what lies behind positions."""
+    subscription = options["predefinedSubscription"]
+
+    def move(cluster: Cluster, topic: str, at: Position) -> None:
+        cluster.ask(topic, lambda broker: broker.hold(topic, subscription, at))
+
+    with cluster_of(options) as cluster:
+        for topic, at in positions.items():
+            move(cluster, topic, at)
 
 
 def _start(wish: Wish, ends: Ends) -> Position:
@@ -229,7 +278,8 @@ def ranges_of(
         if begin.key >= end.key:
             continue
         pieces = [(begin, end)]
-        if options["admin.url"] is not None:
+        # The official client puts chunks together only of what it reads in one go.
+        if options["admin.url"] is not None and not uses_client(options):
             ledgers = _ledgers(options, topic)
             if sizes and topic in sizes:
                 ledgers = [

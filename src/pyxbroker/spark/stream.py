@@ -20,6 +20,7 @@ from pyxbroker.spark.plan import (
     Ends,
     bounded,
     ends_of,
+    hold,
     patiently,
     ranges_of,
     starts_of,
@@ -56,7 +57,19 @@ class PulsarStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
+        if self._options["predefinedSubscription"] is not None:
+            patiently(self._options, lambda: hold(self._options, begins))
         return write_offset(begins)
+
+    def commit(self, end: dict[str, str]) -> None:
+        """A batch is done: what it had need not be kept for this query any more."""
+        if self._options["predefinedSubscription"] is None:
+            return
+        for topic, position in read_offset(end).items():
+            try:
+                patiently(self._options, partial(hold, self._options, {topic: position}))
+            except TopicMissing as error:
+                _log.warning("%s", error)
 
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
