@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -19,6 +20,7 @@ from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import AtLeastOnce
+from pyxbroker.spark.records import Primitive
 from pyxbroker.spark.routing import Router
 from pyxbroker.spark.sequence import EPOCH_BITS, Part
 
@@ -248,6 +250,113 @@ def last_id(broker: Broker, topic: str, part: Part) -> int:
         return client.create_producer(topic, producer_name=part.producer_name).last_sequence_id()
     finally:
         client.close()
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["avro", "json"])
+def test_columns_are_a_record_with_a_schema_and_come_back_as_they_were(
+    spark: Any, broker: Broker, topic: str, kind: str
+) -> None:
+    columns = (
+        "name string, size double, count bigint, small tinyint, ok boolean, raw binary, day date,"
+        " moment timestamp, tags array<string>, parts map<string,int>,"
+        " inner struct<number:int, more:array<struct<text:string>>>, __key string"
+    )
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901)
+    rows = [
+        (
+            *("fig", 1.5, 1 << 40, -1, True, b"\x00\xff", moment.date(), moment, ["a", None]),
+            *({"seed": 9}, (7, [("née",), None]), "k"),
+        ),
+        (*[None] * 11, "k"),
+    ]
+    frame = spark.createDataFrame(rows, columns).coalesce(1)
+    options = given(broker, {"topic": topic, "schemaType": kind})
+    frame.write.format("pulsar").options(**options).mode("append").save()
+    status, described = broker.rest("GET", f"/admin/v2/schemas/{topic[13:]}/schema")
+    assert (status, described["type"]) == (200, kind.upper())
+    back = spark.read.format("pulsar").options(**given(broker, {"topic": topic})).load()
+    names = [field.name for field in frame.schema.fields[:-1]]
+    assert sorted(map(str, back.select(names).collect())) == sorted(
+        str(row) for row in frame.select(names).withColumn("small", frame.small).collect()
+    )
+    other = spark.createDataFrame([("fig", "much")], "name string, size string")
+    text = error_of(other.write.format("pulsar").options(**options).mode("append").save)
+    assert "its schema does not go with what is written" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        *(("boolean", True), ("tinyint", -1), ("smallint", 256), ("int", -2), ("bigint", 1 << 40)),
+        *(("float", 1.5), ("double", 2.5)),
+    ],
+)
+def test_numbers_have_pulsars_schema(broker: Broker, topic: str, kind: str, value: Any) -> None:
+    """Without Spark."""
+    payloads = Primitive(kind)
+    sender = AtLeastOnce(Options(SINK, given(broker, {"topic": topic})), payloads.schema())
+    sender.send(Outgoing(topic, None, payloads.encode({"value": value}), {}))
+    sender.finish()
+    sender.close()
+    assert [row["value"] for row in rows_of(broker, topic=topic)] == [value]
+
+
+def test_a_message_is_delivered_at_its_time(
+    spark: Any, broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    consumer = client.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared)
+    later = datetime.now(timezone.utc) + timedelta(days=1)
+    rows = [("late", later), ("now", None)]
+    frame = spark.createDataFrame(rows, "value string, __deliverAt timestamp").coalesce(1)
+    options = given(broker, {"topic": topic})
+    frame.write.format("pulsar").options(**options).mode("append").save()
+    assert consumer.receive(10_000).data() == b"now"
+    with pytest.raises(pulsar.Timeout):
+        consumer.receive(500)
+    consumer.close()
+
+
+def test_a_stream_is_written_once_and_without_deduplication_that_is_told(
+    spark: Any, broker: Broker, once: str, tmp_path: Path
+) -> None:
+    source = f"{once}-source"
+    numbers = spark.range(20).selectExpr("string(id) as value", "string(id % 3) as __key")
+    write = numbers.coalesce(1).write.format("pulsar").mode("append")
+    write.options(**given(broker, {"topic": source})).save()
+
+    def run(copy: str, checkpoint: Path, **options: str) -> None:
+        rows = spark.readStream.format("pulsar").options(
+            **given(broker, {"topic": source, "startingOffsets": "earliest"})
+        )
+        query = (
+            rows.load()
+            .drop("__topic")
+            .writeStream.format("pulsar")
+            .options(**given(broker, {"topic": copy} | options))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    first = tmp_path / "first"
+    run(once, first, exactlyOnce="true")
+    # The batch was done, and the query was killed before it had noted that.
+    for each in (first / "commits").iterdir():
+        each.unlink()
+    run(once, first, exactlyOnce="true")
+    assert sorted(int(row["value"]) for row in rows_of(broker, topic=once)) == list(range(20))
+    text = error_of(lambda: run(f"{once}-plain", tmp_path / "second", exactlyOnce="true"))
+    assert "has no deduplication, so a batch that is repeated" in text
+    third = tmp_path / "third"
+    run(f"{once}-again", third)
+    for each in (third / "commits").iterdir():
+        each.unlink()
+    run(f"{once}-again", third, exactlyOnce="false")
+    assert len(rows_of(broker, topic=f"{once}-again")) == 40
 
 
 # --- what Spark asks before it writes -------------------------------------------------------------

@@ -259,6 +259,17 @@ class BrokerConnection:
             return None
         raise _refusal(topic, answer.error_code, answer.error_message)
 
+    def tell_schema(self, topic: str, name: str, type_: int) -> None:
+        """Gives a topic that is there a schema without a definition. Raises Refused."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
+        ask.getOrCreateSchema.topic = topic
+        ask.getOrCreateSchema.schema.name = name
+        ask.getOrCreateSchema.schema.type = type_
+        ask.getOrCreateSchema.schema.schema_data = b""
+        answer = self._ask(ask, ask.getOrCreateSchema, topic).getOrCreateSchemaResponse
+        if answer.HasField("error_code"):
+            raise _refusal(topic, answer.error_code, answer.error_message)
+
     # --- one question ---------------------------------------------------------------------------
 
     def _connect(self, proxied: str) -> None:
@@ -518,6 +529,7 @@ def _advice(error: str) -> str:
 _ADVICE = {
     "AuthenticationError": "Who this is say pulsar.client.authPluginClassName and"
     " pulsar.client.authParams; a token may have expired.",
+    "IncompatibleSchema": "The topic's schema does not go with what is written.",
     "AuthorizationError": "Reading needs the right to consume, and a pattern that of the namespace;"
     " who grants it is in docs/security.md of the broker.",
 }

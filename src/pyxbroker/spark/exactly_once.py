@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, tell_trouble
+from pyxbroker.spark.official import client_of, schema_of, tell_schema, tell_trouble
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import (
@@ -67,6 +67,7 @@ class ExactlyOnce:
 
     def __init__(self, options: Options, schema: tuple[str, str] | None, part: Part) -> None:
         self._options = options
+        self._described = schema
         self._schema = schema_of(schema)
         self._part = part
         self._rows = Rows()
@@ -159,6 +160,7 @@ class ExactlyOnce:
         )
         if counts or found.count > count:
             self._refuse(topic)
+        tell_schema(self._options, self._client, name, self._described)
         self._topics[topic] = found
         return found
 

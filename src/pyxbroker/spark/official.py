@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.options import Options
+from pyxbroker.spark.plan import cluster_of
+from pyxbroker.spark.records import NUMBERS
 from pyxbroker.spark.security import Security
 
 T = TypeVar("T")
@@ -42,7 +44,20 @@ def schema_of(described: tuple[str, str] | None) -> Any:
             kind, definition = described
             return _pulsar.SchemaInfo(getattr(_pulsar.SchemaType, kind), kind, definition)
 
-    return schema.BytesSchema() if described is None else Encoded()
+    is_told = described is not None and described[0] not in NUMBERS
+    return Encoded() if is_told else schema.BytesSchema()
+
+
+def tell_schema(
+    options: Options, client: Any, topic: str, described: tuple[str, str] | None
+) -> None:
+    """Registers a schema of numbers, of which the client's producers do not tell a broker."""
+    if described is None or described[0] not in NUMBERS:
+        return
+    kind, _ = described
+    name = client.get_topic_partitions(topic)[0]  # a topic with partitions is none itself
+    with cluster_of(options) as cluster:
+        cluster.ask(name, lambda broker: broker.tell_schema(name, kind, NUMBERS[kind]))
 
 
 def tell_trouble(topic: str, do: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ import threading
 from typing import Any, Protocol
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, sentence_of, tell_trouble
+from pyxbroker.spark.official import client_of, schema_of, sentence_of, tell_schema, tell_trouble
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.routing import Router
@@ -88,6 +88,7 @@ class AtLeastOnce:
 
     def __init__(self, options: Options, schema: tuple[str, str] | None) -> None:
         self._options = options
+        self._described = schema
         self._schema = schema_of(schema)
         self._made: dict[str, Any] = {}
         self._receipts = Receipts()
@@ -117,6 +118,7 @@ class AtLeastOnce:
         settings = producer_settings(self._options, self._schema) | {"message_router": route}
         name = str(name_of(topic))
         made = tell_trouble(topic, lambda: self._client.create_producer(name, **settings))
+        tell_schema(self._options, self._client, name, self._described)
         self._made[topic] = made
         return made
 

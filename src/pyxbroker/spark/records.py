@@ -32,6 +32,8 @@ PRIMITIVES = {
     "double": ("DOUBLE", ">d"),
 }
 """By Spark's name of a type: Pulsar's, and how its bytes are laid out."""
+NUMBERS = {name: 5 + index for index, (name, _) in enumerate(PRIMITIVES.values())}
+"""Of these types on the wire (Schema.Type)."""
 
 RECORD = "topLevelRecord"
 """The name that Spark's own to_avro gives a record."""
