@@ -220,6 +220,28 @@ def test_encrypted_messages_are_written_and_read_with_keys(
     )
 
 
+def test_errors_leave_nothing_with_the_broker_and_are_one_sentence(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    path = f"/admin/v2/schemas/{topic.removeprefix('persistent://')}/schema"
+    body = {"type": "INT64", "schema": "", "properties": {}}
+    assert broker.rest("POST", path, body)[0] == 200
+    publish(client, topic, "no number of eight bytes")
+    begin = time.monotonic()
+    assert "cannot be read by its schema" in error_of(lambda: rows_of(broker, topic=topic))
+    nowhere = f"persistent://nobody/nowhere/{topic.rpartition('/')[2]}"
+    text = error_of(lambda: rows_of(broker, topic=nowhere))
+    assert text.count("\n") == 0 and "nobody/nowhere" in text
+    options = {"topic": nowhere, "pulsar.client.operationTimeoutMs": "3000"}
+    sender = AtLeastOnce(Options(SINK, given(broker, options)), None)
+    text = error_of(lambda: sender.send(Outgoing(nowhere, None, b"", {})))
+    sender.close()
+    assert text.startswith(f"{nowhere} cannot be written: ") and text.count("\n") == 0
+    assert time.monotonic() - begin < 60
+    stats = broker.rest("GET", f"{path_of(topic)}/stats")[1]
+    assert (stats["subscriptions"], stats["publishers"]) == ({}, [])
+
+
 # --- what is written ------------------------------------------------------------------------------
 
 

@@ -148,6 +148,19 @@ def test_a_part_that_comes_again_is_stored_once(broker: Broker, once: str) -> No
     assert stored(broker, once) == [*ROWS, *ROWS[:3], *ROWS[:4], *ROWS[:5]]
 
 
+def test_messages_in_chunks_are_stored_once(broker: Broker, once: str) -> None:
+    large = [("k", bytes([number]) * (6 << 20)) for number in range(2)]
+    options = {
+        "pulsar.producer.chunkingEnabled": "true",
+        "pulsar.producer.compressionType": "none",
+    }
+    part = Part("query", 0, 0)
+    write_part(broker, once, part, large[:1], is_cut=True, **options)
+    for _ in range(2):
+        write_part(broker, once, part, large, **options)
+    assert stored(broker, once) == large
+
+
 def test_ids_go_on_over_the_end_of_their_bits(broker: Broker, once: str) -> None:
     for epoch in ((1 << EPOCH_BITS) - 1, 1 << EPOCH_BITS, (1 << EPOCH_BITS) + 1):
         for _ in range(2):

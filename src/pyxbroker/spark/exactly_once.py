@@ -158,6 +158,7 @@ class ExactlyOnce:
             any(each is not None for each in lasts),
             names,
         )
+        # Only who made the topic anew with fewer partitions, or writes by this name too, does that.
         if counts or found.count > count:
             self._refuse(topic)
         tell_schema(self._options, self._client, name, self._described)

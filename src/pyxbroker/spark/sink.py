@@ -62,6 +62,17 @@ def write(sender: Sender, messages: Messages, batches: Iterator[pa.RecordBatch])
     return count
 
 
+def write_at_least_once(
+    options: Options, messages: Messages, batches: Iterator[pa.RecordBatch]
+) -> Written:
+    """What a task does where nothing says what it had sent before. Raises PulsarSparkError."""
+    sender = AtLeastOnce(options, messages.payloads.schema())
+    try:
+        return Written(write(sender, messages, batches))
+    finally:
+        sender.close()
+
+
 class PulsarWriter(DataSourceArrowWriter):
     """The batch sink."""
 
@@ -77,11 +88,7 @@ class PulsarWriter(DataSourceArrowWriter):
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        sender = AtLeastOnce(self._options, self._messages.payloads.schema())
-        try:
-            return Written(write(sender, self._messages, iterator))
-        finally:
-            sender.close()
+        return write_at_least_once(self._options, self._messages, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left to be done: what a task has sent is there."""
@@ -116,7 +123,7 @@ if StreamArrowWriter is not None:
             if part is None and wish == "true":
                 raise PulsarSparkError("Spark does not say which batch this is.")
             if part is None or wish == "false" or self._is_known_to_lack():
-                return PulsarWriter.write(self, iterator)
+                return write_at_least_once(self._options, self._messages, iterator)
             return self._write_once(part, iterator)
 
         def _write_once(self, part: Part, iterator: Iterator[pa.RecordBatch]) -> Written:
