@@ -126,10 +126,11 @@ class Judge:
 
 
 class Query:
-    """The process that copies; `python -m torture.spark_copy --copy DIRECTORY URL WEB_URL`."""
+    """The process that copies; this file with `--copy`."""
 
-    def __init__(self, directory: Path, broker: Broker) -> None:
+    def __init__(self, directory: Path, broker: Broker, exactly_once: str) -> None:
         self._directory = directory
+        self._exactly_once = exactly_once
         self._broker = broker
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -153,6 +154,7 @@ class Query:
                 [
                     *(sys.executable, "-m", "torture.spark_copy", "--copy", str(place)),
                     *(str(self._directory / "checkpoint"), self._broker.url, self._broker.web_url),
+                    self._exactly_once,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -213,7 +215,7 @@ class Torture:
     def __init__(self, options: argparse.Namespace, workspace: Path) -> None:
         self.random = random.Random(options.seed)
         self.broker = Broker(options.broker, workspace / "broker", settings=SETTINGS)
-        self.query = Query(workspace / "spark", self.broker)
+        self.query = Query(workspace / "spark", self.broker, options.exactly_once)
         self.judge = Judge()
         self.kills: Counter[str] = Counter()
         self._is_verbose = options.verbose
@@ -287,7 +289,7 @@ def quiet_client(url: str) -> Any:
     return pulsar.Client(url, logger=logger)
 
 
-def copy(place: Path, checkpoint: str, url: str, web_url: str) -> None:
+def copy(place: Path, checkpoint: str, url: str, web_url: str, exactly_once: str) -> None:
     """The query's own process; it ends when it fails."""
     from harness.spark_session import make_session
 
@@ -307,7 +309,7 @@ def copy(place: Path, checkpoint: str, url: str, web_url: str) -> None:
         )
         rows.drop("__topic").writeStream.format("pulsar").option("service.url", url).option(
             "topic", COPY
-        ).option("exactlyOnce", "true").option("checkpointLocation", checkpoint).trigger(
+        ).option("exactlyOnce", exactly_once).option("checkpointLocation", checkpoint).trigger(
             processingTime="0 seconds"
         ).start().awaitTermination()
     finally:
@@ -322,7 +324,10 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--broker", choices=KINDS, default="pyxbroker")
     parser.add_argument("--workspace", help="folder for the data (default: a temporary one)")
     parser.add_argument("--verbose", action="store_true", help="one line per kill")
-    parser.add_argument("--copy", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--exactly-once", choices=("true", "false"), default="true", help="false: is it found out?"
+    )
+    parser.add_argument("--copy", nargs=5, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
 
