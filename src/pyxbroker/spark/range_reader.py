@@ -15,10 +15,11 @@ from typing import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
+from pyxbroker.spark.client_connection import ClientConnection
 from pyxbroker.spark.entries import Damaged, Encrypted, Entry, Message, messages_of, read_entry
 from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence
+from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
 from pyxbroker.spark.positions import BEGINNING, Position
 
 LOOK_S = 1.0
@@ -45,7 +46,7 @@ class RangeReader:
         self._options = options
         self._range = wanted
         self._cluster: Cluster = cluster_of(options)
-        self._connection: BrokerConnection | None = None
+        self._connection: BrokerConnection | ClientConnection | None = None
         self._permits = 0
         # Messages that a broker may send ahead of what was read.
         self._permits_max: int = options["pulsar.reader.receiverQueueSize"]
@@ -98,7 +99,10 @@ class RangeReader:
             at = Position(at.ledger, at.entry - self._back) if self._back <= at.entry else BEGINNING
         elif at.ledger >= 0 and at.batch < 0:
             at = Position(at.ledger, at.entry + 1)
-        self._connection = self._cluster.reader(self._range.topic, at)
+        if uses_client(self._options):
+            self._connection = ClientConnection(self._options, self._range.topic, at)
+        else:
+            self._connection = self._cluster.reader(self._range.topic, at)
         self._connection.flow(self._permits_max)
         self._permits = self._permits_max
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from pyxbroker.spark.client_reader import ClientReader
 from pyxbroker.spark.columns import record_batches
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.plan import Range, uses_client
+from pyxbroker.spark.plan import Range
 from pyxbroker.spark.range_reader import RangeReader
 from pyxbroker.spark.values import Values
 
@@ -31,11 +30,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a task."""
     assert isinstance(partition, RangePartition)
-    reader: RangeReader | ClientReader = (
-        ClientReader(options, partition.range)
-        if uses_client(options)
-        else RangeReader(options, partition.range)
-    )
+    reader = RangeReader(options, partition.range)
     try:
         yield from record_batches(partition.range.topic, values, reader, reader.definition)
     finally:
