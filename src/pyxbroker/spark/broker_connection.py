@@ -39,6 +39,7 @@ _CONSUMER = 1
 _ID_MAX = (1 << 64) - 1
 _NOT_READY = ("ServiceNotReady", "MetadataError", "PersistenceError", "TooManyRequests")
 _NOT_THERE = ("TopicNotFound",)
+_OWN = (pb.BaseCommand.PING, pb.BaseCommand.PONG, pb.BaseCommand.AUTH_CHALLENGE)
 _UNASKED = (
     *(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, pb.BaseCommand.MESSAGE),
     *(pb.BaseCommand.CLOSE_CONSUMER, pb.BaseCommand.REACHED_END_OF_TOPIC),
@@ -338,12 +339,16 @@ class BrokerConnection:
         """
         while True:
             command, section = self._receive_any(deadline)
-            if command.type == pb.BaseCommand.PING:
-                self._pong()
-            elif command.type == pb.BaseCommand.AUTH_CHALLENGE:
-                self._answer_challenge()
-            elif command.type != pb.BaseCommand.PONG:
+            if not self._sees_to(command):
                 return command, section
+
+    def _sees_to(self, command: Any) -> bool:
+        """Whether it is the connection's own; then it is answered."""
+        if command.type == pb.BaseCommand.PING:
+            self._pong()
+        elif command.type == pb.BaseCommand.AUTH_CHALLENGE:
+            self._answer_challenge()
+        return command.type in _OWN
 
     def _receive_any(self, deadline: float) -> tuple[Any, bytes]:
         while len(self._buffer) < 4:
