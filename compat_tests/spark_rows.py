@@ -24,9 +24,14 @@ def error_of(do: Callable[[], Any]) -> str:
 
 def rows_of(broker: Broker, **options: str) -> list[dict[str, Any]]:
     """What the source reads, without Spark."""
+    return rows_with(given(broker, options))
+
+
+def rows_with(options: dict[str, str]) -> list[dict[str, Any]]:
+    """The same with options by their own names."""
     from pyxbroker.spark.source import PulsarDataSource
 
-    source = PulsarDataSource(given(broker, options))
+    source = PulsarDataSource(options)
     reader = source.reader(source.schema())
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
     return [row for batch in batches for row in batch.to_pylist()]

@@ -22,7 +22,7 @@ import pytest
 import trustme
 from harness.tokens import BASIC, SECRET, TOKENS, data_url, token
 
-from compat_tests.spark_rows import error_of
+from compat_tests.spark_rows import error_of, rows_with
 from compat_tests.test_tls import Scene
 from pyxbroker.spark.errors import PulsarSparkError, Refused, WrongOption
 from pyxbroker.spark.exactly_once import ExactlyOnce
@@ -87,18 +87,7 @@ def copy(options: dict[str, str]) -> None:
             sender.finish()
         finally:
             sender.close()
-    assert [each.message.payload for each in read(options)] == [b"0", b"1", b"2"] * 2
-
-
-def read(options: dict[str, str]) -> Iterator[Any]:
-    checked = Options(BATCH, options)
-    ends = ends_of(checked)
-    for each in ranges_of(checked, starts_of(checked, ends), stops_of(checked, ends)):
-        reader = RangeReader(checked, each)
-        try:
-            yield from reader
-        finally:
-            reader.close()
+    assert [row["value"] for row in rows_with(options)] == [b"0", b"1", b"2"] * 2
 
 
 def test_tokens_passwords_and_certificates_by_the_names_of_java(
@@ -132,12 +121,12 @@ def test_rest_is_asked_with_tls_and_the_same_login_or_one_of_its_own(
     admin = {"admin.url": f"https://localhost:{scene.web_port}", "bytesPerTask": "1k"}
     copy(given(scene, topic) | by_token(token("me")) | {"topic": topic})
     options = given(scene, topic) | by_token(token("me")) | admin
-    assert len(list(read(options))) == 6
+    assert len(rows_with(options)) == 6
     own = {"pulsar.admin.authPluginClassName": "token", "pulsar.admin.authParams": "token:wrong"}
-    text = error_of(lambda: list(read(options | own)))
+    text = error_of(lambda: rows_with(options | own))
     assert "401" in text and "pulsar.admin.authParams" in text and "wrong" not in text
     own["pulsar.admin.authParams"] = f"token:{token('me')}"
-    assert len(list(read(options | own))) == 6
+    assert len(rows_with(options | own)) == 6
 
 
 def test_who_a_broker_is_has_to_be_known(scene: Scene, topic: str, tmp_path: Path) -> None:
@@ -145,17 +134,17 @@ def test_who_a_broker_is_has_to_be_known(scene: Scene, topic: str, tmp_path: Pat
     trustme.CA().cert_pem.write_to_path(other)
     options = given(scene, topic) | by_token(token("me"))
     copy(options)
-    text = error_of(lambda: list(read(options | {TRUSTED: str(other)})))
+    text = error_of(lambda: rows_with(options | {TRUSTED: str(other)}))
     assert "is not trusted" in text and TRUSTED in text
     insecure = {TRUSTED: str(other), "pulsar.client.tlsAllowInsecureConnection": "true"}
-    assert len(list(read(options | insecure))) == 6
+    assert len(rows_with(options | insecure)) == 6
     # No certificate names this address.
     elsewhere = {"service.url": f"pulsar+ssl://127.0.0.2:{scene.port}"}
-    assert "is not trusted" in error_of(lambda: list(read(options | elsewhere)))
+    assert "is not trusted" in error_of(lambda: rows_with(options | elsewhere))
     unchecked = {"pulsar.client.enableTlsHostnameVerification": "false"}
-    assert len(list(read(options | elsewhere | unchecked))) == 6
+    assert len(rows_with(options | elsewhere | unchecked)) == 6
     plain = {"service.url": scene.url.replace("+ssl", ""), "pulsar.client.useTls": "true"}
-    assert len(list(read(options | plain))) == 6
+    assert len(rows_with(options | plain)) == 6
     text = error_of(lambda: Security(Options(BATCH, options | {TRUSTED: "/nowhere"})).context())
     assert f"{TRUSTED}: /nowhere cannot be used: No such file" in text
 
@@ -176,7 +165,7 @@ def test_who_may_not_is_told_in_a_sentence_without_secrets(
 ) -> None:
     copy(given(scene, topic) | by_token(token("me")))
     begin = time.monotonic()
-    text = error_of(lambda: list(read(given(scene, topic) | way)))
+    text = error_of(lambda: rows_with(given(scene, topic) | way))
     assert sentence in text
     assert way.get(PARAMS, "nothing") not in text and "guess" not in text
     sender = AtLeastOnce(Options(SINK, given(scene, topic) | way), None)
@@ -294,7 +283,7 @@ def test_a_token_of_an_oauth2_server(scene: Scene, topic: str, oauth2: OAuth2Ser
         "audience": ["urn:pulsar"],
     }
     wrong = given(scene, topic) | by_oauth2(oauth2, "another-secret")
-    text = error_of(lambda: list(read(wrong)))
+    text = error_of(lambda: rows_with(wrong))
     assert "the OAuth2 server refuses" in text and "another-secret" not in text
 
 
