@@ -57,7 +57,7 @@ def test_a_broker_that_goes_away_fails_what_is_written_in_time(
     """What a task of the sink does, without Spark."""
     broker = own_broker()
     broker.start()
-    limit = {"topic": topic, "pulsar.client.operationTimeoutMs": "3000"}
+    limit = {"topic": topic, "pulsar.producer.sendTimeoutMs": "3000"}
     sender = AtLeastOnce(Options(SINK, given(broker, limit)), None)
     try:
         sender.send(message(topic, "k", b"kept"))

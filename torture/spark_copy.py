@@ -35,7 +35,9 @@ SOURCE = "persistent://public/default/spark-source"
 COPY = "persistent://public/default/spark-copy"
 SOURCE_PARTITIONS, COPY_PARTITIONS = 3, 4
 KEYS = 50
-MESSAGES_PER_KILL = (500, 4_000)
+MESSAGES_PER_KILL = (2_000, 6_000)
+AHEAD_MAX = 8_000
+"""Messages that are not copied yet, while more are published: kills shall come within batches."""
 PROGRESS_S = 240.0
 """How long a query may take until it has done a batch; it starts a JVM, perhaps beside others."""
 IDLE_MAX_S = 2.0
@@ -218,6 +220,7 @@ class Torture:
         self.query = Query(workspace / "spark", self.broker, options.exactly_once)
         self.judge = Judge()
         self.kills: Counter[str] = Counter()
+        self.batches = 0
         self._is_verbose = options.verbose
 
     def run(self, kills: int) -> list[str]:
@@ -229,7 +232,8 @@ class Torture:
         feed = Feed(self.broker.url)
         try:
             while sum(self.kills.values()) < kills and not self.judge.problems:
-                feed.publish(self.random)
+                if feed.sent.total() - self.judge.copied.total() < AHEAD_MAX:
+                    feed.publish(self.random)
                 if not self._wait_for_batch():
                     return [*self.judge.problems, f"no batch was done in {PROGRESS_S:g} s"]
                 time.sleep(self.random.uniform(0, IDLE_MAX_S))
@@ -239,6 +243,7 @@ class Torture:
             self._finish(feed)
         finally:
             self.query.kill()
+            self.batches = self.query.batches() + 1
         if feed.failed:
             self.judge.problems.append(f"{feed.failed} messages were not taken by the source")
         return self.judge.problems
@@ -302,7 +307,7 @@ def copy(place: Path, checkpoint: str, url: str, web_url: str, exactly_once: str
             .option("admin.url", web_url)
             .option("topic", SOURCE)
             .option("startingOffsets", "earliest")
-            .option("maxBytesPerTrigger", "200k")
+            .option("maxBytesPerTrigger", "100k")
             # One task for each partition: rows of two tasks have no order.
             .option("bytesPerTask", "1g")
             .load()
@@ -351,7 +356,7 @@ def main(arguments: list[str] | None = None) -> int:
     kinds = ", ".join(f"{count} of the {kind}" for kind, count in sorted(torture.kills.items()))
     print(
         f"seed {options.seed}: {torture.kills.total()} kills ({kinds}),"
-        f" {torture.judge.copied.total()} messages in {torture.query.batches() + 1} batches,"
+        f" {torture.judge.copied.total()} messages in {torture.batches} batches,"
         f" {torture.query.starts} starts of the query, {len(torture.query.failures)} of which ended"
         f" by themselves, {len(problems)} problems"
     )
