@@ -10,6 +10,7 @@ ROUNDS ?= 10
 EVENTS ?= 1000
 SEED ?= 1
 COUNT ?= 200
+KILLS ?= 100
 REQUESTS ?= 1000000
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 
@@ -82,7 +83,11 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 # One process with one session: a JVM and its Python workers want both cores.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source and sink against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) --reruns 1 -m spark compat_tests/test_spark.py
+	$(PYTEST) --reruns 1 -m spark compat_tests torture
+
+.PHONY: sparkcopy
+sparkcopy: dev $(VENV)/.spark ## KILLS (100) of queries, workers and the broker while Spark copies a topic
+	$(PY) -m torture.spark_copy --kills $(KILLS) --verbose
 
 .PHONY: goclient
 goclient: ## the program that drives Pulsar's Go client for compat (wants Go; a minute from nothing)

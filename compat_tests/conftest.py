@@ -37,6 +37,7 @@ from harness.brokers import KINDS, Broker
 from harness.go_client import Client as GoClient
 from harness.java_client import Client as JavaClient
 from harness.java_client import Java
+from harness.spark_session import make_session
 
 _NUMBERS = itertools.count(1)
 
@@ -176,6 +177,14 @@ def java_client(java: Java, broker: Broker) -> Iterator[JavaClient]:
 def any_client(new_client: ClientFactory) -> AnyClient:
     """A client of the module's broker: the test runs with the Python and with the Go client."""
     return new_client()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A session of Spark (`make spark`): one for all tests, which starts a JVM."""
+    session = make_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -6,12 +6,8 @@ what needs no Spark is in test_spark_ranges.py.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,49 +15,11 @@ import pulsar
 import pytest
 from harness.brokers import ROOT, Broker
 
-from compat_tests.conftest import BrokerFactory
+from compat_tests.spark_rows import error_of, given, rows_of
 
 pytestmark = pytest.mark.spark
 
 Load = Callable[..., Any]
-
-
-def spark_home(place: Path) -> Path:
-    """PySpark's installation without its zip of modules, which each worker would compile anew: that
-    takes a second and a half, and a worker that takes ten on a busy machine is given up.
-    """
-    import pyspark
-
-    for each in Path(pyspark.__file__).parent.iterdir():
-        if each.name != "python":
-            (place / each.name).symlink_to(each)
-    return place
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_HOME"] = str(spark_home(tmp_path_factory.mktemp("spark")))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    from pyspark.sql import SparkSession
-
-    from pyxbroker.spark import register
-
-    builder = SparkSession.builder.master("local[2]")
-    for name, value in {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "512m",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    register(session)
-    yield session
-    session.stop()
 
 
 @pytest.fixture
@@ -72,11 +30,6 @@ def load(spark: Any, broker: Broker) -> Load:
         return spark.read.format("pulsar").options(**given(broker, options)).load()
 
     return make
-
-
-def given(broker: Broker, options: dict[str, str]) -> dict[str, str]:
-    named = {name.replace("_", "."): value for name, value in options.items()}
-    return {"service.url": broker.url} | named
 
 
 def publish(client: pulsar.Client, topic: str, numbers: range) -> None:
@@ -95,13 +48,6 @@ def publish(client: pulsar.Client, topic: str, numbers: range) -> None:
 
 def numbers_of(rows: list[Any]) -> list[int]:
     return [int(row.value) for row in rows]
-
-
-def error_of(do: Callable[[], Any]) -> str:
-    """The text of the error that Spark shows."""
-    with pytest.raises(Exception) as caught:
-        do()
-    return str(caught.value)
 
 
 def test_the_tour_of_the_readme(
@@ -228,16 +174,6 @@ def test_offsets_of_a_stream_are_replayed_and_have_what_appears(
     assert values(start, stream.latestOffset(start)) == [40, 41]
 
 
-def rows_of(broker: Broker, **options: str) -> list[dict[str, Any]]:
-    """What the source reads, without Spark."""
-    from pyxbroker.spark.source import PulsarDataSource
-
-    source = PulsarDataSource(given(broker, options))
-    reader = source.reader(source.schema())
-    batches = [batch for part in reader.partitions() for batch in reader.read(part)]
-    return [row for batch in batches for row in batch.to_pylist()]
-
-
 def without_metadata(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if not name.startswith("__")}
 
@@ -320,100 +256,6 @@ def test_what_does_not_fit_its_schema_is_told(
     assert "have different schemas; read those with one schema together" in text
 
 
-def test_rows_name_their_topics_and_nulls_are_tombstones(
-    spark: Any, broker: Broker, client: pulsar.Client, topic: str
-) -> None:
-    columns = (
-        "value string, __key string, __topic string, __eventTime timestamp,"
-        " __messageProperties map<string,string>"
-    )
-    from datetime import datetime, timezone
-
-    moment = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=timezone.utc)
-    rows = [
-        ("one", "k", f"{topic}-a", moment, {"x": "y"}),
-        (None, "k", f"{topic}-a", None, None),
-        ("two", None, f"{topic}-b", None, None),
-    ]
-    frame = spark.createDataFrame(rows, columns).coalesce(1)
-    frame.write.format("pulsar").options(**given(broker, {})).mode("append").save()
-    reader = client.create_reader(f"{topic}-a", pulsar.MessageId.earliest)
-    first, second = reader.read_next(10_000), reader.read_next(10_000)
-    assert (first.data(), first.partition_key(), first.properties()) == (b"one", "k", {"x": "y"})
-    assert first.event_timestamp() == round(moment.timestamp() * 1000)
-    assert second.has_null_value() and second.partition_key() == "k"
-    other = client.create_reader(f"{topic}-b", pulsar.MessageId.earliest)
-    assert other.read_next(10_000).data() == b"two"
-
-
-def test_a_broker_that_goes_away_fails_what_is_written_in_time(
-    own_broker: BrokerFactory, topic: str
-) -> None:
-    """What a task of the sink does, without Spark."""
-    from pyxbroker.spark.errors import PulsarSparkError
-    from pyxbroker.spark.options import SINK, Options
-    from pyxbroker.spark.sink import Producers
-
-    broker = own_broker()
-    broker.start()
-    limit = {"topic": topic, "pulsar.client.operationTimeoutMs": "3000"}
-    producers = Producers(Options(SINK, given(broker, limit)))
-    try:
-        assert producers.send_all([{"value": "kept"}]) == 1
-        producers.flush()
-        broker.kill()
-        begin = time.monotonic()
-        with pytest.raises(PulsarSparkError, match=r"\d+ messages .* were not acknowledged"):
-            producers.send_all([{"value": b"lost"}] * 5_000)
-            producers.flush()
-        assert time.monotonic() - begin < 30
-    finally:
-        producers.close()
-    broker.start()
-    assert [bytes(row["value"]) for row in rows_of(broker, topic=topic)] == [b"kept"]
-    with pytest.raises(PulsarSparkError, match=r"a row has no __topic"):
-        Producers(Options(SINK, given(broker, {}))).send_all([{"value": b"", "__topic": None}])
-
-
-def test_keys_choose_partitions_as_javas_client_does() -> None:
-    from pyxbroker.spark.sink import Router
-
-    class Keyed:
-        def __init__(self, key: str) -> None:
-            self.partition_key = lambda: key
-
-    router = Router()
-    # In Java "hello".hashCode() is 99162322, and "world".hashCode() 113318802.
-    assert [router.partition_of(Keyed(each), 7) for each in ("hello", "world")] == [0, 2]
-    turns = [router.partition_of(Keyed(""), 3) for _ in range(6_000)]
-    assert {turns.count(each) for each in range(3)} == {2_000}
-
-
-def test_a_topic_is_not_overwritten_and_columns_are_checked(broker: Broker, topic: str) -> None:
-    """What Spark asks before it writes, without Spark."""
-    from pyspark.sql.types import BinaryType, LongType, StringType, StructType
-
-    from pyxbroker.spark.source import PulsarDataSource
-
-    source = PulsarDataSource(given(broker, {"topic": topic}))
-    nameless = PulsarDataSource(given(broker, {}))
-    value = StructType().add("value", BinaryType())
-    assert "cannot be overwritten" in error_of(lambda: source.writer(value, True))
-    for make in (source.writer, source.streamWriter):
-        other = StructType().add("value", BinaryType()).add("size", LongType())
-        assert "the column size is none" in error_of(partial(make, other, False))
-        keyed = StructType().add("__key", StringType())
-        assert "there is no column value" in error_of(partial(make, keyed, False))
-    text = error_of(lambda: nameless.writer(value, False))
-    assert "give the option topic, or a column __topic." in text
-    wrong = PulsarDataSource(given(broker, {"topic": topic, "failOnDataLoss": "true"}))
-    text = error_of(lambda: wrong.writer(value, False))
-    assert "failOnDataLoss is no option of the sink" in text
-    limited = PulsarDataSource(given(broker, {"topic": topic, "maxBytesPerTrigger": "1m"}))
-    text = error_of(lambda: limited.streamReader(limited.schema()))
-    assert "maxBytesPerTrigger needs admin.url" in text
-
-
 def test_what_cannot_be_is_an_error_with_one_sentence(
     spark: Any, broker: Broker, load: Load, topic: str
 ) -> None:
@@ -427,5 +269,5 @@ def test_what_cannot_be_is_an_error_with_one_sentence(
     text = error_of(spark.read.format("pulsar").options(**nobody).load)
     assert "no broker answers at pulsar://127.0.0.1:1" in text
     write = spark.range(3).selectExpr("id as value").write.format("pulsar").mode("append")
-    text = error_of(write.options(**given(broker, {"topic": topic})).save)
-    assert "the column value is bigint: it has to be binary or string." in text
+    text = error_of(write.options(**given(broker, {"topic": topic, "schemaType": "avro"})).save)
+    assert "schemaType is for columns that are the fields of a record" in text

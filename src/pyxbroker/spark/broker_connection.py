@@ -10,16 +10,24 @@ Works against any broker of the protocol, so nothing here knows ours.
 from __future__ import annotations
 
 import socket
+import ssl
 import time
+import uuid
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
 from pyxbroker.spark.positions import BEGINNING, Position, position_of
+from pyxbroker.spark.security import Security
 
+T = TypeVar("T")
+
+CLIENT_VERSION = "pyxbroker-spark"
 PROTOCOL_VERSION = 21
-DEFAULT_PORT = 6650
+DEFAULT_PORT, DEFAULT_PORT_TLS = 6650, 6651
+TLS = "pulsar+ssl"
 FRAME_BYTES_MAX = 128 << 20
 REDIRECTS_MAX = 20
 RETRIES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
@@ -31,6 +39,7 @@ _CONSUMER = 1
 _ID_MAX = (1 << 64) - 1
 _NOT_READY = ("ServiceNotReady", "MetadataError", "PersistenceError", "TooManyRequests")
 _NOT_THERE = ("TopicNotFound",)
+_OWN = (pb.BaseCommand.PING, pb.BaseCommand.PONG, pb.BaseCommand.AUTH_CHALLENGE)
 _UNASKED = (
     *(pb.BaseCommand.ACTIVE_CONSUMER_CHANGE, pb.BaseCommand.MESSAGE),
     *(pb.BaseCommand.CLOSE_CONSUMER, pb.BaseCommand.REACHED_END_OF_TOPIC),
@@ -38,12 +47,23 @@ _UNASKED = (
 
 
 def address_of(url: str) -> tuple[str, int]:
-    """(host, port) of the first broker of a service URL, whose form options.py has checked."""
-    first = url.removeprefix("pulsar://").split(",")[0].rstrip("/")
-    host, colon, port = first.rpartition(":")
-    if not colon or first.endswith("]"):
-        host, port = first, str(DEFAULT_PORT)
+    """(host, port) of a broker's URL, whose form option_values.py has checked, or a broker said."""
+    scheme, _, where = url.partition("://")
+    where = where.rstrip("/")
+    host, colon, port = where.rpartition(":")
+    if not colon or where.endswith("]"):
+        host, port = where, str(DEFAULT_PORT_TLS if scheme == TLS else DEFAULT_PORT)
     return host.strip("[]"), int(port)
+
+
+def urls_of(service_url: str) -> list[str]:
+    """The URLs of the brokers that a service URL names, which may be several."""
+    scheme, _, where = service_url.partition("://")
+    return [f"{scheme}://{each}" for each in where.rstrip("/").split(",")]
+
+
+def is_tls(url: str) -> bool:
+    return url.startswith(f"{TLS}://")
 
 
 class Address(NamedTuple):
@@ -56,17 +76,15 @@ class Address(NamedTuple):
 class BrokerConnection:
     """One connection to one broker. Close it; nothing of it stays with the broker then."""
 
-    def __init__(self, url: str, timeout_s: float, proxied: str = "") -> None:
+    def __init__(self, url: str, settings: Settings, proxied: str = "") -> None:
         """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
         self.url = url
-        self._timeout_s = timeout_s
+        self._timeout_s = settings.timeout_s
+        self._login = settings.security.login
+        self._subscription_prefix = settings.subscription_prefix
         self._buffer = bytearray()
         self._last_request = 0
-        host, port = address_of(url)
-        try:
-            self._socket = socket.create_connection((host, port), timeout=timeout_s)
-        except OSError as error:
-            raise NotReachable(f"no broker answers at {url}: {error}") from error
+        self._socket = _open_socket(url, settings)
         try:
             self._connect(proxied)
         except BaseException:
@@ -108,10 +126,18 @@ class BrokerConnection:
         if answer.response == answer.Failed:
             raise _refusal(topic, answer.error, answer.message)
         if answer.response == answer.Redirect:
-            raise _Redirected(answer.brokerServiceUrl, answer.authoritative)
+            raise _Redirected(self._url_in(answer, topic), answer.authoritative)
         if answer.proxy_through_service_url:
-            return Address(self.url, answer.brokerServiceUrl)
-        return Address(answer.brokerServiceUrl)
+            return Address(self.url, self._url_in(answer, topic))
+        return Address(self._url_in(answer, topic))
+
+    def _url_in(self, answer: Any, topic: str) -> str:
+        """The broker's URL of the kind that was asked by."""
+        url = answer.brokerServiceUrlTls if is_tls(self.url) else answer.brokerServiceUrl
+        if not url:
+            kind = "with TLS" if is_tls(self.url) else "without TLS"
+            raise PulsarSparkError(f"the broker that has {topic} cannot be reached {kind}.")
+        return str(url)
 
     def ends(self, topic: str) -> tuple[Position, Position]:
         """(before the first message, the last message) of a topic that this broker has.
@@ -119,34 +145,84 @@ class BrokerConnection:
         Positions are those of whole entries. Raises TopicMissing.
         """
         self.open(topic, BEGINNING)
+        found = self._consumers_ends(topic)
+        self._close_consumer(topic)
+        return found
+
+    def before_time(self, topic: str, moment: int) -> Position:
+        """What lies before the first message that was published at a time (ms since 1970) or after.
+
+        A broker finds it among entries by bisection, as it does for a seek. Raises TopicMissing.
+        """
+        name = self.open(topic, BEGINNING)
+        ask = pb.BaseCommand(type=pb.BaseCommand.SEEK)
+        ask.seek.consumer_id = _CONSUMER
+        ask.seek.message_publish_time = moment
+        self._ask(ask, ask.seek, topic)
+        # A seek closes the consumer; its subscription is there until the connection is not.
+        self.open(topic, BEGINNING, name)
+        found, _ = self._consumers_ends(topic)
+        self._close_consumer(topic)
+        return found
+
+    def hold(self, topic: str, subscription: str, at: Position) -> None:
+        """Moves a durable subscription, which is made if it is not there, up to and with a message.
+
+        What lies behind it is kept by the broker. Raises TopicMissing, Refused.
+        """
+        ask = self._subscribe(topic, subscription)
+        self._ask(ask, ask.subscribe, topic)
+        if at.entry >= 0:
+            ask = pb.BaseCommand(type=pb.BaseCommand.ACK)
+            ask.ack.consumer_id = _CONSUMER
+            ask.ack.ack_type = pb.CommandAck.Cumulative
+            place = ask.ack.message_id.add()
+            place.ledgerId = at.ledger
+            # Of an entry that is read in part nothing is acknowledged.
+            place.entryId = at.entry if at.batch < 0 else at.entry - 1
+            if at.batch < 0 or at.entry:
+                self._ask(ask, ask.ack, topic)
+        self._close_consumer(topic)
+
+    def _consumers_ends(self, topic: str) -> tuple[Position, Position]:
+        """(where the consumer stands, the last message) of a topic."""
         ask = pb.BaseCommand(type=pb.BaseCommand.GET_LAST_MESSAGE_ID)
         ask.getLastMessageId.consumer_id = _CONSUMER
         answer = self._ask(ask, ask.getLastMessageId, topic).getLastMessageIdResponse
         first, last = BEGINNING, answer.last_message_id
         if answer.HasField("consumer_mark_delete_position"):
             first = position_of(answer.consumer_mark_delete_position)
+        return first, position_of(last)
+
+    def _close_consumer(self, topic: str) -> None:
         ask = pb.BaseCommand(type=pb.BaseCommand.CLOSE_CONSUMER)
         ask.close_consumer.consumer_id = _CONSUMER
         self._ask(ask, ask.close_consumer, topic)
-        return first, position_of(last)
 
-    def open(self, topic: str, at: Position) -> None:
-        """Makes the connection's reader, whose first entry is that at the position.
+    def open(self, topic: str, at: Position, name: str = "") -> str:
+        """Makes the connection's reader, whose first entry is that at the position; its name.
 
         It has no cursor that is kept: it is gone with the connection. Raises TopicMissing.
         """
-        ask = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
-        subscribe = ask.subscribe
-        subscribe.topic = topic
-        subscribe.subscription = f"pyxbroker-spark-{time.time_ns():x}"
-        subscribe.subType = pb.CommandSubscribe.Exclusive
-        subscribe.consumer_id = _CONSUMER
-        subscribe.durable = False  # what is not there yet is not made by a reader either
-        subscribe.force_topic_creation = False
-        subscribe.initialPosition = pb.CommandSubscribe.Earliest
-        subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
-        subscribe.start_message_id.entryId = at.entry & _ID_MAX
-        self._ask(ask, subscribe, topic)
+        name = name or f"{self._subscription_prefix}-{uuid.uuid4().hex[:16]}"
+        ask = self._subscribe(topic, name)
+        ask.subscribe.durable = False
+        ask.subscribe.start_message_id.ledgerId = at.ledger & _ID_MAX
+        ask.subscribe.start_message_id.entryId = at.entry & _ID_MAX
+        self._ask(ask, ask.subscribe, topic)
+        return name
+
+    def _subscribe(self, topic: str, subscription: str) -> Any:
+        """A command for the connection's only consumer."""
+        command = pb.BaseCommand(type=pb.BaseCommand.SUBSCRIBE)
+        command.subscribe.topic = topic
+        command.subscribe.subscription = subscription
+        command.subscribe.subType = pb.CommandSubscribe.Exclusive
+        command.subscribe.consumer_id = _CONSUMER
+        # What is not there yet is not made by who reads.
+        command.subscribe.force_topic_creation = False
+        command.subscribe.initialPosition = pb.CommandSubscribe.Earliest
+        return command
 
     def flow(self, permits: int) -> None:
         """Lets the broker send so many messages more to the reader."""
@@ -168,9 +244,7 @@ class BrokerConnection:
                 return None
             if command.type == pb.BaseCommand.MESSAGE:
                 return position_of(command.message.message_id), section
-            if command.type == pb.BaseCommand.PING:
-                self._pong()
-            elif command.type == pb.BaseCommand.CLOSE_CONSUMER:
+            if command.type == pb.BaseCommand.CLOSE_CONSUMER:
                 raise NotReachable(f"the broker at {self.url} gave the topic away.")
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
@@ -186,19 +260,35 @@ class BrokerConnection:
             return None
         raise _refusal(topic, answer.error_code, answer.error_message)
 
+    def tell_schema(self, topic: str, name: str, type_: int) -> None:
+        """Gives a topic that is there a schema without a definition. Raises Refused."""
+        ask = pb.BaseCommand(type=pb.BaseCommand.GET_OR_CREATE_SCHEMA)
+        ask.getOrCreateSchema.topic = topic
+        ask.getOrCreateSchema.schema.name = name
+        ask.getOrCreateSchema.schema.type = type_
+        ask.getOrCreateSchema.schema.schema_data = b""
+        answer = self._ask(ask, ask.getOrCreateSchema, topic).getOrCreateSchemaResponse
+        if answer.HasField("error_code"):
+            raise _refusal(topic, answer.error_code, answer.error_message)
+
     # --- one question ---------------------------------------------------------------------------
 
     def _connect(self, proxied: str) -> None:
         command = pb.BaseCommand(type=pb.BaseCommand.CONNECT)
-        command.connect.client_version = "pyxbroker-spark"
+        command.connect.client_version = CLIENT_VERSION
         command.connect.protocol_version = PROTOCOL_VERSION
+        command.connect.feature_flags.supports_auth_refresh = True
+        self._show(command.connect)
         if proxied and proxied != self.url:
             command.connect.proxy_to_broker_url = proxied.partition("://")[2]
         self._send(command)
         answer, _ = self._receive(time.monotonic() + self._timeout_s)
         if answer.type == pb.BaseCommand.ERROR:
+            name = _error_name(answer.error.error)
             raise Refused(
-                f"the broker at {self.url} refused the connection: {answer.error.message}"
+                f"the broker at {self.url} refused the connection ({name}):"
+                f" {answer.error.message}{_advice(name)}",
+                may_pass=name in _NOT_READY,
             )
         if answer.type != pb.BaseCommand.CONNECTED:
             raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
@@ -211,12 +301,25 @@ class BrokerConnection:
         deadline = time.monotonic() + self._timeout_s
         while True:
             answer, _ = self._receive(deadline)
-            if answer.type == pb.BaseCommand.PING:
-                self._pong()
-            elif answer.type == pb.BaseCommand.ERROR:
+            if answer.type == pb.BaseCommand.ERROR:
                 raise _refusal(topic, answer.error.error, answer.error.message)
             elif answer.type not in _UNASKED:
                 return answer
+
+    def _show(self, body: Any) -> None:
+        """Says who this is, in a CONNECT."""
+        if self._login.method:
+            body.auth_method_name = self._login.method
+            body.auth_data = self._login.show()
+
+    def _answer_challenge(self) -> None:
+        """A token is about to expire: shows it again, as it is by now."""
+        command = pb.BaseCommand(type=pb.BaseCommand.AUTH_RESPONSE)
+        command.authResponse.client_version = CLIENT_VERSION
+        command.authResponse.protocol_version = PROTOCOL_VERSION
+        command.authResponse.response.auth_method_name = self._login.method
+        command.authResponse.response.auth_data = self._login.show()
+        self._send(command)
 
     def _pong(self) -> None:
         self._send(pb.BaseCommand(type=pb.BaseCommand.PONG, pong=pb.CommandPong()))
@@ -230,7 +333,24 @@ class BrokerConnection:
             raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
 
     def _receive(self, deadline: float) -> tuple[Any, bytes]:
-        """The next command and what follows it. Raises NoAnswer, NotReachable."""
+        """The next command that is none of the connection's own, and what follows it.
+
+        Raises NoAnswer, NotReachable.
+        """
+        while True:
+            command, section = self._receive_any(deadline)
+            if not self._sees_to(command):
+                return command, section
+
+    def _sees_to(self, command: Any) -> bool:
+        """Whether it is the connection's own; then it is answered."""
+        if command.type == pb.BaseCommand.PING:
+            self._pong()
+        elif command.type == pb.BaseCommand.AUTH_CHALLENGE:
+            self._answer_challenge()
+        return command.type in _OWN
+
+    def _receive_any(self, deadline: float) -> tuple[Any, bytes]:
         while len(self._buffer) < 4:
             self._read(deadline)
         size = int.from_bytes(self._buffer[:4], "big")
@@ -268,12 +388,21 @@ class NoAnswer(NotReachable):
     """Nothing came in time."""
 
 
+class Settings(NamedTuple):
+    """How to connect."""
+
+    timeout_s: float
+    connect_timeout_s: float
+    security: Security
+    subscription_prefix: str
+
+
 class Cluster:
     """The brokers behind a service URL: a connection to each that had to be asked."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
-        self._url = url
-        self._timeout_s = timeout_s
+    def __init__(self, service_url: str, settings: Settings) -> None:
+        self._urls = urls_of(service_url)
+        self._settings = settings
         self._connections: dict[Address, BrokerConnection] = {}
 
     def __enter__(self) -> Cluster:
@@ -294,12 +423,29 @@ class Cluster:
         self._connections.clear()
 
     def any_broker(self) -> BrokerConnection:
-        return self._at(Address(self._url))
+        """One of those that the service URL names, which answers. Raises NotReachable."""
+        trouble: NotReachable | None = None
+        for _ in range(len(self._urls)):
+            try:
+                return self._at(Address(self._urls[0]))
+            except NotReachable as error:
+                trouble = trouble or error
+                self._urls.append(self._urls.pop(0))  # the next one is asked from now on
+        assert trouble is not None
+        raise trouble
+
+    def schema(self, topic: str, version: bytes = b"") -> Any:
+        """See BrokerConnection.schema; the connection may have been idle until it was closed."""
+        try:
+            return self.any_broker().schema(topic, version)
+        except NotReachable:
+            self.close()
+            return self.any_broker().schema(topic, version)
 
     def reader(self, topic: str, at: Position) -> BrokerConnection:
         """A connection of its own, with a reader at the position; see BrokerConnection.open."""
         url, proxied = self._broker_of(topic)
-        connection = BrokerConnection(url, self._timeout_s, proxied)
+        connection = BrokerConnection(url, self._settings, proxied)
         try:
             connection.open(topic, at)
         except BaseException:
@@ -309,9 +455,13 @@ class Cluster:
 
     def ends(self, topic: str) -> tuple[Position, Position]:
         """(before the first message, the last message) of a topic; see BrokerConnection.ends."""
+        return self.ask(topic, lambda broker: broker.ends(topic))
+
+    def ask(self, topic: str, question: Callable[[BrokerConnection], T]) -> T:
+        """What the broker that has a topic says; it is asked again while it is not ready."""
         for pause_s in (*RETRIES_S, None):
             try:
-                return self._at(self._broker_of(topic)).ends(topic)
+                return question(self._at(self._broker_of(topic)))
             except Refused as error:
                 if pause_s is None or not error.may_pass:
                     raise
@@ -319,18 +469,41 @@ class Cluster:
         raise AssertionError("the last try returns or raises")
 
     def _broker_of(self, topic: str) -> Address:
-        asked, is_final = self._url, False
+        asked, is_final = self.any_broker(), False
         for _ in range(REDIRECTS_MAX):
             try:
-                return self._at(Address(asked)).broker_of(topic, is_final)
+                return asked.broker_of(topic, is_final)
             except _Redirected as redirected:
-                asked, is_final = redirected.url, redirected.is_final
+                asked, is_final = self._at(Address(redirected.url)), redirected.is_final
         raise PulsarSparkError(f"the brokers send who looks for {topic} round in a ring.")
 
     def _at(self, where: Address) -> BrokerConnection:
         if where not in self._connections:
-            self._connections[where] = BrokerConnection(where.url, self._timeout_s, where.proxied)
+            self._connections[where] = BrokerConnection(where.url, self._settings, where.proxied)
         return self._connections[where]
+
+
+def _open_socket(url: str, settings: Settings) -> socket.socket:
+    """Raises NotReachable."""
+    host, port = address_of(url)
+    context = settings.security.context() if is_tls(url) else None
+    try:
+        made = socket.create_connection((host, port), timeout=settings.connect_timeout_s)
+    except OSError as error:
+        raise NotReachable(f"no broker answers at {url}: {error}") from error
+    if context is None:
+        return made
+    try:
+        return context.wrap_socket(made, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        made.close()
+        raise PulsarSparkError(
+            f"the certificate of {url} is not trusted: {error.verify_message}. Give the"
+            " authority's by pulsar.client.tlsTrustCertsFilePath."
+        ) from error
+    except OSError as error:
+        made.close()
+        raise NotReachable(f"there is no TLS with {url}: {error}") from error
 
 
 class _Redirected(Exception):
@@ -349,4 +522,19 @@ def _refusal(topic: str, code: int, message: str) -> PulsarSparkError:
     if name in _NOT_THERE:
         return TopicMissing(f"there is no topic {topic}: {message}")
     what = f"the broker refused {topic}" if topic else "the broker refused"
-    return Refused(f"{what} ({name}): {message}", may_pass=name in _NOT_READY)
+    return Refused(f"{what} ({name}): {message}{_advice(name)}", may_pass=name in _NOT_READY)
+
+
+def _advice(error: str) -> str:
+    """What who reads a refusal may do about it; empty: nothing."""
+    found = _ADVICE.get(error)
+    return f". {found}" if found else ""
+
+
+_ADVICE = {
+    "AuthenticationError": "Who this is say pulsar.client.authPluginClassName and"
+    " pulsar.client.authParams; a token may have expired.",
+    "IncompatibleSchema": "The topic's schema does not go with what is written.",
+    "AuthorizationError": "Reading needs the right to consume, and a pattern that of the namespace;"
+    " who grants it is in docs/security.md of the broker.",
+}

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.spark.errors import NotReachable, PulsarSparkError, TopicMissing
+from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
+from pyxbroker.spark.security import Security
 
 
 class Ledger(NamedTuple):
@@ -19,12 +20,20 @@ class Ledger(NamedTuple):
     size: int
     is_open: bool
 
+    @property
+    def bytes_per_entry(self) -> int:
+        """About, and 1 at least."""
+        return max(1, self.size // max(1, self.entries))
 
-def ledgers_of(url: str, topic: str, timeout_s: float) -> list[Ledger]:
+    def with_bytes_per_entry(self, size: int) -> Ledger:
+        return self._replace(size=size * self.entries)
+
+
+def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> list[Ledger]:
     """In order. Raises NotReachable, TopicMissing, PulsarSparkError."""
     name = TopicName.get(topic)
     path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/internalStats"
-    found = _get(url, path, topic, timeout_s)
+    found = _get(url, path, topic, timeout_s, security)
     try:
         rows = found["ledgers"]
         ledgers = [
@@ -42,13 +51,19 @@ def ledgers_of(url: str, topic: str, timeout_s: float) -> list[Ledger]:
     return ledgers
 
 
-def _get(url: str, path: str, topic: str, timeout_s: float) -> Any:
+def _get(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:
     where = urlsplit(url)
-    connection = http.client.HTTPConnection(
-        where.hostname or "", where.port or 80, timeout=timeout_s
-    )
+    host, port = where.hostname or "", where.port
+    headers = {"Accept": "application/json"}
+    if authorization := security.login.header():
+        headers |= {"Authorization": authorization}
+    connection = http.client.HTTPConnection(host, port or 80, timeout=timeout_s)
+    if where.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            host, port or 443, timeout=timeout_s, context=security.context()
+        )
     try:
-        connection.request("GET", path, headers={"Accept": "application/json"})
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         text = answer.read()
     except (OSError, http.client.HTTPException) as error:
@@ -57,9 +72,17 @@ def _get(url: str, path: str, topic: str, timeout_s: float) -> Any:
         connection.close()
     if answer.status == 404:
         raise TopicMissing(f"{url} knows no topic {topic}.")
+    if answer.status in (401, 403):
+        raise PulsarSparkError(
+            f"{url} does not tell of {topic} ({answer.status} {answer.reason}): who this is say"
+            " pulsar.admin.authPluginClassName and pulsar.admin.authParams, or those of"
+            " pulsar.client. if these are not given."
+        )
     if answer.status != 200:
         reason = text[:200].decode(errors="replace")
-        raise PulsarSparkError(f"{url} answers {answer.status} for {topic}: {reason}")
+        raise Refused(
+            f"{url} answers {answer.status} for {topic}: {reason}", may_pass=answer.status >= 500
+        )
     try:
         return json.loads(text)
     except ValueError as error:

@@ -3,23 +3,22 @@
 Spark hands options on with names in lower case, so names are compared that way, and shown as the
 table writes them. A name that is known elsewhere (in the JVM connector, in Spark's source for
 Kafka) but not here is an error that says what to do: an option that is ignored would be worse.
+
+Some values are secrets: no error and no representation has one of those.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.base.near_names import did_you_mean
+from pyxbroker.spark import option_values as read
 from pyxbroker.spark.errors import WrongOption
-from pyxbroker.spark.positions import EARLIEST, LATEST, Wish, wish_of
+from pyxbroker.spark.option_names import INSTEAD, INSTEAD_OF_PREFIXES, SPARKS_OWN
+from pyxbroker.spark.positions import EARLIEST, LATEST
 
 BATCH, STREAM, SINK = "batch source", "streaming source", "sink"
-
-_SERVICE_URL = re.compile(r"pulsar://(\[[0-9a-fA-F:.]+\]|[^\s/:,\[\]]+)(:\d{1,5})?/?", re.ASCII)
-_WEB_URL = re.compile(r"http://(\[[0-9a-fA-F:.]+\]|[^\s/:,\[\]]+)(:\d{1,5})?/?", re.ASCII)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 class Option(NamedTuple):
@@ -31,100 +30,74 @@ class Option(NamedTuple):
     default: Any = None
 
 
-# --- values -------------------------------------------------------------------------------------
-
-
-def _service_url(name: str, value: str) -> str:
-    if value.startswith("pulsar+ssl://"):
-        raise WrongOption(f"{name} is {value!r}: TLS is not built yet, only pulsar:// is.")
-    if "," in value:
-        raise WrongOption(f"{name} is {value!r}: several brokers are not built yet, name one.")
-    if not _SERVICE_URL.fullmatch(value):
-        raise WrongOption(f"{name} is {value!r}: it has the form pulsar://host:port.")
-    return value.rstrip("/")
-
-
-def _web_url(name: str, value: str) -> str:
-    if value.startswith("https://"):
-        raise WrongOption(f"{name} is {value!r}: TLS is not built yet, only http:// is.")
-    if not _WEB_URL.fullmatch(value):
-        raise WrongOption(f"{name} is {value!r}: it has the form http://host:port.")
-    return value.rstrip("/")
-
-
-def _text(name: str, value: str) -> str:
-    if not value.strip():
-        raise WrongOption(f"{name} is empty.")
-    return value.strip()
-
-
-def _flag(name: str, value: str) -> bool:
-    if value.lower() not in ("true", "false"):
-        raise WrongOption(f"{name} is {value!r}: it has to be true or false.")
-    return value.lower() == "true"
-
-
-def _bytes(name: str, value: str) -> int:
-    """A number of bytes, or one with k, m or g."""
-    found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", value.strip().lower(), re.ASCII)
-    if found is None or int(found[1]) == 0:
-        raise WrongOption(f"{name} is {value!r}: it has to be a number of bytes, such as 64m.")
-    return int(found[1]) * _UNITS[found[2]]
-
-
-def _milliseconds(name: str, value: str) -> float:
-    """In seconds."""
-    if not re.fullmatch(r"\d+", value.strip(), re.ASCII) or int(value) == 0:
-        raise WrongOption(f"{name} is {value!r}: it has to be a number of milliseconds.")
-    return int(value) / 1000
-
-
-def _offsets(name: str, value: str) -> Wish | dict[str, Wish]:
-    return wish_of(name, value)
-
-
 _READS = (BATCH, STREAM)
 _ALL = (BATCH, STREAM, SINK)
+_SINK = (SINK,)
+
+SECURITY = (
+    ("authPluginClassName", read.text),
+    ("authParams", read.secret),
+    ("tlsTrustCertsFilePath", read.text),
+    ("tlsCertificateFilePath", read.text),
+    ("tlsKeyFilePath", read.text),
+    ("tlsAllowInsecureConnection", read.flag),
+    ("tlsHostnameVerificationEnable", read.flag),
+)
+"""Of pulsar.client. and of pulsar.admin. alike; of both None is: nothing is said."""
 
 TABLE = (
-    Option("service.url", _ALL, _service_url),
-    Option("admin.url", _READS, _web_url),
-    Option("topic", _ALL, _text),
-    Option("topics", _READS, _text),
-    Option("topicsPattern", _READS, _text),
-    Option("startingOffsets", _READS, _offsets),
-    Option("endingOffsets", (BATCH,), _offsets, LATEST),
-    Option("failOnDataLoss", _READS, _flag, True),
-    Option("maxBytesPerTrigger", (STREAM,), _bytes),
-    Option("bytesPerTask", _READS, _bytes, 64 << 20),
-    Option("pollTimeoutMs", _READS, _milliseconds, 120.0),
-    Option("pulsar.client.operationTimeoutMs", _ALL, _milliseconds, 30.0),
+    Option("service.url", _ALL, read.service_url),
+    Option("admin.url", _READS, read.web_url),
+    Option("topic", _ALL, read.text),
+    Option("topics", _READS, read.text),
+    Option("topicsPattern", _READS, read.text),
+    Option("startingOffsets", _READS, read.offsets),
+    Option("endingOffsets", (BATCH,), read.offsets, LATEST),
+    Option("startingTime", _READS, read.moment),
+    Option("endingTime", (BATCH,), read.moment),
+    Option("failOnDataLoss", _READS, read.flag, True),
+    Option("allowDifferentTopicSchemas", _READS, read.flag, False),
+    Option("waitingForNonExistedTopic", (STREAM,), read.flag, False),
+    Option("predefinedSubscription", (STREAM,), read.text),
+    Option("subscriptionPrefix", _READS, read.text, "pyxbroker-spark"),
+    Option("maxBytesPerTrigger", (STREAM,), read.size),
+    Option("bytesPerTask", _READS, read.size, 64 << 20),
+    Option("pollTimeoutMs", _READS, read.milliseconds, 120.0),
+    Option("reader", _READS, read.one_of("auto", "fast", "client"), "auto"),
+    Option("exactlyOnce", _SINK, read.one_of("auto", "true", "false"), "auto"),
+    Option("schemaType", _SINK, read.one_of("avro", "json")),
+    Option("pulsar.client.operationTimeoutMs", _ALL, read.milliseconds, 30.0),
+    Option("pulsar.client.connectionTimeoutMs", _ALL, read.milliseconds, 10.0),
+    Option("pulsar.client.useTls", _ALL, read.flag),
+    *(Option(f"pulsar.client.{name}", _ALL, how) for name, how in SECURITY),
+    *(Option(f"pulsar.admin.{name}", _READS, how) for name, how in SECURITY),
+    Option("pulsar.reader.receiverQueueSize", _READS, read.count, 2_000),
+    Option("pulsar.reader.defaultCryptoKeyReader", _READS, read.file),
+    Option("pulsar.producer.sendTimeoutMs", _SINK, read.milliseconds),
+    Option("pulsar.producer.maxPendingMessages", _SINK, read.count, 1_000),
+    Option("pulsar.producer.compressionType", _SINK, read.compression, "LZ4"),
+    Option("pulsar.producer.batchingEnabled", _SINK, read.flag, True),
+    Option("pulsar.producer.batchingMaxMessages", _SINK, read.count, 1_000),
+    Option("pulsar.producer.batchingMaxBytes", _SINK, read.size, 128 << 10),
+    Option("pulsar.producer.batchingMaxPublishDelayMicros", _SINK, read.count, 10_000),
+    Option("pulsar.producer.chunkingEnabled", _SINK, read.flag, False),
+    Option("pulsar.producer.properties", _SINK, read.properties),
+    Option("pulsar.producer.hashingScheme", _SINK, read.hashing, "JavaStringHash"),
+    Option("pulsar.producer.messageRoutingMode", _SINK, read.routing, "RoundRobinPartition"),
+    Option("pulsar.producer.encryptionKeys", _SINK, read.text),
+    Option("pulsar.producer.defaultCryptoKeyReader", _SINK, read.file),
 )
+ALIASES = {
+    f"{prefix}.{other}".lower(): f"{prefix}.{name}".lower()
+    for prefix in ("pulsar.client", "pulsar.admin")
+    for other, name in (("enableTlsHostnameVerification", "tlsHostnameVerificationEnable"),)
+}
+"""Names of Java's builder for what its configuration calls otherwise."""
 START = {BATCH: EARLIEST, STREAM: LATEST}
 """Of startingOffsets, where nothing else is said: as in the JVM connector."""
 
-NOT_BUILT = (
-    *("startingTime", "endingTime", "predefinedSubscription", "subscriptionPrefix", "reader"),
-    *("allowDifferentTopicSchemas", "waitingForNonExistedTopic"),
-)
-NOT_BUILT_PREFIXES = ("pulsar.client.", "pulsar.reader.", "pulsar.producer.", "pulsar.admin.")
-
-INSTEAD = {
-    "topic.schema.class": "there are no Java classes here; the topic's schema is read from the"
-    " registry, and bytes are decoded with Spark's own from_avro or from_json",
-    "kafka.bootstrap.servers": "give service.url, as in pulsar://host:6650",
-    "subscribe": "give topic, or topics for several",
-    "subscribepattern": "give topicsPattern",
-    "assign": "give topics; a partition is named as topic-partition-0",
-    "maxoffsetspertrigger": "give maxBytesPerTrigger",
-    "minpartitions": "give bytesPerTask together with admin.url",
-    "includeheaders": "the column __messageProperties is always there",
-    "path": "give topic, topics or topicsPattern instead of a path",
-}
 LIKENESS_OF_PREFIXED_MIN = 0.9
 """All names with one prefix are like each other."""
-SPARKS_OWN = frozenset(("checkpointlocation", "queryname"))
-"""What Spark says of the query itself; it comes with the options of a streaming sink."""
 
 
 _ONE_TOPIC = "one of topic, topics and topicsPattern has to be given"
@@ -141,23 +114,49 @@ class Options:
         values = {name.lower(): value for name, value in given.items() if value is not None}
         for name in values:
             _check_name((role,), name)
+        values = {ALIASES.get(name, name): value for name, value in values.items()}
         self._values = {
             row.name: row.read(row.name, values[key]) if key in values else row.default
             for key, row in rows.items()
         }
+        self._given = frozenset(rows[name].name for name in values if name in rows)
         if self["service.url"] is None:
             raise WrongOption("service.url is missing; it has the form pulsar://host:port.")
+        self._check_tls()
         if role in START:
             self._check_source()
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]
 
+    def __repr__(self) -> str:
+        return f"<Options of a {self.role}: {', '.join(sorted(self._given))}>"
+
+    def is_given(self, name: str) -> bool:
+        """Whether it was said, and is no default."""
+        return name in self._given
+
+    def _check_tls(self) -> None:
+        """useTls=true is what pulsar+ssl:// says; Java's client has both."""
+        url, wanted = self["service.url"], self["pulsar.client.useTls"]
+        if wanted and not url.startswith("pulsar+ssl://"):
+            self._values["service.url"] = url.replace("pulsar://", "pulsar+ssl://", 1)
+        if wanted is False and url.startswith("pulsar+ssl://"):
+            raise WrongOption(
+                f"pulsar.client.useTls is false, and service.url is {url}: leave one out."
+            )
+
     def _check_source(self) -> None:
         named = [name for name in ("topic", "topics", "topicsPattern") if self[name] is not None]
         if len(named) != 1:
             given = f"{' and '.join(named)} are."
             raise WrongOption(f"{_ONE_TOPIC}: {given}" if named else _NO_TOPIC)
+        for offsets, moment in (
+            ("startingOffsets", "startingTime"),
+            ("endingOffsets", "endingTime"),
+        ):
+            if self.is_given(offsets) and self.is_given(moment):
+                raise WrongOption(f"{offsets} and {moment} are both given: leave one out.")
         if self["startingOffsets"] is None:
             self._values["startingOffsets"] = START[self.role]
         if self.role == BATCH and self["startingOffsets"] == LATEST:
@@ -176,7 +175,7 @@ def check_names(given: Mapping[str, str]) -> None:
 
 def _check_name(roles: tuple[str, ...], name: str) -> None:
     rows = {row.name.lower(): row for row in TABLE}
-    row = rows.get(name)
+    row = rows.get(ALIASES.get(name, name))
     if row is not None:
         if not set(roles) & set(row.known_to):
             raise WrongOption(
@@ -190,14 +189,13 @@ def _check_name(roles: tuple[str, ...], name: str) -> None:
 
 
 def _unknown(role: str, name: str) -> str:
-    for each in NOT_BUILT:
-        if each.lower() == name:
-            return f"{each} is not built yet."
     known = [row.name for row in TABLE if role in row.known_to]
-    if name.startswith(NOT_BUILT_PREFIXES):
-        hint = did_you_mean(name, known, LIKENESS_OF_PREFIXED_MIN)
-        return f"{name} is not built yet{', ' if hint else '.'}{hint}"
-    hint = did_you_mean(name, [*known, *NOT_BUILT])
+    for prefix, advice in INSTEAD_OF_PREFIXES.items():
+        if name.startswith(prefix):
+            hint = did_you_mean(name, known, LIKENESS_OF_PREFIXED_MIN)
+            return f"there is no option {name}: {hint or advice}"
+    hint = did_you_mean(name, known)
     if hint:
         return f"there is no option {name}: {hint}"
-    return f"there is no option {name}; there are {', '.join(known)}."
+    short = [each for each in known if not each.startswith("pulsar.")]
+    return f"there is no option {name}; there are {', '.join(short)}, and more with pulsar. before."

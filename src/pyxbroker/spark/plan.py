@@ -7,17 +7,29 @@ cut along ledgers, in pieces of about `bytesPerTask`, so that many tasks read on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 from pyxbroker.base.topic_name import TopicName
-from pyxbroker.spark.broker_connection import Cluster
-from pyxbroker.spark.errors import DataLost, PulsarSparkError, WrongOption
+from pyxbroker.spark.broker_connection import Cluster, Settings
+from pyxbroker.spark.errors import (
+    DataLost,
+    NotReachable,
+    PulsarSparkError,
+    Refused,
+    TopicMissing,
+    WrongOption,
+)
 from pyxbroker.spark.ledgers import Ledger, ledgers_of
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.positions import BEGINNING, EARLIEST, Position, Wish
+from pyxbroker.spark.security import Security
 from pyxbroker.spark.topics import name_of, topics_of
 from pyxbroker.spark.values import Bytes, Values, values_of
+
+T = TypeVar("T")
+RETRY_S = 0.5
 
 
 class Ends(NamedTuple):
@@ -25,6 +37,8 @@ class Ends(NamedTuple):
 
     first: Position
     last: Position
+    bytes_per_entry: int = 0
+    """Of the ledger that is written; 0 where nobody says it."""
 
 
 class Range(NamedTuple):
@@ -40,14 +54,51 @@ def ends_of(options: Options, topics: list[str] | None = None) -> dict[str, Ends
     with cluster_of(options) as cluster:
         if topics is None:
             topics = topics_of(options, cluster.any_broker())
-        found = {topic: Ends(*cluster.ends(topic)) for topic in topics}
+        found = {}
+        for topic in topics:
+            try:
+                found[topic] = Ends(*cluster.ends(topic))
+            except TopicMissing:
+                # It is read from its beginning when it appears.
+                if not options["waitingForNonExistedTopic"]:
+                    raise
     if options["admin.url"] is None:
         return found
     return {topic: _at_newest_ledger(options, topic, ends) for topic, ends in found.items()}
 
 
+def uses_client(options: Options) -> bool:
+    """Whether tasks read by the official client."""
+    wish, key = options["reader"], options["pulsar.reader.defaultCryptoKeyReader"]
+    if wish == "fast" and key is not None:
+        raise WrongOption(
+            "reader is fast, and pulsar.reader.defaultCryptoKeyReader is given: only the official"
+            " client decrypts (reader=client)."
+        )
+    return wish == "client" or key is not None
+
+
 def cluster_of(options: Options) -> Cluster:
-    return Cluster(options["service.url"], options["pulsar.client.operationTimeoutMs"])
+    settings = Settings(
+        options["pulsar.client.operationTimeoutMs"],
+        options["pulsar.client.connectionTimeoutMs"],
+        Security(options),
+        options["subscriptionPrefix"],
+    )
+    return Cluster(options["service.url"], settings)
+
+
+def patiently(options: Options, ask: Callable[[], T]) -> T:
+    """Asks again while a broker is away, for as long as an operation may take."""
+    deadline = time.monotonic() + options["pulsar.client.operationTimeoutMs"]
+    while True:
+        try:
+            return ask()
+        except (NotReachable, Refused) as error:
+            may_pass = isinstance(error, NotReachable) or error.may_pass
+            if not may_pass or time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_S)
 
 
 def values_of_topics(options: Options) -> Values:
@@ -60,12 +111,14 @@ def values_of_topics(options: Options) -> Values:
         names = {TopicName.get(each).partitioned_topic_name for each in topics_of(options, broker)}
         found = {name: broker.schema(name) for name in sorted(names)}
     kinds = {name: (each.type, each.schema_data) if each else None for name, each in found.items()}
+    if options["allowDifferentTopicSchemas"]:
+        return Bytes()
     if len(set(kinds.values())) > 1:
         raise PulsarSparkError(
             f"the topics {', '.join(found)} have different schemas; read those with one schema"
-            " together (allowDifferentTopicSchemas is not built yet)."
+            " together, or as bytes with allowDifferentTopicSchemas=true."
         )
-    kind = next(iter(kinds.values()))
+    kind = next(iter(kinds.values()), None)
     return Bytes() if kind is None else values_of(*kind)
 
 
@@ -74,13 +127,17 @@ def _at_newest_ledger(options: Options, topic: str, ends: Ends) -> Ends:
     end: of that one nothing is left to be missed when it is deleted.
     """
     for ledger in _ledgers(options, topic):
-        if ledger.id > ends.last.ledger and ledger.is_open and ledger.entries == 0:
+        if not ledger.is_open:
+            continue
+        if ledger.id > ends.last.ledger and ledger.entries == 0:
             return Ends(ends.first, Position(ledger.id, -1))
+        return ends._replace(bytes_per_entry=ledger.bytes_per_entry)
     return ends
 
 
 def _ledgers(options: Options, topic: str) -> list[Ledger]:
-    return ledgers_of(options["admin.url"], topic, options["pulsar.client.operationTimeoutMs"])
+    timeout_s = options["pulsar.client.operationTimeoutMs"]
+    return ledgers_of(options["admin.url"], topic, timeout_s, Security(options, of_rest=True))
 
 
 # --- what users ask for ---------------------------------------------------------------------------
@@ -88,20 +145,48 @@ def _ledgers(options: Options, topic: str) -> list[Ledger]:
 
 def starts_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """Where each topic begins to be read. Raises WrongOption."""
+    if options["startingTime"] is not None:
+        found = _before_time(options, options["startingTime"], ends)
+        return {topic: max((found[topic], ends[topic].first), key=_key) for topic in ends}
     wishes = _wish_of_each("startingOffsets", options["startingOffsets"], ends)
     return {topic: _start(wish, ends[topic]) for topic, wish in wishes.items()}
 
 
 def stops_of(options: Options, ends: dict[str, Ends]) -> dict[str, Position]:
     """The last message of each topic that is read. Raises WrongOption."""
+    if options["endingTime"] is not None:
+        found = _before_time(options, options["endingTime"] + 1, ends)
+        return {topic: min((found[topic], ends[topic].last), key=_key) for topic in ends}
     wishes = _wish_of_each("endingOffsets", options["endingOffsets"], ends)
     return {topic: _stop(wish, ends[topic]) for topic, wish in wishes.items()}
+
+
+def _before_time(options: Options, moment: int, topics: Iterable[str]) -> dict[str, Position]:
+    """Of each topic what lies before the first message of that time."""
+
+    def find(cluster: Cluster, topic: str) -> Position:
+        return cluster.ask(topic, lambda broker: broker.before_time(topic, moment))
+
+    with cluster_of(options) as cluster:
+        return {topic: find(cluster, topic) for topic in topics}
+
+
+def hold(options: Options, positions: Mapping[str, Position]) -> None:
+    """Moves the predefined subscription, so that the broker keeps what lies behind positions."""
+    subscription = options["predefinedSubscription"]
+
+    def move(cluster: Cluster, topic: str, at: Position) -> None:
+        cluster.ask(topic, lambda broker: broker.hold(topic, subscription, at))
+
+    with cluster_of(options) as cluster:
+        for topic, at in positions.items():
+            move(cluster, topic, at)
 
 
 def _start(wish: Wish, ends: Ends) -> Position:
     if isinstance(wish, Position):
         return wish.before() if wish.ledger >= 0 else ends.first
-    return ends.first if wish == EARLIEST else max(ends, key=_key)
+    return ends.first if wish == EARLIEST else max((ends.first, ends.last), key=_key)
 
 
 def _stop(wish: Wish, ends: Ends) -> Position:
@@ -177,17 +262,31 @@ def lost_sentence(topic: str, begin: Position, first: Position) -> str:
 
 
 def ranges_of(
-    options: Options, begins: dict[str, Position], ends: dict[str, Position]
+    options: Options,
+    begins: dict[str, Position],
+    ends: dict[str, Position],
+    sizes: Mapping[str, int] | None = None,
 ) -> list[Range]:
-    """The ranges of all topics; empty ones are left out."""
+    """The ranges of all topics; empty ones are left out.
+
+    sizes: of topics, the bytes per entry of the ledger that the end is in. With these the same ends
+    have the same ranges, whatever was published meanwhile.
+    """
     found = []
     for topic, end in sorted(ends.items()):
         begin = begins.get(topic, BEGINNING)
         if begin.key >= end.key:
             continue
         pieces = [(begin, end)]
-        if options["admin.url"] is not None:
-            pieces = cut(begin, end, _ledgers(options, topic), options["bytesPerTask"])
+        # The official client puts chunks together only of what it reads in one go.
+        if options["admin.url"] is not None and not uses_client(options):
+            ledgers = _ledgers(options, topic)
+            if sizes and topic in sizes:
+                ledgers = [
+                    each.with_bytes_per_entry(sizes[topic]) if each.id == end.ledger else each
+                    for each in ledgers
+                ]
+            pieces = cut(begin, end, ledgers, options["bytesPerTask"])
         found += [Range(topic, *each) for each in pieces]
     return found
 
@@ -200,7 +299,7 @@ def cut(
     """
     at = reached = begin
     pieces = []
-    size = 0.0
+    size = 0
     for ledger in ledgers:
         if not begin.ledger <= ledger.id <= end.ledger or not ledger.entries:
             continue
@@ -210,16 +309,15 @@ def cut(
         high = ledger.entries - 1
         if ledger.id == end.ledger:
             high = min(high, end.entry)
-        bytes_per_entry = max(1.0, ledger.size / ledger.entries)
         while low < high:
-            room = max(1, math.ceil((bytes_per_range - size) / bytes_per_entry))
+            room = max(1, math.ceil((bytes_per_range - size) / ledger.bytes_per_entry))
             taken = min(room, high - low)
             low += taken
-            size += taken * bytes_per_entry
+            size += taken * ledger.bytes_per_entry
             reached = min(Position(ledger.id, low), end, key=_key)
             if size >= bytes_per_range:
                 pieces.append((at, reached))
-                at, size = reached, 0.0
+                at, size = reached, 0
     if at.key < reached.key:
         pieces.append((at, reached))
     return pieces

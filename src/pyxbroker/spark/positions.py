@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pyxbroker.spark.errors import WrongOption
@@ -117,11 +118,27 @@ def _of_bytes(data: bytes) -> Position:
     return position_of(found)._replace(batch=found.batch_index)
 
 
-def write_offset(positions: dict[str, Position]) -> dict[str, str]:
-    """What Spark keeps of an offset."""
-    return {topic: str(position) for topic, position in sorted(positions.items())}
+def write_offset(
+    positions: dict[str, Position], bytes_per_entry: Mapping[str, int] | None = None
+) -> dict[str, str]:
+    """What Spark keeps of an offset.
+
+    bytes_per_entry: of the ledgers that positions are in. It is kept as `~bytes`, because ledgers
+    grow, and a batch that is planned again has to be cut where it was before.
+    """
+    sizes = bytes_per_entry or {}
+    return {
+        topic: f"{position}~{sizes[topic]}" if topic in sizes else str(position)
+        for topic, position in sorted(positions.items())
+    }
 
 
 def read_offset(offset: dict[str, str]) -> dict[str, Position]:
-    """The inverse of `write_offset`."""
-    return {topic: parse(text) for topic, text in offset.items()}
+    """The positions of what `write_offset` wrote."""
+    return {topic: parse(text.partition("~")[0]) for topic, text in offset.items()}
+
+
+def read_sizes(offset: dict[str, str]) -> dict[str, int]:
+    """The bytes per entry of what `write_offset` wrote."""
+    found = {topic: text.partition("~")[2] for topic, text in offset.items()}
+    return {topic: int(size) for topic, size in found.items() if size}

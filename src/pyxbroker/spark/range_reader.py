@@ -15,14 +15,13 @@ from typing import NamedTuple
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
+from pyxbroker.spark.client_connection import ClientConnection
 from pyxbroker.spark.entries import Damaged, Encrypted, Entry, Message, messages_of, read_entry
 from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence
+from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
 from pyxbroker.spark.positions import BEGINNING, Position
 
-PERMITS = 2_000
-"""Messages that a broker may send ahead of what was read."""
 LOOK_S = 1.0
 """After so long without a message the broker is asked whether there is one."""
 RETRY_S = 0.3
@@ -47,8 +46,10 @@ class RangeReader:
         self._options = options
         self._range = wanted
         self._cluster: Cluster = cluster_of(options)
-        self._connection: BrokerConnection | None = None
+        self._connection: BrokerConnection | ClientConnection | None = None
         self._permits = 0
+        # Messages that a broker may send ahead of what was read.
+        self._permits_max: int = options["pulsar.reader.receiverQueueSize"]
         self._handled = wanted.begin
         self._chunks = Chunks()
         self._back = 0  # how many entries before `_handled` it reads for chunks
@@ -61,7 +62,7 @@ class RangeReader:
     def definition(self, version: bytes) -> bytes:
         """The definition of a schema version of the topic. Raises PulsarSparkError."""
         name = TopicName.get(self._range.topic).partitioned_topic_name
-        found = self._cluster.any_broker().schema(name, version)
+        found = self._cluster.schema(name, version)
         if found is None:
             raise PulsarSparkError(f"{name} has no schema of version {version.hex()} any more.")
         return bytes(found.schema_data)
@@ -98,9 +99,12 @@ class RangeReader:
             at = Position(at.ledger, at.entry - self._back) if self._back <= at.entry else BEGINNING
         elif at.ledger >= 0 and at.batch < 0:
             at = Position(at.ledger, at.entry + 1)
-        self._connection = self._cluster.reader(self._range.topic, at)
-        self._connection.flow(PERMITS)
-        self._permits = PERMITS
+        if uses_client(self._options):
+            self._connection = ClientConnection(self._options, self._range.topic, at)
+        else:
+            self._connection = self._cluster.reader(self._range.topic, at)
+        self._connection.flow(self._permits_max)
+        self._permits = self._permits_max
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -109,9 +113,9 @@ class RangeReader:
 
     def _next(self) -> tuple[Position, bytes] | None:
         assert self._connection is not None
-        if self._permits <= PERMITS // 2:
-            self._connection.flow(PERMITS - self._permits)
-            self._permits = PERMITS
+        if self._permits <= self._permits_max // 2:
+            self._connection.flow(self._permits_max - self._permits)
+            self._permits = self._permits_max
         found = self._connection.next_entry(LOOK_S)
         if found is not None:
             self._last_progress = time.monotonic()
@@ -143,8 +147,8 @@ class RangeReader:
                 yield from self._of_entry(position, entry)
         except Encrypted as error:
             raise PulsarSparkError(
-                f"{position} of {self._range.topic} cannot be read: {error}, and reading with keys"
-                " is not built yet."
+                f"{position} of {self._range.topic} cannot be read: {error}; give the key by"
+                " pulsar.reader.defaultCryptoKeyReader."
             ) from error
         except Damaged as error:
             raise PulsarSparkError(

@@ -1,29 +1,28 @@
-"""The sink: rows become messages, sent by the official client. At least once.
+"""The sink: rows become messages, sent by the official client.
 
-A task that fails is run again by Spark, and a batch of a streaming query after a crash too: what it
-had sent is sent again. A task is done when the broker has acknowledged all of it.
-
-Columns: `value` (binary or string; null is a tombstone), and if there are `__key`, `__topic`,
-`__eventTime`, `__messageProperties` as the source has them. `__messageId` and `__publishTime` are
-left out, as a message gets new ones, so that what was read can be written as it is.
+A task that fails is run again by Spark, and a batch of a streaming query after a crash too. A
+stream is written exactly once where the topic has deduplication (exactly_once.py); else, and in a
+batch, which has no number by which it could be known again, what a task had sent is sent again: at
+least once. A task is done when the broker has acknowledged all it sent.
 """
 
 from __future__ import annotations
 
-import random
-import threading
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from pyxbroker.base.java_hash import java_hash
-from pyxbroker.spark.broker_connection import BrokerConnection
-from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.errors import PulsarSparkError, WrongOption
+from pyxbroker.spark.exactly_once import ExactlyOnce, is_known_to_lack
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.topics import name_of
+from pyxbroker.spark.outgoing import Messages
+from pyxbroker.spark.plan import cluster_of, patiently
+from pyxbroker.spark.producers import AtLeastOnce, Sender
+from pyxbroker.spark.sequence import Part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,21 +31,10 @@ if TYPE_CHECKING:
 # Before Spark 4.1 there is none; source.py then refuses streaming.
 StreamArrowWriter: Any = getattr(datasource, "DataSourceStreamArrowWriter", None)
 
-TYPES = {
-    "value": ("binary", "string"),
-    "__key": ("binary", "string"),
-    "__topic": ("string",),
-    "__eventTime": ("timestamp",),
-    "__messageProperties": ("map<string,string>",),
-    "__messageId": ("binary",),
-    "__publishTime": ("timestamp",),
-}
-PENDING_MAX = 1_000
-"""Messages that a producer has sent and the broker has not acknowledged."""
-PRODUCERS_MAX = 1_000
-"""Topics that one task writes at once."""
-MESSAGES_PER_TURN = 1_000
-"""Messages without a key that one partition gets before the next one's turn: a batch is of one."""
+QUERY, BATCH = "sql.streaming.queryId", "streaming.sql.batchId"
+"""What Spark tells its tasks (local properties)."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -54,196 +42,118 @@ class Written(WriterCommitMessage):
     """What a task says when all it sent was acknowledged."""
 
     messages: int
-
-
-def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raises PulsarSparkError unless these columns can be written."""
-    found = {field.name: field.dataType.simpleString() for field in schema.fields}
-    for name, kind in found.items():
-        if name not in TYPES:
-            raise PulsarSparkError(
-                f"the column {name} is none that can be written; there are {', '.join(TYPES)}."
-                " Schemas of columns are not built yet: make one column value of them, as with"
-                " to_json(struct(*)) or to_avro."
-            )
-        if kind not in TYPES[name]:
-            raise PulsarSparkError(
-                f"the column {name} is {kind}: it has to be {' or '.join(TYPES[name])}."
-            )
-    if "value" not in found:
-        raise PulsarSparkError("there is no column value, which has what is written.")
-    if topic is None and "__topic" not in found:
-        raise PulsarSparkError("give the option topic, or a column __topic.")
-    if topic is not None:
-        name_of(topic)
+    without_deduplication: tuple[str, ...] = ()
 
 
 def check_broker(options: Options) -> None:
-    """Raises NotReachable at once, where the official client would try for half a minute."""
-    url, timeout_s = options["service.url"], options["pulsar.client.operationTimeoutMs"]
-    BrokerConnection(url, timeout_s).close()
+    """Raises NotReachable in time, and says more than the official client would."""
+    with cluster_of(options) as cluster:
+        cluster.any_broker()
 
 
-class _Writer:
-    """What both sinks do in a task."""
+def write(sender: Sender, messages: Messages, batches: Iterator[pa.RecordBatch]) -> int:
+    """Sends all rows, and waits until they are acknowledged. Raises PulsarSparkError."""
+    count = 0
+    for batch in batches:
+        for row in batch.to_pylist():
+            sender.send(messages.of(row))
+        count += batch.num_rows
+    sender.finish()
+    return count
+
+
+def write_at_least_once(
+    options: Options, messages: Messages, batches: Iterator[pa.RecordBatch]
+) -> Written:
+    """What a task does where nothing says what it had sent before. Raises PulsarSparkError."""
+    sender = AtLeastOnce(options, messages.payloads.schema())
+    try:
+        return Written(write(sender, messages, batches))
+    finally:
+        sender.close()
+
+
+class PulsarWriter(DataSourceArrowWriter):
+    """The batch sink."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises PulsarSparkError."""
-        check_columns(schema, options["topic"])
+        if options["exactlyOnce"] == "true":
+            raise WrongOption(
+                "exactlyOnce is true: only a stream can be written exactly once, whose batches"
+                " have numbers."
+            )
+        self._messages = Messages(options, schema)
         check_broker(options)
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        producers = Producers(self._options)
-        try:
-            count = 0
-            for batch in iterator:
-                count += producers.send_all(batch.to_pylist())
-            producers.flush()
-            return Written(count)
-        finally:
-            producers.close()
-
-
-class PulsarWriter(_Writer, DataSourceArrowWriter):
-    """The batch sink."""
+        return write_at_least_once(self._options, self._messages, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing is left to be done: what a task has sent is there."""
 
 
+def part_of_task() -> Part | None:
+    """What Spark says this task is a part of. None: of no streaming query."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY) if context is not None else None
+    batch = context.getLocalProperty(BATCH) if context is not None else None
+    if context is None or query is None or batch is None:
+        return None
+    return Part(query, context.partitionId(), int(batch))
+
+
 if StreamArrowWriter is not None:
 
-    class PulsarStreamWriter(_Writer, StreamArrowWriter):
+    class PulsarStreamWriter(StreamArrowWriter):
         """The streaming sink."""
 
+        def __init__(self, options: Options, schema: StructType) -> None:
+            """Raises PulsarSparkError."""
+            self._messages = Messages(options, schema)
+            patiently(options, lambda: check_broker(options))
+            self._options = options
+
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+            wish = self._options["exactlyOnce"]
+            part = part_of_task()
+            if part is None and wish == "true":
+                raise PulsarSparkError("Spark does not say which batch this is.")
+            if part is None or wish == "false" or self._is_known_to_lack():
+                return write_at_least_once(self._options, self._messages, iterator)
+            return self._write_once(part, iterator)
+
+        def _write_once(self, part: Part, iterator: Iterator[pa.RecordBatch]) -> Written:
+            sender = ExactlyOnce(self._options, self._messages.payloads.schema(), part)
+            try:
+                count = write(sender, self._messages, iterator)
+                lacking = sender.without_deduplication()
+            finally:
+                sender.close()
+            if lacking and self._options["exactlyOnce"] == "true":
+                raise PulsarSparkError(f"exactlyOnce is true, and {_lacks(lacking)}")
+            return Written(count, tuple(lacking))
+
+        def _is_known_to_lack(self) -> bool:
+            return self._options["exactlyOnce"] == "auto" and is_known_to_lack(self._options)
+
         def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-            """As in the batch sink."""
+            """Warns, the first time, of what is not exactly once."""
+            found = [each for each in messages if isinstance(each, Written)]
+            lacking = sorted({topic for each in found for topic in each.without_deduplication})
+            if lacking:
+                _log.warning("written at least once, not exactly once: %s", _lacks(lacking))
 
         def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
             """What was sent stays; the batch is sent again."""
 
 
-class Producers:
-    """The official client and a producer for each topic, for one task. Close it."""
-
-    def __init__(self, options: Options) -> None:
-        import pulsar
-
-        self._topic: str | None = options["topic"]
-        self._made: dict[str, Any] = {}
-        self._failed = 0
-        self._reason = ""
-        self._lock = threading.Lock()
-        self._timeout_s: float = options["pulsar.client.operationTimeoutMs"]
-        self._client = pulsar.Client(
-            options["service.url"],
-            operation_timeout_seconds=max(1, round(self._timeout_s)),
-            logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error),
-        )
-
-    def send_all(self, rows: list[dict[str, Any]]) -> int:
-        """Sends rows, and waits while a broker does not keep up. Raises PulsarSparkError."""
-        for row in rows:
-            self._send(row)
-        self._check()
-        return len(rows)
-
-    def flush(self) -> None:
-        """Waits until all is acknowledged. Raises PulsarSparkError."""
-        for topic, producer in self._made.items():
-            self._tell_trouble(topic, producer.flush)
-        self._check()
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _send(self, row: dict[str, Any]) -> None:
-        topic = row.get("__topic") if self._topic is None else self._topic
-        if not topic:
-            raise PulsarSparkError("a row has no __topic, and the option topic is not given.")
-        value, moment = row["value"], row.get("__eventTime")
-        if isinstance(value, str):
-            value = value.encode()
-        self._producer(topic).send_async(
-            value,
-            self._on_answer,
-            properties={key: text or "" for key, text in row.get("__messageProperties") or ()},
-            partition_key=_key(row.get("__key")),
-            event_timestamp=None if moment is None else round(moment.timestamp() * 1000),
-        )
-
-    def _producer(self, topic: str) -> Any:
-        found = self._made.get(topic)
-        if found is None:
-            import pulsar
-
-            if len(self._made) == PRODUCERS_MAX:
-                raise PulsarSparkError(f"one task writes more than {PRODUCERS_MAX} topics.")
-            name = str(name_of(topic))
-            found = self._tell_trouble(
-                topic,
-                lambda: self._client.create_producer(
-                    name,
-                    batching_enabled=True,
-                    batching_type=pulsar.BatchingType.KeyBased,
-                    block_if_queue_full=True,
-                    max_pending_messages=PENDING_MAX,
-                    send_timeout_millis=round(self._timeout_s * 1000),
-                    compression_type=pulsar.CompressionType.LZ4,
-                    message_router=Router().partition_of,
-                ),
-            )
-            self._made[topic] = found
-        return found
-
-    def _on_answer(self, result: Any, _: Any) -> None:
-        """Called by a thread of the client."""
-        import pulsar
-
-        if result != pulsar.Result.Ok:
-            with self._lock:
-                self._failed += 1
-                self._reason = self._reason or str(result)
-
-    def _check(self) -> None:
-        with self._lock:
-            if self._failed:
-                topics = ", ".join(self._made)
-                raise PulsarSparkError(
-                    f"{self._failed} messages for {topics} were not acknowledged: {self._reason}."
-                )
-
-    def _tell_trouble(self, topic: str, do: Any) -> Any:
-        import pulsar
-
-        try:
-            return do()
-        except pulsar.PulsarException as error:
-            self._check()
-            raise PulsarSparkError(f"{topic} cannot be written: {error}.") from error
-
-
-class Router:
-    """Which partition a message goes to: by its key as Java's client does, else in turns."""
-
-    def __init__(self) -> None:
-        self._without_key = random.randrange(1 << 16) * MESSAGES_PER_TURN
-
-    def partition_of(self, message: Any, partitions: int) -> int:
-        key = message.partition_key()
-        if key:
-            return java_hash(key) % partitions
-        self._without_key += 1
-        return self._without_key // MESSAGES_PER_TURN % partitions
-
-
-def _key(key: bytes | str | None) -> str | None:
-    if key is None or isinstance(key, str):
-        return key
-    try:
-        return key.decode()
-    except UnicodeDecodeError as error:
-        raise PulsarSparkError(
-            f"the __key {key[:40]!r} is no UTF-8, and other keys cannot be written yet."
-        ) from error
+def _lacks(topics: Sequence[str]) -> str:
+    return (
+        f"{', '.join(topics)} has no deduplication, so a batch that is repeated after a failure is"
+        " there twice. Turn it on (pulsar-admin topics set-deduplication --enable, or for the"
+        " namespace), or say that this is well with exactlyOnce=false."
+    )

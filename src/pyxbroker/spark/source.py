@@ -66,7 +66,8 @@ class PulsarDataSource(DataSource):
     @cached_property
     def _values(self) -> Values:
         # Which one it will be, a batch or a stream, is not known yet: ends are told later.
-        named = {name: each for name, each in self.options.items() if name != "endingoffsets"}
+        ends = ("endingoffsets", "endingtime")
+        named = {name: each for name, each in self.options.items() if name.lower() not in ends}
         return values_of_topics(Options(STREAM, named))
 
     def _values_for(self, schema: StructType) -> Values:

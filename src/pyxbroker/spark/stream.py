@@ -8,17 +8,25 @@ beginning. No state of the source is anywhere else, and nothing is left with the
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyxbroker.spark.errors import NotReachable, Refused, TopicMissing, WrongOption
+from pyxbroker.spark.errors import TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
-from pyxbroker.spark.plan import Ends, bounded, ends_of, ranges_of, starts_of, without_lost
-from pyxbroker.spark.positions import BEGINNING, Position, read_offset, write_offset
+from pyxbroker.spark.plan import (
+    Ends,
+    bounded,
+    ends_of,
+    hold,
+    patiently,
+    ranges_of,
+    starts_of,
+    without_lost,
+)
+from pyxbroker.spark.positions import BEGINNING, Position, read_offset, read_sizes, write_offset
 from pyxbroker.spark.tasks import RangePartition, read_partition
 from pyxbroker.spark.values import Values
 
@@ -26,9 +34,6 @@ try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes
 except ImportError:  # before Spark 4.2
     ReadAllAvailable = ReadMaxBytes = None
-
-T = TypeVar("T")
-RETRY_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -52,20 +57,42 @@ class PulsarStreamReader(DataSourceStreamReader):
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()
         begins = without_lost(self._options, starts_of(self._options, ends), ends)
+        if self._options["predefinedSubscription"] is not None:
+            patiently(self._options, lambda: hold(self._options, begins))
         return write_offset(begins)
+
+    def commit(self, end: dict[str, str]) -> None:
+        """A batch is done: what it had need not be kept for this query any more."""
+        if self._options["predefinedSubscription"] is None:
+            return
+        for topic, position in read_offset(end).items():
+            try:
+                patiently(self._options, partial(hold, self._options, {topic: position}))
+            except TopicMissing as error:
+                _log.warning("%s", error)
 
     def latestOffset(
         self, start: dict[str, str] | None = None, limit: Any = None
     ) -> dict[str, str]:
         """Spark before 4.2 gives neither; then all that is there is the next batch."""
         begins = read_offset(start or {})
-        ends = {topic: each.last for topic, each in self._ends().items()}
+        found = self._ends()
+        ends = {topic: each.last for topic, each in found.items()}
+        sizes = {topic: each.bytes_per_entry for topic, each in found.items()}
         # An offset never goes back, and a topic that was deleted stays where it was read to.
         for topic, begin in begins.items():
             ends[topic] = max(ends.get(topic, begin), begin, key=lambda each: each.key)
+        latest = ends
         if limit is not None and isinstance(limit, ReadMaxBytes):
-            ends = bounded(self._options, begins, ends, limit.max_bytes)
-        return write_offset(ends)
+            bytes_max = limit.max_bytes
+            ends = patiently(
+                self._options, lambda: bounded(self._options, begins, latest, bytes_max)
+            )
+        offset = write_offset(ends, {topic: size for topic, size in sizes.items() if size})
+        # Where nothing came the offset is the same, to the letter.
+        return offset | {
+            topic: text for topic, text in (start or {}).items() if ends[topic] == begins[topic]
+        }
 
     def getDefaultReadLimit(self) -> Any:
         bytes_max = self._options["maxBytesPerTrigger"]
@@ -83,14 +110,16 @@ class PulsarStreamReader(DataSourceStreamReader):
         ends = self._ends_of_those_left(stops)
         begins = {topic: begins.get(topic, BEGINNING) for topic in ends}
         begins = without_lost(self._options, begins, ends)
-        ranges = ranges_of(self._options, begins, {topic: stops[topic] for topic in ends})
+        stops = {topic: stops[topic] for topic in ends}
+        sizes = read_sizes(end)
+        ranges = patiently(self._options, lambda: ranges_of(self._options, begins, stops, sizes))
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_partition(self._options, self._values, partition)
 
     def _ends(self) -> dict[str, Ends]:
-        return self._patiently(lambda: ends_of(self._options))
+        return patiently(self._options, lambda: ends_of(self._options))
 
     def _ends_of_those_left(self, stops: dict[str, Position]) -> dict[str, Ends]:
         """Raises TopicMissing for a topic that has to be read and was deleted, unless that is
@@ -99,21 +128,9 @@ class PulsarStreamReader(DataSourceStreamReader):
         found: dict[str, Ends] = {}
         for topic in stops:
             try:
-                found |= self._patiently(partial(ends_of, self._options, [topic]))
+                found |= patiently(self._options, partial(ends_of, self._options, [topic]))
             except TopicMissing as error:
                 if self._options["failOnDataLoss"]:
                     raise
                 _log.warning("%s", error)
         return found
-
-    def _patiently(self, ask: Callable[[], T]) -> T:
-        """A query outlives a broker that is away for less than an operation may take."""
-        deadline = time.monotonic() + self._options["pulsar.client.operationTimeoutMs"]
-        while True:
-            try:
-                return ask()
-            except (NotReachable, Refused) as error:
-                may_pass = isinstance(error, NotReachable) or error.may_pass
-                if not may_pass or time.monotonic() > deadline:
-                    raise
-                time.sleep(RETRY_S)

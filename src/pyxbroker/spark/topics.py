@@ -17,7 +17,12 @@ def topics_of(options: Options, broker: BrokerConnection) -> list[str]:
     Whether a topic that is named is there shows when it is read. Raises WrongOption, TopicMissing.
     """
     if options["topicsPattern"] is not None:
-        found = _matching(options["topicsPattern"], broker)
+        try:
+            found = _matching(options["topicsPattern"], broker)
+        except TopicMissing:
+            if not options["waitingForNonExistedTopic"]:
+                raise
+            found = []
     else:
         option = "topic" if options["topic"] is not None else "topics"
         names = [options[option]] if option == "topic" else options[option].split(",")

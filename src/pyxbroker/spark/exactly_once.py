@@ -1,0 +1,213 @@
+"""Exactly once: what a broker with deduplication has already is not stored again.
+
+Each partition of a topic has a producer of its own, whose name and sequence ids Spark's batch and
+task give (sequence.py). Nothing is packed into batches: the official client names the first message
+of a batch alone, and batches are cut anew when rows are sent again. On connecting a broker says
+which id was the last; what is not behind it was stored when the task ran before, and is left out.
+
+Who stands with a name is let go first: a task that was given up, and whose process is not gone yet.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.official import client_of, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.options import Options
+from pyxbroker.spark.outgoing import Outgoing
+from pyxbroker.spark.producers import (
+    Receipts,
+    check_room,
+    flush,
+    producer_settings,
+    router_of,
+    send,
+)
+from pyxbroker.spark.sequence import Id, Part, Rows, id_of
+from pyxbroker.spark.topics import name_of
+
+BUSY_S = 75.0
+"""How long a name may be taken: a broker notices in a minute that a machine is gone."""
+RETRY_S = 0.3
+FORGET_S = 300.0
+"""After so long a topic without deduplication is asked again whether it has it."""
+
+NOT_THE_SAME = (
+    "is not the batch that was begun before: its rows are others, or come in another order."
+    " Exactly once needs both to be the same whenever Spark repeats a task; sort rows that were"
+    " shuffled, as by sortWithinPartitions. exactlyOnce=false writes this batch again."
+)
+
+
+@dataclass
+class Partition:
+    """A producer, and what is stored of its task's part already."""
+
+    producer: Any
+    stored: Id | None  # the last one of this batch
+    is_met: bool = False  # the row of `stored` came again, and was the same
+    sent: int = -1  # the last sequence id
+
+
+@dataclass
+class Topic:
+    """A topic that the task writes."""
+
+    partitions: list[Partition]
+    count: int  # how many of them its rows go to; 0: it is not partitioned
+    is_known: bool  # the broker remembers a producer, so deduplication is on
+    names: list[str] = field(default_factory=list)
+
+
+class ExactlyOnce:
+    """The producers of one task."""
+
+    def __init__(self, options: Options, schema: tuple[str, str] | None, part: Part) -> None:
+        self._options = options
+        self._described = schema
+        self._schema = schema_of(schema)
+        self._part = part
+        self._rows = Rows()
+        self._router = router_of(options, part.task)
+        self._topics: dict[str, Topic] = {}
+        self._receipts = Receipts()
+        self._client = client_of(options)
+
+    def send(self, message: Outgoing) -> None:
+        topic = self._topics.get(message.topic) or self._open(message.topic)
+        self._rows.add(message)
+        index = self._router.partition_of(message.key, topic.count or 1)
+        partition = topic.partitions[index]
+        made = Id.of(self._part, self._rows.row, topic.count, self._rows.check)
+        if partition.stored is not None and self._is_stored(partition, made, message.topic):
+            return
+        self._receipts.check()
+        is_much = self._receipts.expect(len(message.value or b""))
+        partition.sent = made.number
+        send(partition.producer, message, self._receipts, partition.sent)
+        if is_much:
+            self._flush()
+
+    def finish(self) -> None:
+        for name, topic in self._topics.items():
+            for partition in topic.partitions:
+                if partition.stored is not None and not partition.is_met:
+                    self._refuse(name)
+        self._flush()
+
+    def without_deduplication(self) -> list[str]:
+        """The topics of what was sent that have none; asked after `finish`."""
+        return [name for name, topic in self._topics.items() if self._lacks(name, topic)]
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _flush(self) -> None:
+        producers = {
+            name: each.producer
+            for topic in self._topics.values()
+            for name, each in zip(topic.names, topic.partitions, strict=True)
+        }
+        flush(producers, self._receipts)
+
+    # --- what is stored -------------------------------------------------------------------------
+
+    def _is_stored(self, partition: Partition, made: Id, topic: str) -> bool:
+        """Raises PulsarSparkError where this is another row than what was stored."""
+        stored = partition.stored
+        assert stored is not None
+        if made.row < stored.row:
+            return True
+        if made.row == stored.row:
+            if made != stored:
+                self._refuse(topic)
+            partition.is_met = True
+            return True
+        if not partition.is_met:
+            self._refuse(topic)
+        return False
+
+    def _refuse(self, topic: str) -> None:
+        raise PulsarSparkError(f"batch {self._part.epoch} for {topic} {NOT_THE_SAME}")
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def _open(self, topic: str) -> Topic:
+        check_room(self._topics)
+        name = str(name_of(topic))
+        names = tell_trouble(topic, lambda: self._client.get_topic_partitions(name))
+        count = 0 if names == [name] else len(names)
+        producers = [self._producer(each) for each in names]
+        lasts = [id_of(each.last_sequence_id()) for each in producers]
+        mine = Id.of(self._part, 0, 0, 0).epoch
+        if any(each is not None and each.epoch > mine for each in lasts):
+            raise PulsarSparkError(
+                f"{topic} has later batches of this query than {self._part.epoch} already: was the"
+                " checkpoint set back, or copied? Begin with a new checkpoint, or write with"
+                " exactlyOnce=false."
+            )
+        stored = [each if each is not None and each.epoch == mine else None for each in lasts]
+        # Partitions may have been added since this batch was begun.
+        counts = {each.partitions for each in stored if each is not None}
+        found = Topic(
+            [Partition(*each) for each in zip(producers, stored, strict=True)],
+            counts.pop() if counts else count,
+            any(each is not None for each in lasts),
+            names,
+        )
+        # Only who made the topic anew with fewer partitions, or writes by this name too, does that.
+        if counts or found.count > count:
+            self._refuse(topic)
+        tell_schema(self._options, self._client, name, self._described)
+        self._topics[topic] = found
+        return found
+
+    def _producer(self, topic: str) -> Any:
+        import pulsar
+
+        settings = producer_settings(self._options, self._schema) | {"batching_enabled": False}
+        deadline = time.monotonic() + BUSY_S
+
+        def make() -> Any:
+            while True:
+                try:
+                    return self._client.create_producer(
+                        topic, producer_name=self._part.producer_name, **settings
+                    )
+                except pulsar.ProducerBusy:
+                    if time.monotonic() > deadline:
+                        raise
+                time.sleep(RETRY_S)
+
+        return tell_trouble(topic, make)
+
+    # --- whether there is deduplication ---------------------------------------------------------
+
+    def _lacks(self, name: str, topic: Topic) -> bool:
+        """Asks the broker, by the id of what was sent last, unless it is known."""
+        place = self._options["service.url"], name
+        if topic.is_known:
+            _lacking.pop(place, None)
+            return False
+        for index, partition in enumerate(topic.partitions):
+            if partition.sent >= 0:
+                tell_trouble(name, partition.producer.close)
+                partition.producer = self._producer(topic.names[index])
+                if partition.producer.last_sequence_id() == partition.sent:
+                    return False
+                _lacking[place] = time.monotonic() + FORGET_S
+                return True
+        return False
+
+
+_lacking: dict[tuple[str, str], float] = {}
+"""Topics that were found to have no deduplication, until when that is believed."""
+
+
+def is_known_to_lack(options: Options) -> bool:
+    """Whether the one topic of the options was found to have no deduplication."""
+    found = _lacking.get((options["service.url"], options["topic"]))
+    return found is not None and time.monotonic() < found
