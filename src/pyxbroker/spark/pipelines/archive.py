@@ -34,8 +34,8 @@ ABOUT = """\
 Topics to partitioned files, each message once.
 
 Run it again with the same --checkpoint and it goes on where it was. Payloads
-are kept as bytes, with key, properties, times, message id and schema version,
-so that `replay` can bring them back.
+are kept as bytes, with key, properties, times and message id, so that `replay` can
+bring them back.
 
 Example:
   pyxbroker pipeline run archive --service-url pulsar://localhost:6650 \\
@@ -116,7 +116,11 @@ def _parser() -> Parser:
         metavar="LIST",
         help=f"Of {', '.join(PARTITIONS)}, with commas [topic,date].",
     )
-    add("--decode", action="store_true", help="Add a column `decoded`, by the topics' schema.")
+    add(
+        "--decode",
+        action="store_true",
+        help="Columns by the topics' schema instead of bytes: for queries, not for `replay`.",
+    )
     add(
         "--write-option",
         type=pair,

@@ -9,12 +9,13 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 
 from pyxbroker.base.command_line import Parser
-from pyxbroker.spark.broker_connection import BrokerConnection
-from pyxbroker.spark.options import Options
+from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.plan import cluster_of
 from pyxbroker.spark.topics import topics_of
 
 LOCAL = "local[*]"
+POSITION = ("__ledgerId", "__entryId", "__batchIndex")
+"""Columns that sort the messages of a topic; the batch index is -1 for an entry of one message."""
 
 
 def job_parser(name: str, about: str) -> Parser:
@@ -40,11 +41,15 @@ def add_cluster(parser: Parser) -> None:
     add_options(parser)
 
 
-def add_source(parser: Parser) -> None:
+def add_source(parser: Parser, is_admin_required: bool = False) -> None:
     """The options that tell what is read, and how."""
     add_cluster(parser)
-    add = parser.options.add_argument
-    add("--admin-url", metavar="URL", help="http://host:port: large topics are read by many tasks.")
+    parser.options.add_argument(
+        "--admin-url",
+        required=is_admin_required,
+        metavar="URL",
+        help="http://host:port of a web port: large topics are read by many tasks.",
+    )
     add_topics(parser)
 
 
@@ -117,7 +122,7 @@ def check_source(role: str, given: dict[str, str]) -> list[str]:
     return found
 
 
-def check_sink(options: Options) -> None:
-    """Looks for the broker of a sink. Raises NotReachable."""
-    timeout_s = options["pulsar.client.operationTimeoutMs"]
-    BrokerConnection(options["service.url"], timeout_s).close()
+def check_sink(given: dict[str, str]) -> None:
+    """Looks for the broker of a sink, before Spark is started. Raises PulsarSparkError."""
+    with cluster_of(Options(SINK, given)) as cluster:
+        cluster.any_broker()

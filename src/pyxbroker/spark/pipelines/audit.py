@@ -20,6 +20,7 @@ from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import WrongOption
 from pyxbroker.spark.options import BATCH
 from pyxbroker.spark.pipelines.arguments import (
+    POSITION,
     add_source,
     check_source,
     job_parser,
@@ -28,7 +29,6 @@ from pyxbroker.spark.pipelines.arguments import (
 )
 from pyxbroker.spark.pipelines.job import Job, watch_tasks
 from pyxbroker.spark.pipelines.progress import number
-from pyxbroker.spark.pipelines.raw import POSITION
 from pyxbroker.spark.positions import Position
 from pyxbroker.spark.topics import name_of
 

@@ -1,83 +1,35 @@
 """Topics as they are: payloads in bytes whatever their schema, and where each message stands.
 
-What the connector's columns do not have comes before them: the position of a message as numbers
-that can be sorted, and the version of the schema that it was written with. `pulsar-raw` has the
-payload alone; `pulsar-decoded` has beside it what the connector makes of it by the topic's schema,
-as one column `decoded`.
+`pulsar-raw` is the source `pulsar` without schemas, with the position of a message before its other
+columns, as numbers that can be sorted. `pulsar-decoded` has the connector's columns, which are the
+fields of records, behind the position.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from pyxbroker.spark.source import PulsarDataSource
-from pyxbroker.spark.values import Bytes, Definitions, Values
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.spark.options import BATCH, STREAM, Options
+from pyxbroker.spark.pipelines.arguments import POSITION
+from pyxbroker.spark.positions import Position, read_offset, write_offset
+from pyxbroker.spark.source import PulsarDataSource, PulsarReader
+from pyxbroker.spark.stream import PulsarStreamReader
+from pyxbroker.spark.values import Bytes, Values
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+except ImportError:  # before Spark 4.2, which has no batches with a limit either
+    SupportsTriggerAvailableNow = object
+
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructField
-
-    from pyxbroker.spark.range_reader import Read
-
-POSITION = ("__ledgerId", "__entryId", "__batchIndex")
-"""Columns that sort the messages of a topic; the batch index is -1 for an entry of one message."""
-
-
-class Raw:
-    """The payload, the position and the schema version of messages."""
-
-    def fields(self) -> list[StructField]:
-        from pyspark.sql import types
-
-        kinds = {
-            "value": types.BinaryType(),
-            "__ledgerId": types.LongType(),
-            "__entryId": types.LongType(),
-            "__batchIndex": types.IntegerType(),
-            "__schemaVersion": types.BinaryType(),
-        }
-        return [types.StructField(name, kind) for name, kind in kinds.items()]
-
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
-        positions = [each.position for each in reads]
-        return {
-            **Bytes().rows(reads, definitions),
-            "__ledgerId": [each.ledger for each in positions],
-            "__entryId": [each.entry for each in positions],
-            "__batchIndex": [each.batch for each in positions],
-            "__schemaVersion": [each.message.schema_version or None for each in reads],
-        }
-
-
-class Decoded(Raw):
-    """Those, and what the connector makes of the payload by the topic's schema."""
-
-    def __init__(self, values: Values) -> None:
-        self._values = values
-
-    def fields(self) -> list[StructField]:
-        from pyspark.sql.types import StructField, StructType
-
-        return [*super().fields(), StructField("decoded", StructType(self._values.fields()))]
-
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
-        columns = self._values.rows(reads, definitions)
-        records = [
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        ]
-        return super().rows(reads, definitions) | {"decoded": records}
-
-
-class RawTopics(PulsarDataSource):
-    """The source `pulsar-raw`."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "pulsar-raw"
-
-    @cached_property
-    def _values(self) -> Values:
-        return Raw()
+    import pyarrow as pa
 
 
 class DecodedTopics(PulsarDataSource):
@@ -87,6 +39,81 @@ class DecodedTopics(PulsarDataSource):
     def name(cls) -> str:
         return "pulsar-decoded"
 
+    def schema(self) -> StructType:
+        kinds = (LongType(), LongType(), IntegerType())
+        position = [StructField(*each) for each in zip(POSITION, kinds, strict=True)]
+        return StructType([*position, *super().schema().fields])
+
+    def reader(self, schema: StructType) -> PulsarReader:
+        return _Reader(Options(BATCH, self.options), self._values_for(_without_position(schema)))
+
+    def streamReader(self, schema: StructType) -> PulsarStreamReader:
+        values = self._values_for(_without_position(schema))
+        return _StreamReader(Options(STREAM, self.options), values)
+
+
+class RawTopics(DecodedTopics):
+    """The source `pulsar-raw`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pulsar-raw"
+
     @cached_property
     def _values(self) -> Values:
-        return Decoded(super()._values)
+        return Bytes()
+
+
+class _Reader(PulsarReader):
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return map(_with_position, super().read(partition))
+
+
+class _StreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
+    """Ends with what was there when it was prepared, if it was.
+
+    Spark's own way of ending takes one batch for all, where batches have a limit.
+    """
+
+    _until: dict[str, Position] | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = {topic: each.last for topic, each in self._ends().items()}
+
+    def latestOffset(
+        self, start: dict[str, str] | None = None, limit: Any = None
+    ) -> dict[str, str]:
+        found = super().latestOffset(start, limit)
+        if self._until is None:
+            return found
+        begins = read_offset(start or {})
+        ends = {}
+        for topic, end in read_offset(found).items():
+            if topic in self._until:
+                end = min(end, self._until[topic], key=lambda each: each.key)
+                ends[topic] = max(end, begins.get(topic, end), key=lambda each: each.key)
+            elif topic in begins:
+                ends[topic] = begins[topic]
+        return write_offset(ends)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return map(_with_position, super().read(partition))
+
+
+def _without_position(schema: StructType) -> StructType:
+    return StructType(schema.fields[len(POSITION) :])
+
+
+def _with_position(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Its columns behind those of the position, which is what the message ids say."""
+    import pyarrow as pa
+
+    ids = [pb.MessageIdData.FromString(each) for each in batch.column("__messageId").to_pylist()]
+    numbers = (
+        pa.array([each.ledgerId for each in ids], pa.int64()),
+        pa.array([each.entryId for each in ids], pa.int64()),
+        pa.array([each.batch_index for each in ids], pa.int32()),
+    )
+    return pa.RecordBatch.from_arrays(
+        [*numbers, *batch.columns], names=[*POSITION, *batch.schema.names]
+    )

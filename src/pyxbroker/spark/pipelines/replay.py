@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyxbroker.base.command_line import Parser
 from pyxbroker.base.directories import write_whole_file
 from pyxbroker.spark.errors import WrongOption
-from pyxbroker.spark.options import SINK, Options
-from pyxbroker.spark.pipelines.arguments import add_cluster, check_sink, job_parser
+from pyxbroker.spark.pipelines.arguments import POSITION, add_cluster, check_sink, job_parser
 from pyxbroker.spark.pipelines.formats import FORMATS, PARQUET, read_archive
 from pyxbroker.spark.pipelines.job import Job
 from pyxbroker.spark.pipelines.progress import number
-from pyxbroker.spark.pipelines.raw import POSITION
 from pyxbroker.spark.topics import name_of
 
 if TYPE_CHECKING:
@@ -81,7 +79,7 @@ def command(arguments: Sequence[str]) -> None:
         sink = dict(given.option) | {"service.url": given.service_url}
         if given.to is not None:
             sink["topic"] = str(name_of(given.to))
-        check_sink(Options(SINK, sink))
+        check_sink(sink)
         checkpoint = Checkpoint(given)
         with job.session() as spark:
             _replay(job, spark, sink, checkpoint)

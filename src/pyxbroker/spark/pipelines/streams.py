@@ -22,10 +22,15 @@ LOOK_S = 0.3
 _DURATION = re.compile(r"\d+ ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|d|days?)", re.ASCII)
 
 
-def add_stream(parser: Parser) -> None:
+def add_stream(parser: Parser, is_checkpoint_required: bool = False) -> None:
     """The options of jobs that go on until they are stopped."""
     add = parser.options.add_argument
-    add("--checkpoint", metavar="DIR", help="Where it is kept how far the job is.")
+    add(
+        "--checkpoint",
+        required=is_checkpoint_required,
+        metavar="DIR",
+        help="Where it is kept how far the job is.",
+    )
     add(
         "--every",
         type=duration,
