@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import shlex
@@ -15,12 +17,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pulsar
 import pytest
 from harness.brokers import ROOT, Broker
 
-from compat_tests.conftest import BrokerFactory, official_client
 from compat_tests.test_spark import spark_home
 
 pytestmark = pytest.mark.spark
@@ -223,14 +225,131 @@ def test_an_audit_names_the_first_message_that_differs_however_they_are_batched(
     publish(client, one, range(9_000))
     publish(client, two, range(6_001), batching_max_messages=7)
     publish(client, two, range(6_002, 9_000), batching_enabled=False)
-    publish(
-        client, same, range(9_000), batching_max_messages=33,
-        compression_type=pulsar.CompressionType.ZSTD,
-    )
+    packed = {"batching_max_messages": 33, "compression_type": pulsar.CompressionType.ZSTD}
+    publish(client, same, range(9_000), **packed)
     sides = ("--service-url", broker.url, "--other-service-url", broker.url)
-    topics = ("--topic", one, "--other-topic", two, "--topic", two, "--other-topic", two)
-    done = jobs.run("audit", *sides, *topics)
-    print(done.out, done.err)
-    assert done.status == 2
-    done = jobs.run("audit", *sides, "--topic", one, "--other-topic", two, "--json")
-    assert done.status == 1
+    done = jobs.run(
+        *("audit", *sides, "--topic", one, "--other-topic", two, "--topic", two),
+        *("--other-topic", same, "--json"),
+    )
+    assert done.status == 1, done.err
+    verdicts = {each["topic"]: each for each in json.loads(done.out)}
+    assert list(verdicts) == [one, two]
+    missing = verdicts[one]["difference"]
+    assert missing["message"] == 6_002 and missing["fields"] == [
+        *("value", "key", "eventTime", "properties")
+    ]
+    assert (missing["here"], missing["there"]) == (at(client, one, 6_001), at(client, two, 6_001))
+    assert verdicts[one]["here"]["messages"] == 9_000
+    assert verdicts[one]["there"]["messages"] == 8_999
+
+    done = jobs.run("audit", *sides, "--topic", one, "--other-topic", same)
+    assert done.status == 0, done.out
+    assert "All 9,000 messages of 1 topics are the same." in done.out
+
+
+def at(client: pulsar.Client, topic: str, index: int) -> str:
+    """Where a message is, as positions are written."""
+    found = next(itertools.islice(read_all(client, topic), index, None)).message_id()
+    text = f"{found.ledger_id()}:{found.entry_id()}"
+    return f"{text}:{found.batch_index()}" if found.batch_index() >= 0 else text
+
+
+def test_windows_are_told_once_when_they_are_complete(
+    broker: Broker, client: pulsar.Client, topic: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    begin = 1_700_000_040_000  # a whole minute
+    producer = client.create_producer(topic)
+
+    def send(second: int, customer: str, amount: float) -> None:
+        text = json.dumps({"customer": customer, "amount": amount})
+        producer.send(text.encode(), event_timestamp=begin + second * 1_000)
+
+    for second, amount in ((1, 10), (59, 20), (61, 5)):
+        send(second, "ann", amount)
+    send(30, "bob", 7)
+    send(200, "ann", 1)
+    options = (
+        *("--service-url", broker.url, "--topic", topic, "--to", f"{topic}-out"),
+        *("--fields", "customer string, amount double", "--group-by", "customer"),
+        *("--select", "sum(amount) as amount", "--select", "count(*) as orders"),
+        *("--window", "1 minute", "--watermark", "10 seconds", "--until-now"),
+        *("--checkpoint", str(tmp_path / "checkpoint")),
+    )
+    done = jobs.run("aggregate", *options)
+    assert done.status == 0, done.err
+    assert said(done).endswith("all that was there is done: 5 messages aggregated")
+    send(5, "ann", 1_000)  # too late
+    send(400, "bob", 2)
+    assert jobs.run("aggregate", *options).status == 0
+    found = sorted(
+        (message.event_timestamp() - begin, message.partition_key(), json.loads(message.data()))
+        for message in read_all(client, f"{topic}-out")
+    )
+    assert found[0][2]["windowStart"] == "2023-11-14T22:14:00.000Z"
+    assert found[0][2]["windowEnd"] == "2023-11-14T22:15:00.000Z"
+    assert [
+        (end, key, value["customer"], value["amount"], value["orders"]) for end, key, value in found
+    ] == [
+        (60_000, "ann", "ann", 30.0, 2),
+        (60_000, "bob", "bob", 7.0, 1),
+        (120_000, "ann", "ann", 5.0, 1),
+        (240_000, "ann", "ann", 1.0, 1),
+    ]
+
+
+def test_a_page_of_analytics_has_all_it_needs(
+    broker: Broker, client: pulsar.Client, topic: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    hot, cold = f"{topic}-hot", f"{topic}-<cold>"
+    client.subscribe(hot, "billing").close()
+    publish(client, hot, range(3_000))
+    publish(client, cold, range(5), batching_enabled=False)
+    page = tmp_path / "page.html"
+    pattern = re.escape(topic.rpartition("/")[2]) + "-.*"
+    done = jobs.run(
+        *("analytics", "--service-url", broker.url, "--admin-url", broker.web_url),
+        *("--topics-pattern", f"public/default/{pattern}", "--to", str(page), "--watch", "1"),
+    )
+    assert done.status == 0, done.err
+    assert f"2 topics, 3,005 messages: {page}" in done.out
+    text = page.read_text()
+    assert not re.search(r"https?://|<script|<link|src=", text.replace(broker.url, ""))
+    assert "&lt;cold&gt;" in text and "<cold>" not in text
+    for svg in re.findall(r"<svg.*?</svg>", text, re.S):
+        ElementTree.fromstring(svg)
+    rows = rows_of(text)
+    hot_name = hot.rpartition("/")[2]
+    assert rows["Key skew"][hot_name][0:3] == ["3,000", "375", "7"]
+    assert rows["Backlogs"][hot_name][0] == "billing"
+    assert rows["Sizes"][hot_name][-1] == "10 B"
+    assert {"Hot topics", "Latencies", "When messages were published"} <= set(rows)
+
+
+def rows_of(text: str) -> dict[str, dict[str, list[str]]]:
+    """Each section's table: the cells of a row by its first one."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for section in text.split("<h2>")[1:]:
+        rows = re.findall(r"<tr>(<td>.*?)</tr>", section)
+        cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
+        found[section.partition("</h2>")[0]] = {first: rest for first, *rest in cells}
+    return found
+
+
+def test_spark_submit_runs_a_job_as_it_is(
+    broker: Broker,
+    client: pulsar.Client,
+    topic: str,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    publish(client, topic, range(100))
+    program = ROOT / "src" / "pyxbroker" / "spark" / "pipelines" / "archive.py"
+    submit = Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"
+    line = [str(submit), "--master", "local[2]", "--driver-memory", "512m", str(program)]
+    line += ["--service-url", broker.url, "--topic", topic, "--until-now"]
+    environment = environment | {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    done = Running.start([*line, "--to", str(tmp_path / "archive")], environment).wait()
+    assert done.status == 0, done.err
+    assert "archive: all that was there is done: 100 messages archived" in done.err
+    assert (tmp_path / "archive" / "_spark_metadata" / "0").exists()

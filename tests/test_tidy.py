@@ -54,7 +54,7 @@ ARROWS: dict[str, set[str]] = {
     },
     # What runs in Spark's workers: no part of a broker.
     "spark": {*GROUND, "road"},
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie"},
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "spark"},
 }
 
 

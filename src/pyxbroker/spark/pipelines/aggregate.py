@@ -22,10 +22,10 @@ from pyxbroker.spark.pipelines.arguments import (
     job_parser,
     pair,
     source_options,
+    topic_name,
 )
 from pyxbroker.spark.pipelines.job import Job
 from pyxbroker.spark.pipelines.streams import add_stream, duration, run_stream
-from pyxbroker.spark.topics import name_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -60,7 +60,7 @@ def command(arguments: Sequence[str]) -> None:
         source = source_options(given) | {"startingOffsets": given.start}
         sink = dict(given.to_option) | {
             "service.url": given.to_service_url or given.service_url,
-            "topic": str(name_of(given.to)),
+            "topic": given.to,
         }
         check_source(STREAM, source)
         check_sink(sink)
@@ -153,7 +153,7 @@ def _parser() -> Parser:
         default="append",
         help="append: a window when it is complete; update: each time it changes [%(default)s].",
     )
-    add("--to", required=True, metavar="TOPIC", help="Where windows go.")
+    add("--to", required=True, type=topic_name, metavar="TOPIC", help="Where windows go.")
     add("--to-service-url", metavar="URL", help="Of another cluster.")
     add(
         "--to-option",

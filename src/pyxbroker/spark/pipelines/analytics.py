@@ -242,17 +242,17 @@ def _sizes(page: Page, found: MessageStats) -> None:
 def _latencies(page: Page, found: MessageStats) -> None:
     page.section(
         "Latencies",
-        "From an event (its event time) to its publishing, in ms: how many took up to so long."
+        "From an event (its event time) to its publishing: how many took up to so long."
         " Messages without an event time are left out; those with one behind their publishing are"
         " told by themselves: a clock is wrong.",
     )
     page.plot(plots.columns([(_span(ms / 1000), n) for ms, n in found.latencies], "messages"))
     page.table(
-        ("topic", "with an event time", "median, ms", "99%, ms", "longest, ms", "before the event"),
+        ("topic", "with an event time", "median", "99%", "longest", "before the event"),
         [
             (
-                *(_name(each.topic), each.timed, each.latency_p50),
-                *(each.latency_p99, each.latency_max, each.too_early),
+                *(_name(each.topic), each.timed, _latency(each.latency_p50)),
+                *(_latency(each.latency_p99), _latency(each.latency_max), each.too_early),
             )
             for each in sorted(found.topics, key=lambda each: -(each.latency_p99 or 0))[:SHOWN_MAX]
         ],
@@ -267,6 +267,10 @@ def _tell_left(page: Page, count: int) -> None:
 
 def _name(topic: str) -> str:
     return topic.removeprefix("persistent://").removeprefix("public/default/")
+
+
+def _latency(ms: float | None) -> str:
+    return "" if ms is None else _span(ms / 1000)
 
 
 def _span(seconds: float) -> str:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from argparse import ArgumentTypeError, Namespace
 
 from pyxbroker.base.command_line import Parser
+from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.options import SINK, Options
 from pyxbroker.spark.plan import cluster_of
-from pyxbroker.spark.topics import topics_of
+from pyxbroker.spark.topics import name_of, topics_of
 
 LOCAL = "local[*]"
 POSITION = ("__ledgerId", "__entryId", "__batchIndex")
@@ -87,6 +88,14 @@ def add_options(parser: Parser) -> None:
         metavar="NAME=VALUE",
         help="Any other option of the connector (docs/spark.md); may be given several times.",
     )
+
+
+def topic_name(text: str) -> str:
+    """The full name of a topic."""
+    try:
+        return str(name_of(text))
+    except PulsarSparkError as error:
+        raise ArgumentTypeError(str(error)) from error
 
 
 def pair(text: str) -> tuple[str, str]:

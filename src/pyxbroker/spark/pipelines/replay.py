@@ -21,11 +21,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyxbroker.base.command_line import Parser
 from pyxbroker.base.directories import write_whole_file
 from pyxbroker.spark.errors import WrongOption
-from pyxbroker.spark.pipelines.arguments import POSITION, add_cluster, check_sink, job_parser
+from pyxbroker.spark.pipelines.arguments import (
+    POSITION,
+    add_cluster,
+    check_sink,
+    job_parser,
+    topic_name,
+)
 from pyxbroker.spark.pipelines.formats import FORMATS, PARQUET, read_archive
 from pyxbroker.spark.pipelines.job import Job
 from pyxbroker.spark.pipelines.progress import number
-from pyxbroker.spark.topics import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,7 +83,7 @@ def command(arguments: Sequence[str]) -> None:
     with job.run():
         sink = dict(given.option) | {"service.url": given.service_url}
         if given.to is not None:
-            sink["topic"] = str(name_of(given.to))
+            sink["topic"] = given.to
         check_sink(sink)
         checkpoint = Checkpoint(given)
         with job.session() as spark:
@@ -116,10 +121,9 @@ def _wanted(rows: DataFrame, given: Namespace) -> DataFrame:
     from pyspark.sql import functions
 
     if given.topic:
-        names = [str(name_of(each)) for each in given.topic]
         whole = functions.regexp_replace("__topic", r"-partition-\d+$", "")
-        topic = functions.col("__topic")
-        rows = rows.where(topic.isin(names) | whole.isin(names))
+        own = functions.col("__topic")
+        rows = rows.where(own.isin(given.topic) | whole.isin(given.topic))
     moment = functions.col("__publishTime")
     if given.since is not None:
         rows = rows.where(moment >= functions.lit(given.since))
@@ -262,12 +266,18 @@ def _parser() -> Parser:
         "--topic",
         action="append",
         default=[],
+        type=topic_name,
         help="A topic of the archive; may be given several times. Without it all of them.",
     )
     add("--since", type=_moment, metavar="TIME", help="Published then or later: 2026-01-31T12:00.")
     add("--until", type=_moment, metavar="TIME", help="Published before that; UTC where not told.")
     add_cluster(parser)
-    add("--to", metavar="TOPIC", help="Where all of it goes; without it each to its own name.")
+    add(
+        "--to",
+        type=topic_name,
+        metavar="TOPIC",
+        help="Where all of it goes; without it each to its own name.",
+    )
     add(
         "--order",
         choices=("key", "topic"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 LOOK_S = 0.3
-_DURATION = re.compile(r"\d+ ?(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|d|days?)", re.ASCII)
+_DURATION = re.compile(r"\d+ (millisecond|second|minute|hour|day)s?", re.ASCII)
 
 
 def add_stream(parser: Parser, is_checkpoint_required: bool = False) -> None:
@@ -49,7 +49,7 @@ def duration(text: str) -> str:
     """A time span of Spark's with one unit."""
     if not _DURATION.fullmatch(text.strip()):
         raise ArgumentTypeError(f"{text!r} is no time span; write it as '10 seconds' or '1 hour'.")
-    return re.sub(r"(\d)(\D)", r"\1 \2", text.strip(), count=1)
+    return text.strip()
 
 
 def run_stream(job: Job, writer: DataStreamWriter, done: str) -> int:
