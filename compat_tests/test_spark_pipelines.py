@@ -20,6 +20,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pulsar
+import pulsar.schema
 import pytest
 from harness.brokers import ROOT, Broker
 
@@ -334,6 +335,44 @@ def rows_of(text: str) -> dict[str, dict[str, list[str]]]:
         cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
         found[section.partition("</h2>")[0]] = {first: rest for first, *rest in cells}
     return found
+
+
+def test_an_archive_of_decoded_records_and_what_spark_does_not_have_are_told(
+    broker: Broker, client: pulsar.Client, topic: str, jobs: Jobs, tmp_path: Path
+) -> None:
+    import pyarrow.dataset
+
+    class Fruit(pulsar.schema.Record):  # type: ignore[misc]
+        name = pulsar.schema.String()
+        count = pulsar.schema.Integer()
+
+    producer = client.create_producer(topic, schema=pulsar.schema.JsonSchema(Fruit))
+    for number in range(3):
+        producer.send(Fruit(name="fig", count=number))
+    source = ("--service-url", broker.url, "--topic", topic, "--until-now")
+    archive = tmp_path / "archive"
+    done = jobs.run(
+        *("archive", *source, "--to", str(archive), "--decode", "--partition-by", "date"),
+        *("--write-option", "compression=zstd"),
+    )
+    assert done.status == 0, done.err
+    files = [str(each) for each in archive.rglob("*.zstd.parquet")]
+    found = pyarrow.dataset.dataset(files).to_table().sort_by("count").to_pylist()
+    assert [(each["name"], each["count"], each["__topic"]) for each in found] == [
+        ("fig", number, topic) for number in range(3)
+    ]
+    assert all(re.search(r"/__date=20\d\d-\d\d-\d\d/", each) for each in files)
+
+    done = jobs.run("replay", "--service-url", broker.url, "--from", str(archive), "--to", "again")
+    assert done.status == 2
+    assert said(done) == f"pyxbroker: {archive} is no archive of `archive`: it has no value."
+
+    checkpoint = ("--checkpoint", str(tmp_path / "other"))
+    done = jobs.run(
+        *("archive", *source, "--to", str(tmp_path / "table"), "--format", "delta", *checkpoint)
+    )
+    assert done.status == 2
+    assert said(done).startswith("pyxbroker: --format delta: this Spark does not have it; name its")
 
 
 def test_spark_submit_runs_a_job_as_it_is(
