@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import pytest
 
+from pyxbroker.cli import main
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, WrongOption
 from pyxbroker.spark.pipelines import PIPELINES, plots
 from pyxbroker.spark.pipelines.audit import Difference, _renamed
@@ -26,15 +29,34 @@ from pyxbroker.spark.pipelines.topic_stats import Look, compared
 NOBODY = "pulsar://127.0.0.1:1"
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pyxbroker", "pipeline", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+class Ran(NamedTuple):
+    status: int
+    out: str
+    err: str
 
 
-def test_jobs_are_listed_and_the_command_line_does_not_import_pyspark() -> None:
+Run = Callable[..., Ran]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """`pyxbroker pipeline`, in this process."""
+
+    def call(*arguments: str) -> Ran:
+        status = 0
+        try:
+            main(["pipeline", *arguments])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return Ran(status, *capsys.readouterr())
+
+    return call
+
+
+def test_jobs_are_listed_and_the_command_line_does_not_import_pyspark(run: Run) -> None:
     listed = run("list")
-    assert listed.returncode == 0
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(PIPELINES)
+    assert listed.status == 0
+    assert [line.split()[0] for line in listed.out.splitlines()] == list(PIPELINES)
     program = (
         "import sys\nfrom pyxbroker.cli import main\n"
         "try: main(['pipeline', 'run', 'audit', '--help'])\n"
@@ -47,11 +69,11 @@ def test_jobs_are_listed_and_the_command_line_does_not_import_pyspark() -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_each_job_explains_itself(name: str) -> None:
+def test_each_job_explains_itself(run: Run, name: str) -> None:
     shown = run("run", name, "--help")
-    assert shown.returncode == 0
-    assert f"Usage: pyxbroker pipeline run {name} [OPTIONS]" in shown.stdout
-    assert "Example:" in shown.stdout and "--master" in shown.stdout
+    assert shown.status == 0
+    assert f"Usage: pyxbroker pipeline run {name} [OPTIONS]" in shown.out
+    assert "Example:" in shown.out and "--master" in shown.out
 
 
 URL = ("--service-url", NOBODY)
@@ -102,16 +124,16 @@ SOURCE = (*URL, "--topic", "a")
     ],
 )
 def test_what_is_wrong_is_one_sentence_and_status_2(
-    arguments: tuple[str, ...], sentence: str
+    run: Run, arguments: tuple[str, ...], sentence: str
 ) -> None:
     ran = run("run", *arguments)
-    assert ran.returncode == 2 and ran.stdout == ""
-    last = ran.stderr.splitlines()[-1]
-    assert sentence in last and "Traceback" not in ran.stderr
+    assert ran.status == 2 and ran.out == ""
+    last = ran.err.splitlines()[-1]
+    assert sentence in last and "Traceback" not in ran.err
     assert last.startswith(("Error: ", "pyxbroker: "))
 
 
-def test_who_does_not_speak_pulsar_is_told() -> None:
+def test_who_does_not_speak_pulsar_is_told(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"pulsar://127.0.0.1:{server.getsockname()[1]}"
         patience = "pulsar.client.operationTimeoutMs=300"
@@ -119,8 +141,8 @@ def test_who_does_not_speak_pulsar_is_told() -> None:
             *("run", "archive", "--service-url", url, "--topic", "a", "--to", "x"),
             *("--option", patience),
         )
-    assert ran.returncode == 2
-    assert ran.stderr == f"pyxbroker: {url} did not answer in time.\n"
+    assert ran.status == 2
+    assert ran.err == f"pyxbroker: {url} did not answer in time.\n"
 
 
 # --- errors of Spark's ----------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def _side(
 ) -> DataFrame:
     """The messages of a side with their numbers: (topic, n, position, fields, digest).
 
-    They are kept on disk, 100 bytes or so for each, so the topics are read once.
+    They are kept on disk, without what is hashed, so the topics are read once.
     """
     from pyspark import StorageLevel
     from pyspark.sql import functions
@@ -185,7 +185,7 @@ def _hashed(rows: DataFrame, given: Namespace, renamed: dict[str, str]) -> DataF
         "monotonically_increasing_id() as in_task",
         f"struct({', '.join(POSITION)}) as position",
         f"array({', '.join(f'xxhash64({each})' for each in fields)}) as fields",
-        f"sha2(concat_ws('|', {', '.join(hashes)}), 256) as digest",
+        f"unhex(sha2(concat_ws('|', {', '.join(hashes)}), 256)) as digest",
     )
 
 
@@ -241,7 +241,9 @@ def _blocks(rows: DataFrame) -> DataFrame:
     too, though xor does not care for the order in which it gets them.
     """
     rows = rows.selectExpr(
-        "topic", f"n div {MESSAGES_PER_BLOCK} as block", "sha2(concat(n, '|', digest), 256) as hash"
+        "topic",
+        f"n div {MESSAGES_PER_BLOCK} as block",
+        "sha2(concat(n, '|', hex(digest)), 256) as hash",
     )
     rows = rows.selectExpr(
         "topic", "block", f"{_BITS.format(at=1)} as one", f"{_BITS.format(at=16)} as two"

@@ -29,7 +29,7 @@ from pyxbroker.spark.pipelines.arguments import (
     topic_name,
 )
 from pyxbroker.spark.pipelines.formats import FORMATS, PARQUET, read_archive
-from pyxbroker.spark.pipelines.job import Job
+from pyxbroker.spark.pipelines.job import Job, watch_tasks
 from pyxbroker.spark.pipelines.progress import number
 
 if TYPE_CHECKING:
@@ -102,11 +102,10 @@ def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Che
     for at, each in enumerate(slices):
         if job.stopping:
             break
-        job.progress.show(
-            f"slice {at + 1} of {len(slices)}, {number(sent)} of {number(total)} messages sent"
-        )
+        where = f"slice {at + 1} of {len(slices)}, {number(sent)} of {number(total)} messages sent"
         writer = _messages(rows, each, given.order).write.format("pulsar").options(**sink)
-        writer.mode("append").save()
+        with watch_tasks(job, spark, where):
+            writer.mode("append").save()
         sent += each.messages
         checkpoint.set_done(each.topic, each.end)
     how = f"{number(sent)} messages sent"
