@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyxbroker.base.command_line import Parser
 from pyxbroker.spark.errors import WrongOption
@@ -23,7 +23,7 @@ from pyxbroker.spark.pipelines.arguments import (
     pair,
     source_options,
 )
-from pyxbroker.spark.pipelines.formats import FORMATS, PARQUET, need_format
+from pyxbroker.spark.pipelines.formats import FORMATS, ICEBERG, PARQUET, need_format
 from pyxbroker.spark.pipelines.job import Job
 from pyxbroker.spark.pipelines.streams import add_stream, run_stream
 
@@ -68,33 +68,18 @@ def command(arguments: Sequence[str]) -> None:
 
 
 def _write(job: Job, rows: DataFrame) -> None:
+    from pyspark.sql.functions import expr
+
     given = job.given
     for each in given.partition_by:
         column, expression = PARTITIONS[each]
-        rows = rows.selectExpr("*", f"{expression} as {column}") if each != "topic" else rows
-    writer: Any = rows.writeStream.format(given.format).options(**dict(given.write_option))
+        rows = rows.withColumn(column, expr(expression))
+    writer = rows.writeStream.format(given.format).options(**dict(given.write_option))
     writer = writer.partitionBy(*(PARTITIONS[each][0] for each in given.partition_by))
-    if given.format == "iceberg":
-        run_stream(job, _ToTable(writer, given.to), "archived")
+    if given.format == ICEBERG:
+        run_stream(job, writer, "archived", table=given.to)
     else:
         run_stream(job, writer.option("path", given.to), "archived")
-
-
-class _ToTable:
-    """A writer that is started with the name of a table."""
-
-    def __init__(self, writer: Any, table: str) -> None:
-        self._writer = writer
-        self._table = table
-
-    def trigger(self, **when: Any) -> _ToTable:
-        return _ToTable(self._writer.trigger(**when), self._table)
-
-    def option(self, name: str, value: str) -> _ToTable:
-        return _ToTable(self._writer.option(name, value), self._table)
-
-    def start(self) -> Any:
-        return self._writer.toTable(self._table)
 
 
 def _parser() -> Parser:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARQUET = "parquet"
+ICEBERG = "iceberg"
 _PACKAGES = {
     "delta": "io.delta:delta-spark_2.13",
-    "iceberg": "org.apache.iceberg:iceberg-spark-runtime",
+    ICEBERG: "org.apache.iceberg:iceberg-spark-runtime",
 }
 FORMATS = (PARQUET, *_PACKAGES)
 
@@ -43,7 +44,7 @@ def read_archive(spark: SparkSession, name: str, place: str) -> DataFrame:
 
     need_format(spark, name)
     try:
-        rows = spark.table(place) if name == "iceberg" else spark.read.format(name).load(place)
+        rows = spark.table(place) if name == ICEBERG else spark.read.format(name).load(place)
     except AnalysisException as error:
         first = str(error).splitlines()[0]
         raise WrongOption(f"there is no archive {place}: {first}") from error

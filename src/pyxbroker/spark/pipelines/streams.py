@@ -52,10 +52,10 @@ def duration(text: str) -> str:
     return text.strip()
 
 
-def run_stream(job: Job, writer: DataStreamWriter, done: str) -> int:
-    """Runs the query until it is done or stopped; `done` is what happened to a message.
+def run_stream(job: Job, writer: DataStreamWriter, done: str, table: str | None = None) -> None:
+    """Runs the query until it is done or stopped.
 
-    Returns how many messages were handled.
+    done: what happened to a message; table: where the rows go, if that has a name of its own.
     """
     given = job.given
     if given.until_now:
@@ -63,7 +63,8 @@ def run_stream(job: Job, writer: DataStreamWriter, done: str) -> int:
     else:
         writer = writer.trigger(processingTime=given.every)
     job.stop_by_signals("stopping behind this batch")
-    query = writer.option("checkpointLocation", given.checkpoint).start()
+    writer = writer.option("checkpointLocation", given.checkpoint)
+    query = writer.start() if table is None else writer.toTable(table)
     count = Counted(job, done)
     asked_at = None
     try:
@@ -78,10 +79,11 @@ def run_stream(job: Job, writer: DataStreamWriter, done: str) -> int:
     finally:
         query.stop()
     count.look(query)
-    how = "all that was there is done" if given.until_now and not job.stopping else "stopped"
-    again = "" if how != "stopped" else "; the same command goes on from here"
-    job.progress.say(f"{how}: {number(count.messages)} messages {done}{again}")
-    return count.messages
+    told = f"{number(count.messages)} messages {done}"
+    if job.stopping:
+        job.progress.say(f"stopped: {told}; the same command goes on from here")
+    else:
+        job.progress.say(f"all that was there is done: {told}")
 
 
 def _is_busy(query: StreamingQuery) -> bool:
