@@ -230,7 +230,7 @@ def test_slices_follow_each_other_within_a_topic() -> None:
 
 def replay_of(place: Path, to: str = "t") -> Namespace:
     given = {"from": "archive", "to": to, "topic": [], "since": None, "until": None}
-    return Namespace(**given, order="key", service_url="pulsar://a:1", checkpoint=str(place))
+    return Namespace(**given, service_url="pulsar://a:1", checkpoint=str(place))
 
 
 def test_a_checkpoint_knows_what_was_sent_and_of_which_replay_it_is(tmp_path: Path) -> None:
@@ -251,15 +251,15 @@ def test_a_checkpoint_knows_what_was_sent_and_of_which_replay_it_is(tmp_path: Pa
 
 
 def test_differences_are_told_in_a_sentence() -> None:
-    both = Difference(12_001, "0:1:0", "7:1", ["value", "key"])
+    both = Difference(None, 12_001, "0:1:0", "7:1", ["value", "key"])
     assert str(both) == (
         "message 12,001, at 0:1:0 here and at 7:1 there, differs in its value and key"
     )
-    assert str(Difference(3, "0:1", None, [])) == (
-        "message 3, at 0:1 here, is not there: the topic has ended"
+    assert str(Difference(None, 3, "0:1", None, [])) == (
+        "message 3, at 0:1 here, is not there: it has ended"
     )
-    assert str(Difference(3, None, "0:1", [])) == (
-        "message 3, at 0:1 there, is not here: the topic has ended"
+    assert str(Difference("'k'", 3, None, "0:1", [])) == (
+        "message 3 of 'k', at 0:1 there, is not here: it has ended"
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 PIPELINES = {
     "archive": "Topics to partitioned files (Parquet, Delta, Iceberg), each message once.",
-    "replay": "An archive back into a topic, in the order that it had.",
+    "replay": "An archive back into a topic, each key in the order that it had.",
     "aggregate": "Windows over a stream of events, from topic to topic.",
     "analytics": "Hot topics, key skew, backlogs, sizes and latencies: a page of tables and plots.",
     "audit": "Topics of two clusters, message by message: the proof of a migration.",

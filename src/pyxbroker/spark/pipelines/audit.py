@@ -1,9 +1,9 @@
 """Topics of two clusters, message by message: the proof that a migration lost and changed nothing.
 
-Message n of a topic is compared with message n of the other one, whatever entries, batches, chunks
-and codecs they came in, and whatever ids they got. Each side is read once: a message becomes its
-number and a hash of what is compared. Blocks of messages that follow each other have one hash each,
-which are compared; only of the first block that differs the messages themselves are looked at.
+Message n of a topic, or of a key in a topic, is compared with message n of the other side, whatever
+entries, batches, chunks and codecs they came in, and whatever ids they got. Each side is read once:
+a message becomes its number and a hash of what is compared. Blocks of messages have one hash each,
+which are compared; only of blocks that differ the messages themselves are looked at.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ Compare topics of two clusters, message by message.
 
 Ends with 0 when each topic has the same messages in the same order on both
 sides, and with 1 when it has not; the first message that differs is named.
+With --order key it is the order of each key that has to be the same, as
+`replay` keeps it, in whatever partitions.
 How messages are batched, packed and numbered does not matter. Nobody should
 publish meanwhile: what is compared is what is there at the start.
 
@@ -58,7 +60,14 @@ FIELDS = {
 """What can be compared of a message, as bytes or text; null where it has none."""
 COMPARED = ["value", "key", "eventTime", "properties"]
 MESSAGES_PER_BLOCK = 4_096
+BLOCKS_OF_KEYS = 1_024
+BLOCK = {
+    "topic": f"n div {MESSAGES_PER_BLOCK}",
+    "key": f"pmod(xxhash64(line), {BLOCKS_OF_KEYS})",
+}
+"""What block a message is in: those that follow each other, or those of some keys."""
 SAME, DIFFERENT = 0, 1
+KEYLESS = "-"
 _BITS = "cast(conv(substr(hash, {at}, 15), 16, 10) as bigint)"
 """60 bits of a hash, which a bigint holds without its sign; two of them are a block's."""
 
@@ -66,8 +75,10 @@ _BITS = "cast(conv(substr(hash, {at}, 15), 16, 10) as bigint)"
 class Difference(NamedTuple):
     """The first difference of a topic."""
 
+    key: str | None
+    """Of the message, where the order of keys is compared."""
     message: int
-    """Its number in the topic; the first one is 1."""
+    """Its number in the topic, or of those with the key; the first one is 1."""
     here: str | None
     """Where it is, as ledger:entry or ledger:entry:batch; None: the topic has ended."""
     there: str | None
@@ -76,10 +87,12 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         what = f"message {number(self.message)}"
+        if self.key is not None:
+            what = f"{what} of {self.key}"
         if self.there is None:
-            return f"{what}, at {self.here} here, is not there: the topic has ended"
+            return f"{what}, at {self.here} here, is not there: it has ended"
         if self.here is None:
-            return f"{what}, at {self.there} there, is not here: the topic has ended"
+            return f"{what}, at {self.there} there, is not here: it has ended"
         fields = " and ".join(self.fields)
         return f"{what}, at {self.here} here and at {self.there} there, differs in its {fields}"
 
@@ -114,10 +127,17 @@ def command(arguments: Sequence[str]) -> None:
                 _side(job, spark, "there", there, renamed),
             ]
             with watch_tasks(job, spark, "comparing"):
-                verdicts = _verdicts(given, sides, {*topics, *renamed.values()})
+                verdicts = _verdicts(given, sides, _names(given, {*topics, *renamed.values()}))
     job.progress.clear()
     _print(verdicts, given.json)
     sys.exit(DIFFERENT if any(each.difference for each in verdicts) else SAME)
+
+
+def _names(given: Namespace, topics: set[str]) -> set[str]:
+    """What there is a verdict of: with the order of keys a partitioned topic is one."""
+    if given.order == "topic":
+        return topics
+    return {TopicName.get(each).partitioned_topic_name for each in topics}
 
 
 # --- the two sides --------------------------------------------------------------------------------
@@ -152,8 +172,9 @@ def _renamed(given: Namespace, topics: list[str]) -> dict[str, str]:
 def _side(
     job: Job, spark: SparkSession, side: str, options: dict[str, str], renamed: dict[str, str]
 ) -> DataFrame:
-    """The messages of a side with their numbers: (topic, n, position, fields, digest).
+    """The messages of a side with their numbers: (topic, line, n, position, fields, digest).
 
+    A line is what has an order: the topic (the line is empty then), or a key of it.
     They are kept on disk, without what is hashed, so the topics are read once.
     """
     from pyspark import StorageLevel
@@ -162,6 +183,9 @@ def _side(
     rows = spark.read.format("pulsar-raw").options(**options).load()
     rows = _hashed(rows, job.given, renamed).persist(StorageLevel.DISK_ONLY)
     with watch_tasks(job, spark, f"reading {side}, {options['service.url']}"):
+        if job.given.order == "key":
+            rows.count()
+            return _numbered_by_key(rows)
         tasks = rows.groupBy("topic", "task").agg(
             functions.min("position"), functions.count("*"), functions.min("in_task")
         )
@@ -176,10 +200,16 @@ def _hashed(rows: DataFrame, given: Namespace, renamed: dict[str, str]) -> DataF
     for there, here in renamed.items():
         if there != here:
             topic = functions.when(functions.col("__topic") == there, here).otherwise(topic)
+    line = "''"
+    if given.order == "key":
+        topic = functions.regexp_replace(topic, r"-partition-\d+$", "")
+        line = f"coalesce(hex(__key), '{KEYLESS}')"
     fields = [_field(name, given.ignore_property) for name in given.compare]
     hashes = (f"coalesce(sha2({each}, 256), '-')" for each in fields)
     return rows.withColumn("topic", topic).selectExpr(
         "topic",
+        f"{line} as line",
+        "__topic as source",
         # A task's rows are those of one range in their order, and have ids that follow each other.
         "spark_partition_id() as task",
         "monotonically_increasing_id() as in_task",
@@ -208,7 +238,15 @@ def _numbered(spark: SparkSession, rows: DataFrame, tasks: list[Any]) -> DataFra
         before[topic] = before.get(topic, 0) + messages
     shift = spark.createDataFrame(shifts, "task int, topic string, shift bigint")
     joined = rows.join(functions.broadcast(shift), ["topic", "task"])
-    return joined.selectExpr("topic", "in_task + shift as n", "position", "fields", "digest")
+    return joined.selectExpr(
+        "topic", "line", "in_task + shift as n", "position", "fields", "digest"
+    )
+
+
+def _numbered_by_key(rows: DataFrame) -> DataFrame:
+    """With the number of each message among those of its key."""
+    number_of = "row_number() over (partition by topic, line order by source, position) - 1"
+    return rows.selectExpr("topic", "line", f"{number_of} as n", "position", "fields", "digest")
 
 
 # --- comparing ------------------------------------------------------------------------------------
@@ -217,6 +255,7 @@ def _numbered(spark: SparkSession, rows: DataFrame, tasks: list[Any]) -> DataFra
 def _verdicts(given: Namespace, sides: list[DataFrame], topics: set[str]) -> list[Verdict]:
     from pyspark.sql import functions
 
+    sides = [each.withColumn("block", functions.expr(BLOCK[given.order])) for each in sides]
     here, there = (_blocks(each).persist() for each in sides)
     totals = [_totals(each) for each in (here, there)]
     both = here.alias("here").join(there.alias("there"), ["topic", "block"], "full_outer")
@@ -224,8 +263,10 @@ def _verdicts(given: Namespace, sides: list[DataFrame], topics: set[str]) -> lis
         "not (struct(here.messages, here.one, here.two)"
         " <=> struct(there.messages, there.one, there.two))"
     )
-    first = differing.groupBy("topic").agg(functions.min("block").alias("block")).persist()
-    differences = _differences(given.compare, sides, first) if first.count() else {}
+    wanted = differing.select("topic", "block").persist()
+    if given.order == "topic":  # blocks have an order, so the first difference is in the first one
+        wanted = wanted.groupBy("topic").agg(functions.min("block").alias("block"))
+    differences = _differences(given, sides, wanted) if wanted.count() else {}
     here_of, there_of = totals
     nothing = Total()
     return [
@@ -241,9 +282,7 @@ def _blocks(rows: DataFrame) -> DataFrame:
     too, though xor does not care for the order in which it gets them.
     """
     rows = rows.selectExpr(
-        "topic",
-        f"n div {MESSAGES_PER_BLOCK} as block",
-        "sha2(concat(n, '|', hex(digest)), 256) as hash",
+        "topic", "block", "sha2(concat_ws('|', line, n, hex(digest)), 256) as hash"
     )
     rows = rows.selectExpr(
         "topic", "block", f"{_BITS.format(at=1)} as one", f"{_BITS.format(at=16)} as two"
@@ -267,30 +306,35 @@ def _totals(blocks: DataFrame) -> dict[str, Total]:
 
 
 def _differences(
-    compared: list[str], sides: list[DataFrame], blocks: DataFrame
+    given: Namespace, sides: list[DataFrame], blocks: DataFrame
 ) -> dict[str, Difference]:
-    """The first message that differs of each topic, looked for in the first block that does."""
+    """The first message that differs of each topic, looked for in these blocks."""
     from pyspark.sql import functions
 
     wanted = functions.broadcast(blocks)
-    here, there = (
-        each.withColumn("block", functions.expr(f"n div {MESSAGES_PER_BLOCK}")).join(
-            wanted, ["topic", "block"], "left_semi"
-        )
-        for each in sides
-    )
-    both = here.alias("here").join(there.alias("there"), ["topic", "n"], "full_outer")
+    here, there = (each.join(wanted, ["topic", "block"], "left_semi") for each in sides)
+    both = here.alias("here").join(there.alias("there"), ["topic", "line", "n"], "full_outer")
     differing = both.where("not (here.digest <=> there.digest)")
+    place = "n" if given.order == "topic" else "coalesce(here.position, there.position)"
     first = functions.expr(
-        "min(struct(n, here.position as at_here, there.position as at_there,"
-        " here.fields as fields_here, there.fields as fields_there)) as first"
+        f"min(struct({place} as place, line, n, here.position as at_here, there.position as"
+        " at_there, here.fields as fields_here, there.fields as fields_there)) as first"
     )
     found = {}
     for topic, row in differing.groupBy("topic").agg(first).collect():
-        pairs = zip(compared, row.fields_here or (), row.fields_there or (), strict=False)
+        pairs = zip(given.compare, row.fields_here or (), row.fields_there or (), strict=False)
         names = [name for name, one, other in pairs if one != other]
-        found[topic] = Difference(row.n + 1, _at(row.at_here), _at(row.at_there), names)
+        found[topic] = Difference(
+            None if given.order == "topic" else _key(row.line),
+            *(row.n + 1, _at(row.at_here), _at(row.at_there), names),
+        )
     return found
+
+
+def _key(line: str) -> str:
+    if line == KEYLESS:
+        return "those without a key"
+    return repr(bytes.fromhex(line).decode(errors="backslashreplace"))
 
 
 def _at(position: Sequence[int] | None) -> str | None:
@@ -354,6 +398,12 @@ def _parser() -> Parser:
         default=[],
         metavar="NAME=VALUE",
         help="An option of the connector for the other cluster alone.",
+    )
+    add(
+        "--order",
+        choices=("topic", "key"),
+        default="topic",
+        help="Whose order has to be the same: each topic's, or each key's [%(default)s].",
     )
     add(
         "--compare",

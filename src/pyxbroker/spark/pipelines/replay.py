@@ -1,4 +1,4 @@
-"""An archive back into a topic, in the order that it had.
+"""An archive back into a topic, each key in the order that it had.
 
 The archive is sent in slices, each some hundred thousand messages that follow each other in one
 topic. A checkpoint knows the last slice that is done, so a replay that was stopped goes on behind
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ABOUT = """\
-An archive back into a topic, in the order that it had.
+An archive back into a topic, each key in the order that it had.
 
 Keys, properties and event times are those of the archived messages. What a
 message was is in properties: replay.topic, replay.messageId (ledger:entry, or
@@ -103,7 +103,7 @@ def _replay(job: Job, spark: SparkSession, sink: dict[str, str], checkpoint: Che
         if job.stopping:
             break
         where = f"slice {at + 1} of {len(slices)}, {number(sent)} of {number(total)} messages sent"
-        writer = _messages(rows, each, given.order).write.format("pulsar").options(**sink)
+        writer = _messages(rows, each).write.format("pulsar").options(**sink)
         with watch_tasks(job, spark, where):
             writer.mode("append").save()
         sent += each.messages
@@ -182,14 +182,13 @@ def _between(begin: tuple[int, int], end: tuple[int, int]) -> str:
     )
 
 
-def _messages(rows: DataFrame, wanted: Slice, order: str) -> DataFrame:
-    """What is sent of a slice, in the order that is asked for."""
+def _messages(rows: DataFrame, wanted: Slice) -> DataFrame:
+    """What is sent of a slice; messages of one key, and those without, are one task's, in order."""
     from pyspark.sql import functions
 
     rows = rows.where(functions.col("__topic") == wanted.topic)
     rows = rows.where(_between(wanted.begin, wanted.end))
-    rows = rows.repartition("__key") if order == "key" else rows.coalesce(1)
-    rows = rows.sortWithinPartitions(*POSITION)
+    rows = rows.repartition("__key").sortWithinPartitions(*POSITION)
     origin = ", ".join(f"'{name}', {expression}" for name, expression in ORIGIN.items())
     own = "coalesce(__messageProperties, cast(map() as map<string, string>))"
     new = f"map_filter(map({origin}), (name, value) -> not map_contains_key({own}, name))"
@@ -211,7 +210,7 @@ class Checkpoint:
     def __init__(self, given: Namespace) -> None:
         """Raises WrongOption, for a checkpoint of another replay too."""
         self.done: dict[str, tuple[int, int]] = {}
-        names = ("from", "to", "topic", "since", "until", "order", "service_url")
+        names = ("from", "to", "topic", "since", "until", "service_url")
         self._replay = {name: _plain(getattr(given, name)) for name in names}
         self._file = Path(given.checkpoint) / "replay.json" if given.checkpoint else None
         if self._file is not None:
@@ -276,12 +275,6 @@ def _parser() -> Parser:
         type=topic_name,
         metavar="TOPIC",
         help="Where all of it goes; without it each to its own name.",
-    )
-    add(
-        "--order",
-        choices=("key", "topic"),
-        default="key",
-        help="What stays in order: messages of one key (many tasks), or of a topic [%(default)s].",
     )
     add("--slice", type=_count, default=100_000, metavar="N", help="Messages of one [%(default)s].")
     add("--checkpoint", metavar="DIR", help="A directory that knows how far the replay is.")
