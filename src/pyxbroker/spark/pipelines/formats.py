@@ -22,6 +22,7 @@ def need_format(spark: SparkSession, name: str) -> None:
     """Raises WrongOption where this Spark does not have the format."""
     if name == PARQUET:
         return
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
@@ -30,7 +31,7 @@ def need_format(spark: SparkSession, name: str) -> None:
         assert jvm is not None
         conf = spark._jsparkSession.sessionState().conf()
         jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(name, conf)
-    except PySparkException as error:
+    except (Py4JJavaError, PySparkException) as error:
         raise WrongOption(
             f"--format {name}: this Spark does not have it; name its package for your version of"
             f" Spark, as in --conf spark.jars.packages={_PACKAGES[name]}:VERSION, and the"
