@@ -80,9 +80,9 @@ native: dev ## the C tests of the storage under ASan and UBSan
 compat: dev goclient java ## real clients against a real process (BROKER=apache or pulsar-lite: against a peer)
 	$(PYTEST) -m 'not spark' compat_tests
 
-# One process with one session: a JVM and its Python workers want both cores.
+# One process at a time: a JVM and its Python workers want both cores.
 .PHONY: spark
-spark: dev $(VENV)/.spark ## PySpark's source and sink against a real process (wants Java 17; fetches 450 MB)
+spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
 	$(PYTEST) --reruns 1 -m spark compat_tests torture
 
 .PHONY: sparkcopy

@@ -55,7 +55,7 @@ ARROWS: dict[str, set[str]] = {
     # What runs in Spark's workers: no part of a broker.
     "spark": {*GROUND, "road"},
     # Its tokens are looked at by the same code as a broker's.
-    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth"},
+    "cli": {*GROUND, "roles", "settings", "metadata", "bookie", "auth", "spark"},
 }
 
 

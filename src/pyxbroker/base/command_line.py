@@ -1,0 +1,97 @@
+"""What the command lines of the package share: parsers, and how a process ends with a sentence.
+
+Exit codes: 0 done, or stopped cleanly; 1 an error, told in one sentence on stderr; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
+
+
+def fail(sentence: str, status: int = 1) -> NoReturn:
+    """Ends the process with an error that the parser could not see."""
+    print(f"pyxbroker: {sentence.rstrip('.')}.", file=sys.stderr)
+    sys.exit(status)
+
+
+def no_such(what: str, name: str, names: Iterable[str]) -> str:
+    """The answer to the name of something that there is not; `names` are those that there are."""
+    from pyxbroker.base.near_names import did_you_mean
+
+    meant = did_you_mean(name, names)
+    return f"No such {what} {name!r}" + (f"; {meant}" if meant else ".")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Writes usage as it writes the titles of our groups."""
+
+    def add_usage(
+        self,
+        usage: str | None,
+        actions: Iterable[argparse.Action],
+        groups: Iterable[argparse._MutuallyExclusiveGroup],
+        prefix: str | None = None,
+    ) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
+
+
+class Parser(argparse.ArgumentParser):
+    """The options of one command; a wrong one is answered in one sentence, with the nearest names.
+
+    Options are added to `options`: a group does not make a formatter for each, which would import
+    shutil for the width of the terminal.
+    """
+
+    def __init__(self, name: str, about: str, arguments: str = "[OPTIONS]") -> None:
+        prog = f"pyxbroker {name}".rstrip()
+        super().__init__(
+            prog=prog,
+            usage=f"{prog} {arguments}",
+            description=about,
+            formatter_class=HelpFormatter,
+            add_help=False,
+            allow_abbrev=False,
+        )
+        self.options = self.add_argument_group("Options")
+        self.options.add_argument("-h", "--help", action="help", help="Show this message and exit.")
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The values of the options. Ends the process for wrong usage, or after the help."""
+        values, unknown = self.parse_known_args(arguments)
+        for each in unknown:
+            name = each.partition("=")[0]
+            if each.startswith("-") and name.strip("-"):
+                self.error(no_such("option", name, self._option_string_actions))
+            if each != "--":
+                self.error(f"Unexpected argument {each!r}.")
+        return values
+
+    def error(self, message: str) -> NoReturn:
+        help_command = f"Try '{self.prog} --help' for help."
+        self.exit(2, f"{self.format_usage()}{help_command}\n\nError: {message}\n")
+
+
+class Group(Parser):
+    """The options of a command that has commands of its own."""
+
+    def __init__(self, name: str, about: str, commands: Mapping[str, str], examples: str) -> None:
+        super().__init__(name, about, "[OPTIONS] COMMAND [ARGS]...")
+        self.epilog = examples
+        self.commands = commands
+        width = max(map(len, commands))
+        lines = (f"{each:{width}}  {summary}" for each, summary in commands.items())
+        self.add_argument_group("Commands", "\n".join(lines))
+
+    def choose(self, arguments: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """The command, and its arguments; no option of a group takes a value."""
+        words = (at for at, each in enumerate(arguments) if not each.startswith("-"))
+        at = next(words, len(arguments))
+        self.parse(arguments[:at])
+        if at == len(arguments):
+            self.exit(2, self.format_help())
+        if arguments[at] not in self.commands:
+            self.error(no_such("command", arguments[at], self.commands))
+        return arguments[at], arguments[at + 1 :]

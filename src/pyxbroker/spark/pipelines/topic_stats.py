@@ -1,0 +1,114 @@
+"""What REST tells of topics: statistics and internal statistics, looked at twice.
+
+What grows between the two looks is a rate that needs no long memory: of messages that come, and of
+each subscription's backlog.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from pyxbroker.base.topic_name import TopicName
+from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.ledgers import _get
+from pyxbroker.spark.options import Options
+
+
+class Backlog(NamedTuple):
+    """A subscription of a topic."""
+
+    topic: str
+    subscription: str
+    consumers: int
+    entries: int
+    """That are not acknowledged, as brokers count them: a batch is one, or all of its messages."""
+    growth: float
+    """Of them, for each second between the two looks."""
+    rate_out: float
+    holes: int
+    """Ranges of acknowledged messages behind the first that is not."""
+
+
+class TopicStats(NamedTuple):
+    """A topic at the second look; rates are for each second between the two."""
+
+    topic: str
+    rate_in: float
+    bytes_in: float
+    rate_out: float
+    storage: int
+    ledgers: int
+    producers: int
+    backlogs: list[Backlog]
+
+
+class Look(NamedTuple):
+    """All topics at one time."""
+
+    at_s: float
+    stats: dict[str, Any]
+    internal: dict[str, Any]
+
+
+def look(options: Options, topics: list[str], tell: Callable[[str], None]) -> Look:
+    """Asks for all of them. Raises PulsarSparkError."""
+    at_s = time.monotonic()
+    stats, internal = {}, {}
+    for number, topic in enumerate(topics):
+        tell(f"asking for statistics, {number} of {len(topics)} topics")
+        stats[topic] = _ask(options, topic, "stats")
+        internal[topic] = _ask(options, topic, "internalStats")
+    return Look(at_s, stats, internal)
+
+
+def compared(first: Look, second: Look) -> list[TopicStats]:
+    """What the second look has, with what became of it since the first. Raises PulsarSparkError."""
+    seconds = max(0.001, second.at_s - first.at_s)
+    try:
+        return [_topic(each, first, second, seconds) for each in second.stats]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise PulsarSparkError(f"what REST tells are no statistics of topics: {error!r}") from error
+
+
+def _ask(options: Options, topic: str, what: str) -> Any:
+    name = TopicName.get(topic)
+    path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/{what}"
+    return _get(options["admin.url"], path, topic, options["pulsar.client.operationTimeoutMs"])
+
+
+def _topic(topic: str, first: Look, second: Look, seconds: float) -> TopicStats:
+    old, new, internal = first.stats[topic], second.stats[topic], second.internal[topic]
+
+    def rate(name: str) -> float:
+        return max(0.0, (new[name] - old[name]) / seconds)
+
+    cursors = internal["cursors"]
+    return TopicStats(
+        topic=topic,
+        rate_in=rate("msgInCounter"),
+        bytes_in=rate("bytesInCounter"),
+        rate_out=rate("msgOutCounter"),
+        storage=int(new["storageSize"]),
+        ledgers=len(internal["ledgers"]),
+        producers=len(new["publishers"]),
+        backlogs=[
+            _backlog(topic, name, old["subscriptions"].get(name), each, cursors.get(name), seconds)
+            for name, each in sorted(new["subscriptions"].items())
+        ],
+    )
+
+
+def _backlog(topic: str, name: str, old: Any, new: Any, cursor: Any, seconds: float) -> Backlog:
+    before = new if old is None else old
+    return Backlog(
+        topic=topic,
+        subscription=name,
+        consumers=len(new["consumers"]),
+        entries=int(new["msgBacklog"]),
+        growth=(new["msgBacklog"] - before["msgBacklog"]) / seconds,
+        rate_out=max(0.0, (new["msgOutCounter"] - before["msgOutCounter"]) / seconds),
+        holes=int((cursor or {}).get("totalNonContiguousDeletedMessagesRange", 0)),
+    )
