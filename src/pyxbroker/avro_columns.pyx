@@ -136,8 +136,9 @@ cdef class AvroProgram:
         for i, (kind, null_branch, column, size, symbols, default) in enumerate(steps):
             if not -1 <= null_branch <= 1 or not -1 <= column < len(widths):
                 raise ValueError("step %d of a program is none" % i)
+            width = width_of(kind)
             if column >= 0:
-                if widths[column] != width_of(kind):
+                if widths[column] != width:
                     raise ValueError("column %d has values of another width" % column)
                 filled.append(column)
             self.steps[i].kind = kind

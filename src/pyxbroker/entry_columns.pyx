@@ -325,7 +325,8 @@ cdef class EntryColumns:
     """Collects what entries have of a range, until it is taken away."""
 
     def __cinit__(self, int decoding, widths not None, codecs not None, int32_t partition=-1,
-                  program_of=None, translate=None, int64_t rows_max=1 << 16, int64_t bytes_max=8 << 20):
+                  program_of=None, translate=None, int64_t rows_max=1 << 16,
+                  int64_t bytes_max=8 << 20):
         cdef int i
         if not 0 <= len(widths) <= VALUES_MAX:
             raise ValueError("%d columns are too many" % len(widths))

@@ -71,7 +71,7 @@ class Programs:
         """definition: of the newest one, which `is_flat`."""
         self._newest, self._named = parse(definition)
         self._definitions = definitions
-        self._fields = _fields_of(self._newest, self._named)
+        self.fields = _fields_of(self._newest, self._named)
         self._writers = {b"": self._newest}
         self._made: dict[bytes, AvroProgram | None] = {
             b"": self._compile(self._newest, self._named)
@@ -84,7 +84,7 @@ class Programs:
         )
 
     def _widths(self) -> tuple[int, ...]:
-        return tuple(width_of(each.kind) for each in self._fields.values())
+        return tuple(width_of(each.kind) for each in self.fields.values())
 
     def _program_of(self, version: bytes | None) -> AvroProgram | None:
         """Raises PulsarSparkError."""
@@ -119,13 +119,13 @@ class Programs:
             written = _fields_of(writer, named)
         except NoColumn:
             return None
-        columns = {name: column for column, name in enumerate(self._fields)}
+        columns = {name: column for column, name in enumerate(self.fields)}
         steps = []
         for name, field in written.items():
-            if name in columns and not _is_read_as(field, self._fields[name]):
+            if name in columns and not _is_read_as(field, self.fields[name]):
                 return None
             # What is said of a type is what the newest schema says: an int may be a long there.
-            told = self._fields.get(name, field)
+            told = self.fields.get(name, field)
             kind = field._replace(kind=told.kind)
             steps.append(kind.step(columns.get(name, -1)))
         for field in self._newest["fields"]:
@@ -134,7 +134,7 @@ class Programs:
                 if default is None:
                     return None
                 name = field["name"]
-                steps.append(self._fields[name].step(columns[name], default))
+                steps.append(self.fields[name].step(columns[name], default))
         return AvroProgram(self._widths(), steps)
 
     def _default(self, field: dict[str, Any]) -> bytes | None:
