@@ -65,7 +65,7 @@ class BrokerConnection:
         """proxied: the broker that who answers at the URL shall ask. Raises NotReachable."""
         self.url = url
         self._timeout_s = timeout_s
-        self._received = _Received()
+        self._received = Received()
         self._last_request = 0
         host, port = address_of(url)
         try:
@@ -292,7 +292,7 @@ class BrokerConnection:
         self._received.add(size)
 
 
-class _Received:
+class Received:
     """Bytes that came and are not done with, in one piece of memory that is read into."""
 
     def __init__(self) -> None:
