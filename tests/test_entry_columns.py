@@ -211,12 +211,27 @@ def test_chunks_are_left_to_who_puts_them_together() -> None:
     metadata = pb.MessageMetadata(
         producer_name="p", sequence_id=0, publish_time=1, compression=pb.LZ4, uncompressed_size=45
     )
-    columns.add_whole(metadata.SerializeToString(), whole)
+    columns.add_message(Position(3, 0), metadata.SerializeToString(), whole)
     columns.pass_entry()
     assert columns.position == (3, 0, -1) and not columns.is_new
     assert columns.take_entry(3, 0, chunk) == CHUNK  # one who looks back wants it again
     (row,) = rows_of(columns.finish())
     assert (row.payload, row.position) == (b"whole" * 9, Position(3, 0))
+
+
+def test_messages_of_another_reader_are_rows_like_others() -> None:
+    columns = columns_of(rows_max=2)
+    metadata = pb.MessageMetadata(
+        producer_name="", sequence_id=0, publish_time=1, num_messages_in_batch=5
+    )
+    for index in range(2):
+        assert not columns.is_full
+        columns.add_message(Position(7, 8, index), metadata.SerializeToString(), b"%d" % index)
+    assert columns.is_full
+    found = rows_of(columns.finish())
+    assert [(each.position, each.batch_size, each.payload) for each in found] == [
+        *((Position(7, 8, 0), 5, b"0"), (Position(7, 8, 1), 5, b"1"))
+    ]
 
 
 # --- bounds ---------------------------------------------------------------------------------------

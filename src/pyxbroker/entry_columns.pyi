@@ -116,6 +116,9 @@ class EntryColumns:
     def is_done(self) -> bool:
         """Whether all of the range was read."""
     @property
+    def is_full(self) -> bool:
+        """Whether there are as many rows or bytes as there may be."""
+    @property
     def is_new(self) -> bool:
         """Whether the entry that was looked at last is behind what is done with."""
     def want(self, begin: tuple[int, int, int], end: tuple[int, int, int]) -> None:
@@ -138,9 +141,9 @@ class EntryColumns:
         """Reads one entry; why it stopped, MORE: it did not. After FULL and LOOK it is not done
         with, and comes again.
         """
-    def add_whole(self, metadata: bytes, payload: bytes) -> None:
-        """A message whose chunks were put together, at the entry that was looked at last; the
-        metadata is that of the last one.
+    def add_message(self, position: tuple[int, int, int], metadata: bytes, payload: bytes) -> None:
+        """A message that was put together elsewhere: of chunks, or by another reader. Its
+        position is (ledger, entry, batch index), its metadata a MessageMetadata.
         """
     def finish(self) -> Filled:
         """What was collected since this was asked last; nothing of it stays here."""

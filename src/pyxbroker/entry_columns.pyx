@@ -403,6 +403,11 @@ cdef class EntryColumns:
         return _compare(&self.handled, &self.end) >= 0
 
     @property
+    def is_full(self):
+        """Whether there are as many rows or bytes as there may be."""
+        return self._is_full()
+
+    @property
     def is_new(self):
         """Whether the entry that was looked at last is behind what is done with."""
         cdef Place here
@@ -461,21 +466,25 @@ cdef class EntryColumns:
         return self._take_entry(ledger_id, entry_id, &data[0] if data.shape[0] else <uint8_t *>b"",
                                 <uint32_t>data.shape[0])
 
-    def add_whole(self, bytes metadata not None, bytes payload not None):
-        """A message whose chunks were put together, at the entry that was looked at last; the
-        metadata is that of the last one.
+    def add_message(self, position not None, bytes metadata not None, bytes payload not None):
+        """A message that was put together elsewhere: of chunks, or by another reader. Its
+        position is (ledger, entry, batch index), its metadata a MessageMetadata.
         """
         cdef EntryHead entry
         cdef const uint8_t *data = metadata
         cdef uint32_t size
+        cdef int32_t index
+        if self.is_uneven:
+            raise AssertionError("these columns broke off")
         if len(payload) > MESSAGE_BYTES_MAX:
             raise Damaged("its chunks have %d bytes" % len(payload))
+        self.ledger_id, self.entry_id, index = position
         _parse_metadata(data, <uint32_t>len(metadata), &entry)
         entry.payload = payload
         entry.payload_size = <uint32_t>len(payload)
         self.is_within = False
         self._unpack(&entry, &data, &size)
-        self._add_row(&entry, &entry.message, data, size, -1)
+        self._add_row(&entry, &entry.message, data, size, index)
         self._end_entry()
 
     cdef int _take_frame(self, const uint8_t *command, uint32_t command_size,

@@ -97,7 +97,8 @@ def take_all(columns: EntryColumns, widths: tuple[int, ...], stream: bytes) -> N
         elif stop == LOOK:
             columns.pass_look()
         elif stop == CHUNK:
-            columns.add_whole(columns.chunk_metadata, columns.chunk_payload)
+            place = (columns.ledger_id, columns.entry_id, -1)
+            columns.add_message(place, columns.chunk_metadata, columns.chunk_payload)
             columns.pass_entry()
         else:
             break

@@ -35,21 +35,10 @@ def decompress_into(compression: int, data: memoryview, output: memoryview) -> N
 
     What it has to be is its size: Java's client may leave out the end mark of a zlib stream.
     """
-    import cramjam
-
     try:
-        if compression == 1:
-            written = cramjam.lz4.decompress_block_into(data, output, output_len=len(output))
-        elif compression == 2:
-            plain = zlib.decompressobj().decompress(data, len(output) + 1)
-            written = len(plain)
-            output[:written] = plain
-        elif compression == 3:
-            written = cramjam.zstd.decompress_into(data, output)
-        else:
-            written = cramjam.snappy.decompress_raw_into(data, output)
+        written = _DECOMPRESSORS_INTO[compression](data, output)
     except Exception as error:  # every codec has its own exception classes
-        raise ValueError(f"it cannot be expanded: {error}") from error
+        raise ValueError(f"it cannot be expanded: {error!r}") from error
     if written != len(output):
         raise ValueError(f"it has {written} bytes, {len(output)} were promised")
 
@@ -91,3 +80,30 @@ _DECOMPRESSORS = {
     3: _decompress_zstd,
     4: _decompress_snappy,
 }
+
+
+def _fill_zlib(data: memoryview, output: memoryview) -> int:
+    plain = zlib.decompressobj().decompress(data, len(output) + 1)
+    output[: len(plain)] = plain
+    return len(plain)
+
+
+def _fill_lz4(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.lz4.decompress_block_into(data, output, output_len=len(output)))
+
+
+def _fill_zstd(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.zstd.decompress_into(data, output))
+
+
+def _fill_snappy(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.snappy.decompress_raw_into(data, output))
+
+
+_DECOMPRESSORS_INTO = {1: _fill_lz4, 2: _fill_zlib, 3: _fill_zstd, 4: _fill_snappy}

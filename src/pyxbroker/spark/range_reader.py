@@ -186,7 +186,7 @@ class RangeReader:
                     raise
                 # Its first chunk was deleted, or never sent: nobody can read it.
             if whole is not None and is_new and self._entry().key <= self._range.end.key:
-                columns.add_whole(columns.chunk_metadata, whole)
+                columns.add_message(self._entry(), columns.chunk_metadata, whole)
         columns.pass_entry()
 
     # --- chunks before the range ----------------------------------------------------------------
