@@ -26,8 +26,7 @@ import pulsar
 import pulsar.schema
 import pytest
 from harness.brokers import ROOT, Broker
-
-from compat_tests.test_spark import spark_home
+from harness.spark_session import spark_home
 
 pytestmark = pytest.mark.spark
 

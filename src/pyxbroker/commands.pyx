@@ -1,63 +1,30 @@
 """Hot commands of the binary protocol, decoded and built in place; see commands.pxd."""
 from libc.string cimport memcpy, memset
 
+from pyxbroker.fields cimport (
+    WIRE_BYTES,
+    WIRE_FIXED32,
+    WIRE_FIXED64,
+    WIRE_VARINT,
+    Field,
+    parse_field,
+)
 from pyxbroker.integers cimport get_varint, put_varint, store_be32, varint_size
 
 cdef enum:
-    WIRE_VARINT = 0
-    WIRE_FIXED64 = 1
-    WIRE_BYTES = 2
-    WIRE_FIXED32 = 5
     NESTED_MAX = 100                # messages in each other; protobuf reads no more of them
-
-
-# One protobuf field: its number, wire type, and value or bytes.
-cdef struct Field:
-    uint32_t number
-    uint32_t wire
-    uint64_t value
-    const uint8_t *data
-    uint32_t size
-
-
-cdef inline int _parse_field(const uint8_t *data, uint32_t size, uint32_t *at,
-                             Field *out) noexcept nogil:
-    cdef uint64_t key, length
-    if get_varint(data, size, at, &key) != 0:
-        return DECODE_MALFORMED
-    out.number = <uint32_t>(key >> 3)
-    out.wire = key & 7
-    if out.number == 0 or key >> 32 != 0:
-        return DECODE_MALFORMED
-    if out.wire == WIRE_VARINT:
-        return get_varint(data, size, at, &out.value)
-    if out.wire == WIRE_BYTES:
-        if get_varint(data, size, at, &length) != 0 or length > size - at[0]:
-            return DECODE_MALFORMED
-    elif out.wire == WIRE_FIXED64:
-        length = 8
-    elif out.wire == WIRE_FIXED32:
-        length = 4
-    else:
-        return DECODE_MALFORMED
-    if length > size - at[0]:
-        return DECODE_MALFORMED
-    out.data = data + at[0]
-    out.size = <uint32_t>length
-    at[0] += <uint32_t>length
-    return DECODE_OK
 
 
 cdef int decode_base(const uint8_t *data, uint32_t size, uint32_t *type_out,
                      const uint8_t **message, uint32_t *message_size) noexcept nogil:
     cdef uint32_t at = 0
     cdef Field field
-    if _parse_field(data, size, &at, &field) != 0:
+    if parse_field(data, size, &at, &field) != 0:
         return DECODE_MALFORMED
     if field.number != 1 or field.wire != WIRE_VARINT or field.value >> 16 != 0:
         return DECODE_MALFORMED
     type_out[0] = <uint32_t>field.value
-    if _parse_field(data, size, &at, &field) != 0:
+    if parse_field(data, size, &at, &field) != 0:
         return DECODE_MALFORMED
     if field.number != type_out[0] or field.wire != WIRE_BYTES or at != size:
         return DECODE_MALFORMED
@@ -128,7 +95,7 @@ def find_number(const uint8_t[::1] data not None, uint32_t number, int64_t field
         return None
     while fields_max > 0:
         fields_max -= 1
-        if at >= size or _parse_field(message, size, &at, &field) != 0:
+        if at >= size or parse_field(message, size, &at, &field) != 0:
             return None
         if field.number == number and field.wire == WIRE_VARINT:
             return field.value
@@ -142,7 +109,7 @@ cdef int decode_send(const uint8_t *data, uint32_t size, SendCommand *out) noexc
     memset(out, 0, sizeof(SendCommand))
     out.num_messages = 1
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.wire != WIRE_VARINT:
             continue
@@ -174,7 +141,7 @@ cdef int decode_flow(const uint8_t *data, uint32_t size, FlowCommand *out) noexc
     cdef uint32_t seen = 0
     cdef Field field
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.wire != WIRE_VARINT:
             continue
@@ -193,7 +160,7 @@ cdef int decode_ack(const uint8_t *data, uint32_t size, AckCommand *out) noexcep
     cdef Field field
     memset(out, 0, sizeof(AckCommand))
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.number == ACK_IDS and field.wire == WIRE_BYTES:
             out.ids += 1
@@ -228,7 +195,7 @@ cdef int decode_redeliver(const uint8_t *data, uint32_t size,
     cdef Field field
     memset(out, 0, sizeof(RedeliverCommand))
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.number == REDELIVER_IDS and field.wire == WIRE_BYTES:
             out.ids += 1
@@ -247,7 +214,7 @@ cdef int decode_next_id(const uint8_t *data, uint32_t size, uint32_t field_numbe
                         AckedId *out) noexcept nogil:
     cdef Field field
     while at[0] < size:
-        if _parse_field(data, size, at, &field) != 0:
+        if parse_field(data, size, at, &field) != 0:
             return DECODE_MALFORMED
         if field.number == field_number and field.wire == WIRE_BYTES:
             return 1 if _decode_acked_id(field.data, field.size, out) == 0 else DECODE_MALFORMED
@@ -266,7 +233,7 @@ cdef int _decode_acked_id(const uint8_t *data, uint32_t size, AckedId *out) noex
     out.message = data
     out.message_size = size
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.number == 5 and field.wire == WIRE_BYTES:
             packed_at = 0
@@ -298,7 +265,7 @@ cdef int decode_ack_set(const AckedId *id, int64_t *words, uint32_t words_max) n
     cdef uint64_t word
     cdef Field field
     while at < id.message_size:
-        if _parse_field(id.message, id.message_size, &at, &field) != 0:
+        if parse_field(id.message, id.message_size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.number != 5:
             continue
@@ -331,7 +298,7 @@ cdef int peek_batched(const uint8_t *data, uint32_t size, BatchedPeek *out) noex
     cdef Field field
     memset(out, 0, sizeof(BatchedPeek))
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         if field.wire == WIRE_VARINT:
             if field.number == 3:
@@ -355,7 +322,7 @@ cdef int peek_metadata(const uint8_t *data, uint32_t size, MetadataPeek *out) no
     out.num_messages = 1
     out.marker_type = -1
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return DECODE_MALFORMED
         out.fields += 1
         if field.wire == WIRE_VARINT:
@@ -415,7 +382,7 @@ cdef uint64_t peek_broker_timestamp(const uint8_t *data, uint32_t size) noexcept
     cdef uint64_t found = 0
     cdef Field field
     while at < size:
-        if _parse_field(data, size, &at, &field) != 0:
+        if parse_field(data, size, &at, &field) != 0:
             return 0
         if field.number == 1 and field.wire == WIRE_VARINT:
             found = field.value

@@ -11,6 +11,9 @@ from pyxbroker.commands cimport MetadataPeek
 cdef enum:
     KEY_HASHES = 65536              # hashes are 1..65535; 0 stands for none
 
+# Decodes size characters to out (3 bytes for each 4 of them, and 2 more); the bytes, or -1 when
+# malformed. As Java's decoder does, it takes what lacks its padding.
+cdef int64_t decode_base64(const uint8_t *data, uint32_t size, uint8_t *out) noexcept nogil
 # Murmur3, 32 bits, seed 0, without the sign bit; murmur3(b"hello") is 0x248bfa47.
 cdef uint32_t murmur3(const uint8_t *data, uint32_t size) noexcept nogil
 # The hash of an entry's key: the ordering key, else the partition key, else one that no other entry

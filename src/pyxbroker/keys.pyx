@@ -49,8 +49,7 @@ cdef inline int _base64_digit(uint8_t char) noexcept nogil:
     return 63 if char == 47 else -1
 
 
-# Decodes size characters to out (3 bytes for each 4 of them); the bytes, or -1 when malformed.
-cdef int64_t _decode_base64(const uint8_t *data, uint32_t size, uint8_t *out) noexcept nogil:
+cdef int64_t decode_base64(const uint8_t *data, uint32_t size, uint8_t *out) noexcept nogil:
     cdef uint32_t bits = 0
     cdef uint32_t n = 0
     cdef uint32_t i
@@ -79,7 +78,7 @@ cdef uint32_t _hash_of_base64(const uint8_t *data, uint32_t size) noexcept nogil
     if size > KEY_BYTES:
         decoded = <uint8_t *>malloc(size)
     if decoded != NULL:
-        n = _decode_base64(data, size, decoded)
+        n = decode_base64(data, size, decoded)
     # Pulsar's name for the key of an entry whose key cannot be read.
     hash = murmur3(decoded, <uint32_t>n) if n >= 0 else murmur3(b"NONE_KEY", 8)
     if decoded != small:

@@ -14,8 +14,7 @@ _RATIOS_MAX = {0: 1, 1: 255, 2: 1032, 3: 32 << 10, 4: 22}
 
 def decompress(compression: int, data: bytes, size: int) -> bytes:
     """The `size` bytes that `data` was compressed from. Raises ValueError."""
-    if not 0 <= size <= len(data) * _RATIOS_MAX.get(compression, 0):
-        raise ValueError(f"{len(data)} bytes claim to be {size}")
+    check_claim(compression, len(data), size)
     try:
         plain = _DECOMPRESSORS[compression](data, size)
     except Exception as error:  # every codec has its own exception classes
@@ -23,6 +22,25 @@ def decompress(compression: int, data: bytes, size: int) -> bytes:
     if len(plain) != size:
         raise ValueError(f"it has {len(plain)} bytes, {size} were promised")
     return plain
+
+
+def check_claim(compression: int, packed_bytes: int, size: int) -> None:
+    """Whether so many bytes can become `size`: before memory is taken for them. ValueError."""
+    if not 0 <= size <= packed_bytes * _RATIOS_MAX.get(compression, 0):
+        raise ValueError(f"{packed_bytes} bytes claim to be {size}")
+
+
+def decompress_into(compression: int, data: memoryview, output: memoryview) -> None:
+    """Fills `output` with what a client has compressed. Raises ValueError.
+
+    What it has to be is its size: Java's client may leave out the end mark of a zlib stream.
+    """
+    try:
+        written = _DECOMPRESSORS_INTO[compression](data, output)
+    except Exception as error:  # every codec has its own exception classes
+        raise ValueError(f"it cannot be expanded: {error!r}") from error
+    if written != len(output):
+        raise ValueError(f"it has {written} bytes, {len(output)} were promised")
 
 
 def _decompress_zlib(data: bytes, size: int) -> bytes:
@@ -62,3 +80,30 @@ _DECOMPRESSORS = {
     3: _decompress_zstd,
     4: _decompress_snappy,
 }
+
+
+def _fill_zlib(data: memoryview, output: memoryview) -> int:
+    plain = zlib.decompressobj().decompress(data, len(output) + 1)
+    output[: len(plain)] = plain
+    return len(plain)
+
+
+def _fill_lz4(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.lz4.decompress_block_into(data, output, output_len=len(output)))
+
+
+def _fill_zstd(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.zstd.decompress_into(data, output))
+
+
+def _fill_snappy(data: memoryview, output: memoryview) -> int:
+    import cramjam
+
+    return int(cramjam.snappy.decompress_raw_into(data, output))
+
+
+_DECOMPRESSORS_INTO = {1: _fill_lz4, 2: _fill_zlib, 3: _fill_zstd, 4: _fill_snappy}

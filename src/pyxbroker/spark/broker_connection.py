@@ -17,6 +17,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
+from pyxbroker.entry_columns import MORE, OTHER, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import NotReachable, PulsarSparkError, Refused, TopicMissing
 from pyxbroker.spark.positions import BEGINNING, Position, position_of
@@ -33,7 +34,11 @@ REDIRECTS_MAX = 20
 RETRIES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """How long to wait before asking again while a broker is not ready for a topic."""
 
-READ_BYTES = 256 << 10
+READ_BYTES = 1 << 20
+"""Of memory to read into; a frame that is larger gets more, as long as it is there."""
+
+KEPT_BYTES_MAX = 8 << 20
+"""Of that memory, what is kept for the next frames."""
 
 _CONSUMER = 1
 _ID_MAX = (1 << 64) - 1
@@ -82,7 +87,7 @@ class BrokerConnection:
         self._timeout_s = settings.timeout_s
         self._login = settings.security.login
         self._subscription_prefix = settings.subscription_prefix
-        self._buffer = bytearray()
+        self._received = Received()
         self._last_request = 0
         self._socket = _open_socket(url, settings)
         try:
@@ -231,21 +236,37 @@ class BrokerConnection:
         command.flow.messagePermits = permits
         self._send(command)
 
-    def next_entry(self, timeout_s: float) -> tuple[Position, bytes] | None:
-        """Where an entry is, and its payload section; None: none came in time.
+    def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
+        """Gives entries to columns, what came and once what comes in time; why these stopped, or
+        None: nothing came.
 
         Raises NotReachable, also when the broker gives the topic away.
         """
         deadline = time.monotonic() + timeout_s
+        is_read = False
         while True:
-            try:
-                command, section = self._receive(deadline)
-            except NoAnswer:
-                return None
-            if command.type == pb.BaseCommand.MESSAGE:
-                return position_of(command.message.message_id), section
-            if command.type == pb.BaseCommand.CLOSE_CONSUMER:
-                raise NotReachable(f"the broker at {self.url} gave the topic away.")
+            done, stop = columns.take(self._received.waiting())
+            self._received.pass_over(done)
+            if stop == OTHER:
+                self._see_other(deadline)
+            elif stop != MORE or is_read:
+                return stop
+            else:
+                try:
+                    self._read(deadline)
+                except NoAnswer:
+                    return None
+                is_read = True
+
+    def _see_other(self, deadline: float) -> None:
+        """A command that is no message, between messages."""
+        command, _ = self._receive_any(deadline)
+        if self._sees_to(command):
+            return
+        if command.type == pb.BaseCommand.CLOSE_CONSUMER:
+            raise NotReachable(f"the broker at {self.url} gave the topic away.")
+        if command.type == pb.BaseCommand.MESSAGE:
+            raise NotReachable(f"the broker at {self.url} sent nonsense: a message without an id.")
 
     def schema(self, topic: str, version: bytes = b"") -> Any:
         """The Schema of a topic, of a version or the newest; None: it has none."""
@@ -351,15 +372,11 @@ class BrokerConnection:
         return command.type in _OWN
 
     def _receive_any(self, deadline: float) -> tuple[Any, bytes]:
-        while len(self._buffer) < 4:
+        """The next command and what follows it. Raises NoAnswer, NotReachable."""
+        frame = self._frame()
+        while frame is None:
             self._read(deadline)
-        size = int.from_bytes(self._buffer[:4], "big")
-        if not 4 < size <= FRAME_BYTES_MAX:
-            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
-        while len(self._buffer) < 4 + size:
-            self._read(deadline)
-        frame = bytes(memoryview(self._buffer)[4 : 4 + size])
-        del self._buffer[: 4 + size]
+            frame = self._frame()
         end = 4 + int.from_bytes(frame[:4], "big")
         from google.protobuf.message import DecodeError
 
@@ -368,20 +385,70 @@ class BrokerConnection:
         except DecodeError as error:
             raise NotReachable(f"the broker at {self.url} sent nonsense: {error}") from error
 
+    def _frame(self) -> bytes | None:
+        """The next one, behind its size; None: it is not there as a whole. Raises NotReachable."""
+        waiting = self._received.waiting()
+        if len(waiting) < 4:
+            return None
+        size = int.from_bytes(waiting[:4], "big")
+        if not 4 < size <= FRAME_BYTES_MAX:
+            raise NotReachable(f"what answers at {self.url} does not speak Pulsar's protocol.")
+        if len(waiting) < 4 + size:
+            return None
+        frame = bytes(waiting[4 : 4 + size])
+        self._received.pass_over(4 + size)
+        return frame
+
     def _read(self, deadline: float) -> None:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             raise NoAnswer(f"{self.url} did not answer in time.")
         self._socket.settimeout(left_s)
         try:
-            data = self._socket.recv(READ_BYTES)
-        except TimeoutError:
-            return
+            size = self._socket.recv_into(self._received.room())
+        except TimeoutError as error:
+            raise NoAnswer(f"{self.url} did not answer in time.") from error
         except OSError as error:
             raise NotReachable(f"the broker at {self.url} is gone: {error}") from error
-        if not data:
+        if not size:
             raise NotReachable(f"the broker at {self.url} closed the connection.")
-        self._buffer += data
+        self._received.add(size)
+
+
+class Received:
+    """Bytes that came and are not done with, in one piece of memory that is read into."""
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(READ_BYTES))
+        self._begin = self._end = 0
+
+    def waiting(self) -> memoryview:
+        return self._view[self._begin : self._end]
+
+    def pass_over(self, size: int) -> None:
+        """So many bytes of what waits are done with."""
+        self._begin += size
+        if self._begin == self._end:
+            self._begin = self._end = 0
+            if len(self._view) > KEPT_BYTES_MAX:
+                self._view = memoryview(bytearray(READ_BYTES))
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; `add` says how many came."""
+        waiting = self._end - self._begin
+        if waiting > len(self._view) // 2:
+            self._move(memoryview(bytearray(2 * len(self._view))))
+        elif self._end > len(self._view) // 2:
+            self._move(self._view)
+        return self._view[self._end :]
+
+    def add(self, size: int) -> None:
+        self._end += size
+
+    def _move(self, to: memoryview) -> None:
+        waiting = self._end - self._begin
+        to[:waiting] = self._view[self._begin : self._end]
+        self._view, self._begin, self._end = to, 0, waiting
 
 
 class NoAnswer(NotReachable):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyxbroker.spark.entries import MESSAGE_BYTES_MAX, Damaged, Entry, Message, whole
+from pyxbroker.entry_columns import UNPACKED_BYTES_MAX, Damaged
 
 UNFINISHED_BYTES_MAX = 256 << 20
 """Of all chunks that wait for their last one."""
@@ -21,25 +21,28 @@ class Chunks:
         self._parts: dict[str, list[bytes]] = {}
         self._bytes = 0
 
-    def add(self, entry: Entry) -> Message | None:
-        """Takes a chunk; the message, when it was the last one. Raises Damaged, MissingChunks."""
-        metadata = entry.metadata
+    def add(self, metadata: Any, payload: bytes) -> bytes | None:
+        """Takes a chunk and its MessageMetadata; the whole payload, when it was the last one.
+
+        Raises Damaged, MissingChunks.
+        """
         parts = self._parts.setdefault(metadata.uuid, [])
         if metadata.chunk_id < len(parts):
             return None  # sent again by a producer that had no answer
         if metadata.chunk_id > len(parts):
             self._drop(metadata.uuid)
             raise MissingChunks(metadata)
-        parts.append(entry.payload)
-        self._bytes += len(entry.payload)
+        parts.append(payload)
+        self._bytes += len(payload)
         if len(parts) < metadata.num_chunks_from_msg:
             self._bound()
             return None
-        payload = b"".join(parts)
+        size = sum(map(len, parts))
+        if size > UNPACKED_BYTES_MAX:
+            raise Damaged(f"{metadata.num_chunks_from_msg} chunks have {size} bytes")
+        whole = b"".join(parts)
         self._drop(metadata.uuid)
-        if len(payload) > MESSAGE_BYTES_MAX:
-            raise Damaged(f"{metadata.num_chunks_from_msg} chunks have {len(payload)} bytes")
-        return whole(metadata, payload)
+        return whole
 
     def forget(self) -> None:
         self._parts.clear()

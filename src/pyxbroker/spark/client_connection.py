@@ -11,6 +11,7 @@ import logging
 import time
 from typing import Any
 
+from pyxbroker.entry_columns import FULL, LOOK, EntryColumns
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.official import client_of, sentence_of
@@ -30,6 +31,7 @@ class ClientConnection:
 
         _tell(options)
         self._topic = topic
+        self._entry: tuple[Position, bytes] | None = None  # that is not in the columns yet
         self._pending: tuple[Position, Any, dict[int, Any]] | None = None
         key = options["pulsar.reader.defaultCryptoKeyReader"]
         self._client = client_of(options)
@@ -54,6 +56,17 @@ class ClientConnection:
 
     def flow(self, permits: int) -> None:
         """The client has a queue of its own."""
+
+    def take(self, columns: EntryColumns, timeout_s: float) -> int | None:
+        """See BrokerConnection.take. Raises PulsarSparkError."""
+        found = self._entry or self.next_entry(timeout_s)
+        if found is None:
+            return None
+        position, section = found
+        stop = columns.take_entry(position.ledger, position.entry, section)
+        # Where there was no room for it, it comes again.
+        self._entry = found if stop in (FULL, LOOK) else None
+        return stop
 
     def next_entry(self, timeout_s: float) -> tuple[Position, bytes] | None:
         """Where an entry is, and its payload section; None: none came in time."""

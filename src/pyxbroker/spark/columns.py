@@ -7,21 +7,17 @@ with each message, named and typed as the JVM connector does; before them is the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyxbroker.base.topic_name import TopicName
-from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.entry_columns import Filled
+from pyxbroker.spark.arrays import array_of, properties_of, repeated_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from pyxbroker.spark.range_reader import Read
-    from pyxbroker.spark.values import Definitions, Values
-
-ROWS_MAX = 10_000
-BATCH_BYTES_MAX = 8 << 20
-"""Of the payloads in one record batch, about."""
+    from pyxbroker.spark.avro_programs import Definitions
+    from pyxbroker.spark.values import Values
 
 
 def schema_of(values: Values) -> StructType:
@@ -40,42 +36,20 @@ def schema_of(values: Values) -> StructType:
     return types.StructType([*values.fields(), *own])
 
 
-def message_id(read: Read, partition: int) -> bytes:
-    """As clients serialize it (MessageIdData)."""
-    found = pb.MessageIdData(ledgerId=read.position.ledger, entryId=read.position.entry)
-    if partition >= 0:
-        found.partition = partition
-    if read.position.batch >= 0:
-        found.batch_index = read.position.batch
-        found.batch_size = read.batch_size
-    return bytes(found.SerializeToString())
-
-
 def record_batches(
-    topic: str, values: Values, reads: Iterable[Read], definitions: Definitions
+    topic: str, values: Values, read: Iterable[Filled], definitions: Definitions
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of about BATCH_BYTES_MAX, ROWS_MAX rows at most."""
+    """A record batch of each part of what was read. Raises PulsarSparkError."""
+    import pyarrow as pa
+
     schema = arrow_schema(values)
-    partition = TopicName.get(topic).partition_index
-    rows: list[Read] = []
-    size = 0
-
-    def batch() -> pa.RecordBatch:
-        import pyarrow as pa
-
-        found = values.rows(rows, definitions) | _metadata(topic, partition, rows)
-        arrays = [pa.array(found[field.name], field.type) for field in schema]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    for read in reads:
-        rows.append(read)
-        size += len(read.message.payload or b"")
-        if len(rows) == ROWS_MAX or size >= BATCH_BYTES_MAX:
-            yield batch()
-            rows = []
-            size = 0
-    if rows:
-        yield batch()
+    for filled in read:
+        count = len(schema) - 6
+        kinds = [field.type for field in schema]
+        arrays = values.arrays(filled, kinds[:count], definitions)
+        yield pa.RecordBatch.from_arrays(
+            [*arrays, *_metadata(topic, filled, kinds[count:])], schema=schema
+        )
 
 
 def arrow_schema(values: Values) -> pa.Schema:
@@ -89,14 +63,14 @@ def arrow_schema(values: Values) -> pa.Schema:
         return to_arrow_schema(columns)
 
 
-def _metadata(topic: str, partition: int, rows: list[Read]) -> dict[str, list[Any]]:
-    """The columns that come with each message; times in microseconds."""
-    messages = [read.message for read in rows]
-    return {
-        "__key": [each.key for each in messages],
-        "__topic": [topic] * len(rows),
-        "__messageId": [message_id(each, partition) for each in rows],
-        "__publishTime": [each.publish_time * 1000 for each in messages],
-        "__eventTime": [each.event_time * 1000 or None for each in messages],
-        "__messageProperties": [each.properties for each in messages],
-    }
+def _metadata(topic: str, filled: Filled, kinds: list[pa.DataType]) -> list[pa.Array]:
+    """The columns that come with each message."""
+    key, _, message_id, publish_time, event_time, properties = kinds
+    return [
+        array_of(key, filled.rows, filled.key),
+        repeated_text(topic, filled.rows),
+        array_of(message_id, filled.rows, filled.message_id),
+        array_of(publish_time, filled.rows, filled.publish_time),
+        array_of(event_time, filled.rows, filled.event_time),
+        properties_of(filled, properties),
+    ]

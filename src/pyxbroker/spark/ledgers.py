@@ -33,7 +33,7 @@ def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> li
     """In order. Raises NotReachable, TopicMissing, PulsarSparkError."""
     name = TopicName.get(topic)
     path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/internalStats"
-    found = _get(url, path, topic, timeout_s, security)
+    found = rest_json(url, path, topic, timeout_s, security)
     try:
         rows = found["ledgers"]
         ledgers = [
@@ -51,7 +51,8 @@ def ledgers_of(url: str, topic: str, timeout_s: float, security: Security) -> li
     return ledgers
 
 
-def _get(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:
+def rest_json(url: str, path: str, topic: str, timeout_s: float, security: Security) -> Any:
+    """What REST answers about a topic. Raises NotReachable, TopicMissing, PulsarSparkError."""
     where = urlsplit(url)
     host, port = where.hostname or "", where.port
     headers = {"Accept": "application/json"}

@@ -71,7 +71,7 @@ TABLE = (
     Option("pulsar.client.useTls", _ALL, read.flag),
     *(Option(f"pulsar.client.{name}", _ALL, how) for name, how in SECURITY),
     *(Option(f"pulsar.admin.{name}", _READS, how) for name, how in SECURITY),
-    Option("pulsar.reader.receiverQueueSize", _READS, read.count, 2_000),
+    Option("pulsar.reader.receiverQueueSize", _READS, read.count, 20_000),
     Option("pulsar.reader.defaultCryptoKeyReader", _READS, read.file),
     Option("pulsar.producer.sendTimeoutMs", _SINK, read.milliseconds),
     Option("pulsar.producer.maxPendingMessages", _SINK, read.count, 1_000),

@@ -1,4 +1,4 @@
-"""Reads a range of a topic, message by message: what a task does.
+"""Reads a range of a topic to columns: what a task does.
 
 The entries come over a connection of the task's own, by a reader without a cursor. A broker that
 goes away, or gives the topic to another one, is looked for again, and reading goes on behind what
@@ -10,17 +10,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from contextlib import contextmanager
 
+from google.protobuf.message import DecodeError
+
+from pyxbroker.avro_columns import Undecodable
 from pyxbroker.base.topic_name import TopicName
+from pyxbroker.entry_columns import CHUNK, FULL, LOOK, MORE, Damaged, Encrypted, Filled
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.broker_connection import BrokerConnection, Cluster
 from pyxbroker.spark.chunks import Chunks, MissingChunks
 from pyxbroker.spark.client_connection import ClientConnection
-from pyxbroker.spark.entries import Damaged, Encrypted, Entry, Message, messages_of, read_entry
 from pyxbroker.spark.errors import DataLost, NotReachable, PulsarSparkError, Refused
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import Range, cluster_of, is_lost, lost_sentence, uses_client
 from pyxbroker.spark.positions import BEGINNING, Position
+from pyxbroker.spark.values import Bytes, Values
 
 LOOK_S = 1.0
 """After so long without a message the broker is asked whether there is one."""
@@ -31,28 +36,26 @@ LOOK_BACK_ENTRIES = 16
 _log = logging.getLogger(__name__)
 
 
-class Read(NamedTuple):
-    """A message, and the id of it."""
-
-    position: Position
-    batch_size: int
-    message: Message
-
-
 class RangeReader:
     """Reads one range. Iterate once, and close."""
 
-    def __init__(self, options: Options, wanted: Range) -> None:
+    def __init__(self, options: Options, wanted: Range, values: Values | None = None) -> None:
+        """values: what becomes of payloads; they are bytes without."""
         self._options = options
         self._range = wanted
         self._cluster: Cluster = cluster_of(options)
         self._connection: BrokerConnection | ClientConnection | None = None
         self._permits = 0
-        # Messages that a broker may send ahead of what was read.
+        # Messages that a broker may send ahead of what was read. What of them is on the way is
+        # bounded by the socket: nothing is taken from it before what came is decoded.
         self._permits_max: int = options["pulsar.reader.receiverQueueSize"]
-        self._handled = wanted.begin
+        partition = TopicName.get(wanted.topic).partition_index
+        self._columns = (values or Bytes()).columns(partition, self.definition)
+        self._columns.want(wanted.begin, wanted.end)
+        self._entries = 0  # that came until the last look
         self._chunks = Chunks()
-        self._back = 0  # how many entries before `_handled` it reads for chunks
+        self._back = 0  # how many entries before `_back_from` it reads for chunks
+        self._back_from = BEGINNING
         self._last_progress = time.monotonic()
 
     def close(self) -> None:
@@ -67,17 +70,23 @@ class RangeReader:
             raise PulsarSparkError(f"{name} has no schema of version {version.hex()} any more.")
         return bytes(found.schema_data)
 
-    def __iter__(self) -> Iterator[Read]:
-        """Raises PulsarSparkError."""
-        while not self._is_done():
+    def __iter__(self) -> Iterator[Filled]:
+        """Rows of the range, in parts that are bounded. Raises PulsarSparkError."""
+        while not self._columns.is_done:
             try:
                 if self._connection is None:
                     self._connect()
-                found = self._next()
-                if found is not None:
-                    yield from self._messages(*found)
-                elif not self._is_more_there():
-                    return
+                stop = self._take()
+                if stop is None:
+                    if not self._is_more_there():
+                        break
+                elif stop == LOOK:
+                    self._check_gap()
+                    self._columns.pass_look()
+                elif stop == CHUNK:
+                    self._see_chunk()
+                elif stop == FULL:
+                    yield self._columns.finish()
             except NotReachable as error:
                 self._disconnect()
                 self._cluster.close()
@@ -90,13 +99,16 @@ class RangeReader:
             except MissingChunks as missing:
                 self._disconnect()
                 self._look_back(missing)
+        if self._columns.rows:
+            yield self._columns.finish()
 
     # --- the connection -------------------------------------------------------------------------
 
     def _connect(self) -> None:
         at = self._handled
-        if at.ledger >= 0 and self._back:
-            at = Position(at.ledger, at.entry - self._back) if self._back <= at.entry else BEGINNING
+        back = self._entries_back()
+        if at.ledger >= 0 and back:
+            at = Position(at.ledger, at.entry - back) if back <= at.entry else BEGINNING
         elif at.ledger >= 0 and at.batch < 0:
             at = Position(at.ledger, at.entry + 1)
         if uses_client(self._options):
@@ -111,15 +123,19 @@ class RangeReader:
             self._connection.close()
             self._connection = None
 
-    def _next(self) -> tuple[Position, bytes] | None:
+    def _take(self) -> int | None:
+        """See BrokerConnection.take. Raises PulsarSparkError."""
         assert self._connection is not None
         if self._permits <= self._permits_max // 2:
             self._connection.flow(self._permits_max - self._permits)
             self._permits = self._permits_max
-        found = self._connection.next_entry(LOOK_S)
-        if found is not None:
+        with self._explained():
+            stop = self._connection.take(self._columns, LOOK_S)
+        self._permits -= self._columns.spend()
+        if self._columns.entries != self._entries or (stop is not None and stop != MORE):
+            self._entries = self._columns.entries
             self._last_progress = time.monotonic()
-        return found
+        return stop
 
     def _wait(self, error: PulsarSparkError) -> None:
         """Before the next try; the time that an operation may take is that of all of them."""
@@ -132,62 +148,63 @@ class RangeReader:
 
     # --- entries --------------------------------------------------------------------------------
 
-    def _is_done(self) -> bool:
-        return self._handled.key >= self._range.end.key
+    @property
+    def _handled(self) -> Position:
+        return Position(*self._columns.position)
 
-    def _messages(self, position: Position, section: bytes) -> Iterator[Read]:
-        """What an entry has of the range."""
-        self._check_gap(position)
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What is wrong with an entry is told with its name."""
         try:
-            entry = read_entry(section)
-            self._permits -= entry.permits
-            if entry.is_chunk:
-                yield from self._of_chunk(position, entry)
-            elif position.key > self._handled.key:
-                yield from self._of_entry(position, entry)
+            yield
         except Encrypted as error:
             raise PulsarSparkError(
-                f"{position} of {self._range.topic} cannot be read: {error}; give the key by"
+                f"{self._entry()} of {self._range.topic} cannot be read: {error}; give the key by"
                 " pulsar.reader.defaultCryptoKeyReader."
             ) from error
-        except Damaged as error:
+        except Undecodable as error:
             raise PulsarSparkError(
-                f"{position} of {self._range.topic} is damaged: {error}."
+                f"a message of {self._entry()} of {self._range.topic} cannot be read by its"
+                f" schema: {error}."
             ) from error
-        if position.key > self._handled.key:
-            self._handled = position
-            self._back = 0
+        except (Damaged, DecodeError) as error:
+            raise PulsarSparkError(
+                f"{self._entry()} of {self._range.topic} is damaged: {error}."
+            ) from error
 
-    def _of_entry(self, position: Position, entry: Entry) -> Iterator[Read]:
-        ledger, number, _ = position
-        begin, end = self._range.begin, self._range.end
-        size = entry.metadata.num_messages_in_batch
-        # Of the first and the last entry a part may be wanted; of those between all is.
-        is_inside = begin[:2] < (ledger, number) < end[:2]
-        for message in messages_of(entry):
-            at = Position(ledger, number, message.batch)
-            if is_inside or begin.key < at.key <= end.key:
-                yield Read(at, size if message.batch >= 0 else 0, message)
+    def _entry(self) -> Position:
+        """The one that was looked at last."""
+        return Position(self._columns.ledger_id, self._columns.entry_id)
 
-    def _of_chunk(self, position: Position, entry: Entry) -> Iterator[Read]:
-        is_new = position.key > self._handled.key
-        try:
-            message = self._chunks.add(entry)
-        except MissingChunks:
-            if is_new and self._can_look_back():
-                raise
-            return  # its first chunk was deleted, or never sent: nobody can read it
-        if message is not None and is_new and position.key <= self._range.end.key:
-            yield Read(position, 0, message)
+    def _see_chunk(self) -> None:
+        """A chunk came; the message, when it was the last of one. Raises MissingChunks."""
+        columns = self._columns
+        is_new = columns.is_new
+        whole = None
+        with self._explained():
+            metadata = pb.MessageMetadata.FromString(columns.chunk_metadata)
+            try:
+                whole = self._chunks.add(metadata, columns.chunk_payload)
+            except MissingChunks:
+                if is_new and self._can_look_back():
+                    raise
+                # Its first chunk was deleted, or never sent: nobody can read it.
+            if whole is not None and is_new and self._entry().key <= self._range.end.key:
+                columns.add_message(self._entry(), columns.chunk_metadata, whole)
+        columns.pass_entry()
 
     # --- chunks before the range ----------------------------------------------------------------
 
+    def _entries_back(self) -> int:
+        return self._back if self._back_from == self._handled else 0
+
     def _can_look_back(self) -> bool:
-        return self._handled.ledger >= 0 and self._back <= self._handled.entry
+        return self._handled.ledger >= 0 and self._entries_back() <= self._handled.entry
 
     def _look_back(self, missing: MissingChunks) -> None:
         """The next connection reads further back, and only chunks of it."""
-        self._back = max(self._back * 4, LOOK_BACK_ENTRIES, missing.chunk_id)
+        self._back = max(self._entries_back() * 4, LOOK_BACK_ENTRIES, missing.chunk_id)
+        self._back_from = self._handled
         self._chunks.forget()
 
     # --- when nothing comes ---------------------------------------------------------------------
@@ -207,16 +224,13 @@ class RangeReader:
             )
         return True
 
-    def _check_gap(self, position: Position) -> None:
-        """Asks whether entries are missing, where the first entry that comes is of a later ledger
-        than the range begins in, or one behind the range comes instead of its last. DataLost.
+    def _check_gap(self) -> None:
+        """Asks whether entries are missing: the first entry that came is of a later ledger than
+        the range begins in, or one behind the range came instead of its last. Raises DataLost.
         """
-        if position.ledger == self._handled.ledger or position.key <= self._handled.key:
-            return
-        if self._handled == self._range.begin or position.key > self._range.end.key:
-            first, _ = self._cluster.ends(self._range.topic)
-            if is_lost(self._handled, first):
-                self._lost(first)
+        first, _ = self._cluster.ends(self._range.topic)
+        if is_lost(self._handled, first):
+            self._lost(first)
 
     def _lost(self, first: Position) -> None:
         sentence = lost_sentence(self._range.topic, self._handled, first)

@@ -30,7 +30,7 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """The record batches of a task."""
     assert isinstance(partition, RangePartition)
-    reader = RangeReader(options, partition.range)
+    reader = RangeReader(options, partition.range, values)
     try:
         yield from record_batches(partition.range.topic, values, reader, reader.definition)
     finally:

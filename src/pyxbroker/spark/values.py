@@ -7,36 +7,37 @@ schema that it was written with (its schema version), and told in the newest one
 
 from __future__ import annotations
 
-import base64
 import io
 import json
-import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pyxbroker import entry_columns
+from pyxbroker.base import compression
+from pyxbroker.entry_columns import EntryColumns, Filled
+from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_array
+from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
+from pyxbroker.spark.avro_types import NoColumn, parse, plain, spark_type
 from pyxbroker.spark.errors import PulsarSparkError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import StructField
-
-    from pyxbroker.spark.range_reader import Read
 
 STRING, JSON, AVRO = 1, 2, 4
 BOOLEAN, INT8, INT16, INT32, INT64, FLOAT, DOUBLE = range(5, 12)
 """Numbers of schema types on the wire (Schema.Type)."""
 
-Definitions = Callable[[bytes], bytes]
-"""The definition of a schema version of a topic."""
-
-# The name of Spark's type, and how the bytes are laid out.
-_PRIMITIVES: dict[int, tuple[str, str]] = {
-    BOOLEAN: ("BooleanType", ">?"),
-    INT8: ("ByteType", ">b"),
-    INT16: ("ShortType", ">h"),
-    INT32: ("IntegerType", ">i"),
-    INT64: ("LongType", ">q"),
-    FLOAT: ("FloatType", ">f"),
-    DOUBLE: ("DoubleType", ">d"),
+# The name of Spark's type, what is to be done, and how wide a value is.
+_PRIMITIVES: dict[int, tuple[str, int, int]] = {
+    STRING: ("StringType", entry_columns.BYTES, entry_columns.VARIABLE),
+    BOOLEAN: ("BooleanType", entry_columns.TRUTH, entry_columns.BITS),
+    INT8: ("ByteType", entry_columns.NUMBER, 1),
+    INT16: ("ShortType", entry_columns.NUMBER, 2),
+    INT32: ("IntegerType", entry_columns.NUMBER, 4),
+    INT64: ("LongType", entry_columns.NUMBER, 8),
+    FLOAT: ("FloatType", entry_columns.NUMBER, 4),
+    DOUBLE: ("DoubleType", entry_columns.NUMBER, 8),
 }
 
 
@@ -47,8 +48,14 @@ class Values(Protocol):
         """The columns in Spark's types."""
         ...
 
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
-        """The values of each column, as pyarrow takes them. Raises PulsarSparkError."""
+    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        """What entries are to be decoded to."""
+        ...
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        """The columns of what was decoded. Raises PulsarSparkError."""
         ...
 
 
@@ -56,7 +63,7 @@ def values_of(type_: int, definition: bytes) -> Values:
     """What becomes of payloads with a schema."""
     if type_ in (AVRO, JSON):
         return Record.of(type_, definition) or Bytes()
-    return Primitive(type_) if type_ == STRING or type_ in _PRIMITIVES else Bytes()
+    return Primitive(type_) if type_ in _PRIMITIVES else Bytes()
 
 
 class Bytes:
@@ -67,8 +74,13 @@ class Bytes:
 
         return [StructField("value", BinaryType())]
 
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
-        return {"value": [each.message.payload for each in reads]}
+    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        return columns_of_bytes(partition)
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        return [array_of(kinds[0], filled.rows, filled.values[0])]
 
 
 class Primitive:
@@ -80,16 +92,17 @@ class Primitive:
     def fields(self) -> list[StructField]:
         from pyspark.sql import types
 
-        name = _PRIMITIVES[self._type][0] if self._type in _PRIMITIVES else "StringType"
+        name, _, _ = _PRIMITIVES[self._type]
         return [types.StructField("value", getattr(types, name)())]
 
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
-        return {"value": [_decoded(each, self._decode) for each in reads]}
+    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        _, decoding, width = _PRIMITIVES[self._type]
+        return EntryColumns(decoding, (width,), compression, partition)
 
-    def _decode(self, payload: bytes, _: bytes) -> Any:
-        if self._type == STRING:
-            return payload.decode()
-        return struct.unpack(_PRIMITIVES[self._type][1], payload)[0]
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        return [_array(filled, kinds[0], 0)]
 
 
 class Record:
@@ -106,7 +119,7 @@ class Record:
         made = cls(type_, definition)
         try:
             names = [field.name for field in made.fields()]
-        except (_NoColumn, ValueError, KeyError, TypeError):
+        except (NoColumn, ValueError, KeyError, TypeError):
             return None
         return None if any(name.startswith("__") for name in names) else made
 
@@ -119,16 +132,37 @@ class Record:
             for field in parsed["fields"]
         ]
 
-    def rows(self, reads: list[Read], definitions: Definitions) -> dict[str, list[Any]]:
+    def columns(self, partition: int, definitions: Definitions) -> EntryColumns:
+        if self._is_flat:
+            return Programs(self._definition, definitions).columns(partition)
+        return columns_of_bytes(partition)
+
+    def arrays(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        if self._is_flat:
+            return [_array(filled, kind, index) for index, kind in enumerate(kinds)]
+        return self._decoded(filled, kinds, definitions)
+
+    @property
+    def _is_flat(self) -> bool:
+        """Whether its fields are decoded with the entries."""
+        return self._type == AVRO and is_flat(self._definition)
+
+    def _decoded(
+        self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
+    ) -> list[pa.Array]:
+        """Message by message: of JSON, and of records within records."""
+        import pyarrow as pa
+
         parsed = self._parsed()
         names = [field["name"] for field in parsed["fields"]]
         decode = self._of_avro(parsed, definitions) if self._type == AVRO else self._of_json(parsed)
         found: dict[str, list[Any]] = {name: [] for name in names}
-        for read in reads:
-            record = _decoded(read, decode)
+        for record in _each(filled, decode):
             for name in names:
                 found[name].append(None if record is None else record.get(name))
-        return found
+        return [pa.array(found[name], kind) for name, kind in zip(names, kinds, strict=True)]
 
     def _of_avro(self, parsed: Any, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
         import fastavro
@@ -138,7 +172,7 @@ class Record:
 
         def decode(payload: bytes, version: bytes) -> Any:
             if version not in writers:
-                writers[version] = _parse(definitions(version))[0]
+                writers[version] = parse(definitions(version))[0]
             found = fastavro.schemaless_reader(io.BytesIO(payload), writers[version], parsed)
             return plain(found, parsed, named, is_json=False)
 
@@ -149,133 +183,40 @@ class Record:
         return lambda payload, _: plain(json.loads(payload), parsed, named, is_json=True)
 
     def _parsed(self) -> Any:
-        parsed, _ = _parse(self._definition)
+        parsed, _ = parse(self._definition)
         if not isinstance(parsed, dict) or parsed.get("type") != "record":
-            raise _NoColumn("no record")
+            raise NoColumn("no record")
         return parsed
 
     def _named(self) -> dict[str, Any]:
-        return _parse(self._definition)[1]
+        return parse(self._definition)[1]
 
 
-_parsed_before: dict[bytes, tuple[Any, dict[str, Any]]] = {}
+def columns_of_bytes(partition: int) -> EntryColumns:
+    """One column of payloads as they are."""
+    return EntryColumns(entry_columns.BYTES, (entry_columns.VARIABLE,), compression, partition)
 
 
-def _parse(definition: bytes) -> tuple[Any, dict[str, Any]]:
-    """(the schema, its named types) as fastavro has them."""
-    found = _parsed_before.get(definition)
-    if found is None:
-        import fastavro
+def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
+    import pyarrow as pa
 
-        named: dict[str, Any] = {}
-        found = fastavro.parse_schema(json.loads(definition), named), named
-        _parsed_before[definition] = found
-    return found
+    column = filled.values[index]
+    if pa.types.is_string(kind):
+        return text_array(filled, kind, column)
+    return array_of(kind, filled.rows, column)
 
 
-def _decoded(read: Read, decode: Callable[[bytes, bytes], Any]) -> Any:
-    """The value of a message, by its payload and schema version. Raises PulsarSparkError."""
-    if read.message.payload is None:
-        return None
-    try:
-        return decode(read.message.payload, read.message.schema_version)
-    except PulsarSparkError:
-        raise
-    except Exception as error:  # fastavro's are of many classes
-        raise PulsarSparkError(
-            f"the message {read.position} cannot be read by its schema: {error!r}."
-        ) from error
-
-
-# --- Avro's types as Spark's ----------------------------------------------------------------------
-
-
-class _NoColumn(Exception):
-    """A type that has no place in a table."""
-
-
-_SIMPLE = {
-    "boolean": "BooleanType",
-    "int": "IntegerType",
-    "long": "LongType",
-    "float": "FloatType",
-    "double": "DoubleType",
-    "bytes": "BinaryType",
-    "string": "StringType",
-    "enum": "StringType",
-    "fixed": "BinaryType",
-    "date": "DateType",
-    "timestamp-millis": "TimestampType",
-    "timestamp-micros": "TimestampType",
-    "uuid": "StringType",
-}
-_REFUSED_LOGICAL = ("decimal", "time-millis", "time-micros", "duration")
-
-
-def _resolve(schema: Any, named: dict[str, Any]) -> tuple[str, Any]:
-    """(kind, the schema itself) of a type: of a union with null that of the other branch."""
-    if isinstance(schema, list):
-        others = [each for each in schema if each != "null"]
-        if len(others) != 1:
-            raise _NoColumn("a union")
-        return _resolve(others[0], named)
-    if isinstance(schema, str):
-        return (schema, schema) if schema not in named else _resolve(named[schema], named)
-    logical = schema.get("logicalType", "")
-    if logical in _SIMPLE:
-        return logical, schema
-    if logical in _REFUSED_LOGICAL or logical.startswith("local-"):
-        raise _NoColumn(logical)
-    return (
-        (schema["type"], schema)
-        if isinstance(schema["type"], str)
-        else _resolve(schema["type"], named)
-    )
-
-
-def spark_type(schema: Any, named: dict[str, Any], within: tuple[str, ...]) -> Any:
-    """Spark's type for one of Avro. Raises _NoColumn."""
-    from pyspark.sql import types
-
-    kind, schema = _resolve(schema, named)
-    if kind == "record":
-        if schema["name"] in within:
-            raise _NoColumn("a record within itself")
-        within = (*within, schema["name"])
-        return types.StructType(
-            [
-                types.StructField(field["name"], spark_type(field["type"], named, within))
-                for field in schema["fields"]
-            ]
-        )
-    if kind == "array":
-        return types.ArrayType(spark_type(schema["items"], named, within))
-    if kind == "map":
-        return types.MapType(types.StringType(), spark_type(schema["values"], named, within))
-    if kind not in _SIMPLE:
-        raise _NoColumn(kind)
-    return getattr(types, _SIMPLE[kind])()
-
-
-def plain(value: Any, schema: Any, named: dict[str, Any], is_json: bool) -> Any:
-    """A decoded value as pyarrow takes it: maps as pairs, and what JSON has no type for."""
-    if value is None:
-        return None
-    kind, schema = _resolve(schema, named)
-    if kind == "record":
-        return {
-            field["name"]: plain(value.get(field["name"]), field["type"], named, is_json)
-            for field in schema["fields"]
-        }
-    if kind == "array":
-        return [plain(each, schema["items"], named, is_json) for each in value]
-    if kind == "map":
-        of_one = schema["values"]
-        return [(key, plain(each, of_one, named, is_json)) for key, each in value.items()]
-    if kind == "uuid":
-        return str(value)
-    if is_json and kind in ("bytes", "fixed"):
-        return base64.b64decode(value)
-    if is_json and kind == "timestamp-millis":
-        return value * 1000
-    return value
+def _each(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
+    """The value of each message, by its payload and schema version. Raises PulsarSparkError."""
+    versions = dict(filled.versions)
+    version = b""
+    for row, payload in enumerate(payloads_of(filled)):
+        version = versions.get(row, version)
+        try:
+            yield None if payload is None else decode(payload, version)
+        except PulsarSparkError:
+            raise
+        except Exception as error:  # fastavro's are of many classes
+            raise PulsarSparkError(
+                f"the message {position_in(filled, row)} cannot be read by its schema: {error!r}."
+            ) from error

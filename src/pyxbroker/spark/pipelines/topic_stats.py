@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.ledgers import _get
+from pyxbroker.spark.ledgers import rest_json
 from pyxbroker.spark.options import Options
+from pyxbroker.spark.security import Security
 
 
 class Backlog(NamedTuple):
@@ -76,7 +77,9 @@ def compared(first: Look, second: Look) -> list[TopicStats]:
 def _ask(options: Options, topic: str, what: str) -> Any:
     name = TopicName.get(topic)
     path = f"/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}/{what}"
-    return _get(options["admin.url"], path, topic, options["pulsar.client.operationTimeoutMs"])
+    timeout_s = options["pulsar.client.operationTimeoutMs"]
+    security = Security(options, of_rest=True)
+    return rest_json(options["admin.url"], path, topic, timeout_s, security)
 
 
 def _topic(topic: str, first: Look, second: Look, seconds: float) -> TopicStats:

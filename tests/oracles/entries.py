@@ -1,8 +1,4 @@
-"""What is in an entry: messages, one by one or as a batch, packed or in chunks.
-
-The layout of an entry is that of frames.pxd; a batch is, message after message, 4 bytes of size, a
-SingleMessageMetadata and its payload. Bytes come from strangers: what does not fit is damaged.
-"""
+"""What is in an entry, read message by message by protobuf: slow, and obvious."""
 
 from __future__ import annotations
 
@@ -10,22 +6,13 @@ import base64
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from google.protobuf.message import DecodeError
+from harness.wire import BROKER_METADATA_MAGIC, CHECKSUM_MAGIC
+
+from compacting import UNPACK
 from pyxbroker._native import crc32c
-from pyxbroker.base.compression import decompress
+from pyxbroker.entry_columns import Damaged, Encrypted
 from pyxbroker.proto import PulsarApi as pb
-
-CHECKSUM_MAGIC = b"\x0e\x01"
-BROKER_METADATA_MAGIC = b"\x0e\x02"
-MESSAGE_BYTES_MAX = 1 << 30
-"""Of one that is put together of chunks, or unpacked; Arrow's arrays of bytes end at 2 GiB."""
-
-
-class Damaged(ValueError):
-    """An entry that nobody can read; the text says why."""
-
-
-class Encrypted(ValueError):
-    """An entry whose payload only who has the key can read."""
 
 
 class Message(NamedTuple):
@@ -58,8 +45,6 @@ class Entry(NamedTuple):
 
 def read_entry(section: bytes) -> Entry:
     """Reads the payload section of a MESSAGE. Raises Damaged, Encrypted."""
-    from google.protobuf.message import DecodeError
-
     at = 0
     if section[:2] == BROKER_METADATA_MAGIC:
         at = 6 + int.from_bytes(section[2:6], "big")
@@ -103,22 +88,16 @@ def unpacked(metadata: Any, payload: bytes) -> bytes:
     """A payload as it was before it was compressed. Raises Damaged."""
     if not metadata.compression:
         return payload
-    if metadata.uncompressed_size > MESSAGE_BYTES_MAX:
-        raise Damaged(f"it claims to be {metadata.uncompressed_size} bytes")
     try:
-        return decompress(metadata.compression, payload, metadata.uncompressed_size)
-    except ValueError as error:
-        raise Damaged(f"it cannot be unpacked ({error})") from error
-
-
-def whole(metadata: Any, payload: bytes) -> Message:
-    """A message whose chunks were put together; the metadata is that of the last one."""
-    return _message(metadata, metadata, unpacked(metadata, payload), -1)
+        found = UNPACK[metadata.compression](payload, metadata.uncompressed_size)
+    except Exception as error:  # every codec has its own exception classes
+        raise Damaged("it cannot be unpacked") from error
+    if len(found) != metadata.uncompressed_size:
+        raise Damaged("it has another size than was promised")
+    return found
 
 
 def _single(payload: bytes, at: int) -> tuple[Any, int]:
-    from google.protobuf.message import DecodeError
-
     size = int.from_bytes(payload[at : at + 4], "big")
     at += 4
     if at + size > len(payload):

@@ -1,0 +1,813 @@
+"""Entries of a topic decoded to columns; what is where is described in entry_columns.pxd.
+
+Bytes come from strangers: every read is bounded, and what does not fit is Damaged.
+"""
+from cpython.buffer cimport PyBUF_WRITE, PyBuffer_FillInfo
+from cpython.memoryview cimport PyMemoryView_FromMemory
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memset
+
+from pyxbroker.arrow_columns cimport (
+    WIDTH_BITS,
+    WIDTH_VARIABLE,
+    add_bytes,
+    add_null,
+    add_offset,
+    add_truth,
+    add_value,
+    complete,
+    free_column,
+    free_memory,
+    reserve,
+)
+from pyxbroker.commands cimport CMD_MESSAGE, decode_base
+from pyxbroker.fields cimport WIRE_BYTES, WIRE_VARINT, Field, parse_field
+from pyxbroker.frames cimport (
+    FRAME_INCOMPLETE,
+    Frame,
+    broker_metadata_size,
+    frame_next,
+    payload_metadata,
+)
+from pyxbroker.integers cimport load_be32, put_varint
+from pyxbroker.keys cimport decode_base64
+from pyxbroker.native cimport NATIVE_API_CAPSULE, native_api
+
+from typing import NamedTuple
+
+from pyxbroker import _native
+from pyxbroker.avro_columns import Undecodable
+
+cdef extern from "Python.h":
+    int PyBUF_READ
+
+cdef native_api *_api = <native_api *>PyCapsule_GetPointer(_native._c_api, NATIVE_API_CAPSULE)
+
+cdef enum:
+    TIME_MS_MAX = 9223372036854775  # what has microseconds of 64 bits
+    ID_BYTES_MAX = 64               # of a MessageIdData without an ack set
+
+MORE = STOP_MORE
+OTHER = STOP_OTHER
+FULL = STOP_FULL
+LOOK = STOP_LOOK
+CHUNK = STOP_CHUNK
+DONE = STOP_DONE
+
+BYTES = DECODE_BYTES
+NUMBER = DECODE_NUMBER
+TRUTH = DECODE_TRUTH
+AVRO = DECODE_AVRO
+
+BITS = WIDTH_BITS
+VARIABLE = WIDTH_VARIABLE
+UNPACKED_BYTES_MAX = MESSAGE_BYTES_MAX
+
+
+class Damaged(ValueError):
+    """An entry that nobody can read; the text says why."""
+
+
+class Encrypted(ValueError):
+    """An entry whose payload only who has the key can read."""
+
+
+class ColumnBuffers(NamedTuple):
+    """A column in the buffers of Arrow's arrays. valid is None where there are no nulls, offsets
+    where values are all as wide.
+    """
+
+    nulls: int
+    valid: object
+    offsets: object
+    data: object
+
+
+class Filled(NamedTuple):
+    """Rows of messages. A row has the properties from its offset to that of the next one."""
+
+    rows: int
+    values: list
+    versions: list
+    key: ColumnBuffers
+    message_id: ColumnBuffers
+    publish_time: ColumnBuffers
+    event_time: ColumnBuffers
+    properties: int
+    property_offsets: object
+    property_names: ColumnBuffers
+    property_values: ColumnBuffers
+
+
+cdef class Block:
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return self.size
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        cdef void *data = <void *>self.data if self.data != NULL else <void *>b""
+        PyBuffer_FillInfo(view, self, data, self.size, 1, flags)
+
+
+# Hands the memory on; the next one is taken with as much room.
+cdef Block _block(Memory *memory):
+    cdef Block block = Block()
+    block.data = memory.data
+    block.size = <Py_ssize_t>memory.size
+    memory.expected = memory.size + memory.size // 8
+    memory.data = NULL
+    memory.size = 0
+    memory.capacity = 0
+    return block
+
+
+cdef object _buffers(Column *column, int64_t rows):
+    cdef int64_t nulls = column.nulls
+    complete(column, rows)
+    column.nulls = 0
+    return ColumnBuffers(
+        nulls,
+        _block(&column.valid) if nulls else None,
+        _block(&column.offsets) if column.width == WIDTH_VARIABLE else None,
+        _block(&column.data),
+    )
+
+
+# --- what is before messages ----------------------------------------------------------------------
+
+# Fields of MessageMetadata (0) and SingleMessageMetadata (1) that mean the same.
+cdef enum:
+    F_PROPERTIES = 0
+    F_KEY = 1
+    F_BASE64 = 2
+    F_EVENT_TIME = 3
+    F_NULL_VALUE = 4
+    F_NULL_KEY = 5
+    SHARED_FIELDS = 6
+
+cdef uint32_t[2][SHARED_FIELDS] _numbers
+_numbers[0][:] = [4, 6, 17, 12, 25, 30]
+_numbers[1][:] = [1, 2, 6, 5, 9, 10]
+
+
+cdef inline bint _see_shared(Head *head, const Field *field, const uint32_t *numbers) noexcept:
+    """Takes a field that both kinds of metadata have; False: it is no such field."""
+    if field.wire == WIRE_BYTES:
+        if field.number == numbers[F_KEY]:
+            head.key = field.data
+            head.key_size = field.size
+        elif field.number == numbers[F_PROPERTIES]:
+            head.properties += 1
+        else:
+            return False
+    elif field.wire == WIRE_VARINT:
+        if field.number == numbers[F_EVENT_TIME]:
+            head.event_time = field.value
+        elif field.number == numbers[F_BASE64]:
+            head.is_base64 = field.value != 0
+        elif field.number == numbers[F_NULL_VALUE]:
+            head.has_null_value = field.value != 0
+        elif field.number == numbers[F_NULL_KEY]:
+            head.has_null_key = field.value != 0
+        else:
+            return False
+    else:
+        return False
+    return True
+
+
+cdef inline int _begin_head(Head *head, const uint8_t *data, uint32_t size,
+                            const uint32_t *numbers) noexcept:
+    memset(head, 0, sizeof(Head))
+    head.data = data
+    head.size = size
+    head.property_number = numbers[F_PROPERTIES]
+    return 0
+
+
+cdef int _parse_batched(const uint8_t *data, uint32_t size, Head *head) except -1:
+    cdef uint32_t at = 0
+    cdef Field field
+    cdef bint has_size = False
+    _begin_head(head, data, size, _numbers[1])
+    while at < size:
+        if parse_field(data, size, &at, &field) != 0:
+            raise Damaged("a head in its batch cannot be read")
+        if _see_shared(head, &field, _numbers[1]) or field.wire != WIRE_VARINT:
+            continue
+        if field.number == 3:
+            head.payload_size = <int32_t>field.value
+            has_size = True
+        elif field.number == 4:
+            head.is_compacted_out = field.value != 0
+    if not has_size:
+        raise Damaged("a head in its batch cannot be read (it has no size)")
+    return 0
+
+
+cdef int _parse_metadata(const uint8_t *data, uint32_t size, EntryHead *entry) except -1:
+    cdef uint32_t at = 0
+    cdef Field field
+    cdef int seen = 0
+    memset(entry, 0, sizeof(EntryHead))
+    _begin_head(&entry.message, data, size, _numbers[0])
+    entry.messages = 1
+    while at < size:
+        if parse_field(data, size, &at, &field) != 0:
+            raise Damaged("its metadata cannot be read")
+        if _see_shared(&entry.message, &field, _numbers[0]):
+            continue
+        if field.wire == WIRE_BYTES:
+            if field.number == 1:
+                seen |= 1
+            elif field.number == 13:
+                entry.is_encrypted = True
+            elif field.number == 16:
+                entry.schema_version = field.data
+                entry.schema_version_size = field.size
+        elif field.wire == WIRE_VARINT:
+            seen |= _see_number(entry, &field)
+    if seen != 7:
+        raise Damaged("its metadata cannot be read (what has to be there is missing)")
+    return 0
+
+
+cdef inline int _see_number(EntryHead *entry, const Field *field) noexcept:
+    if field.number == 2:
+        return 2
+    if field.number == 3:
+        entry.publish_time = field.value
+        return 4
+    if field.number == 8:
+        entry.compression = <int32_t>field.value
+    elif field.number == 9:
+        entry.uncompressed_size = <uint32_t>field.value
+    elif field.number == 11:
+        entry.messages = <int32_t>field.value
+        entry.is_batch = True
+    elif field.number == 27:
+        entry.chunks = <int32_t>field.value
+    return 0
+
+
+cdef int _parse_section(const uint8_t *data, uint32_t size, bint is_checked,
+                        EntryHead *entry) except -1:
+    """An entry from its first byte on; is_checked: its checksum was found to be right before."""
+    cdef uint32_t at = broker_metadata_size(data, size)
+    cdef const uint8_t *metadata
+    cdef uint32_t metadata_size
+    if at > size:
+        raise Damaged("the broker's part of its metadata runs past its end")
+    if not is_checked and size - at >= 6 and data[at] == 0x0e and data[at + 1] == 0x01:
+        if _api.crc32c(0, data + at + 6, size - at - 6) != load_be32(data + at + 2):
+            raise Damaged("its checksum is wrong")
+    if payload_metadata(data, size, &metadata, &metadata_size) != 0:
+        raise Damaged("its metadata runs past the end of its %d bytes" % size)
+    _parse_metadata(metadata, metadata_size, entry)
+    if entry.is_encrypted:
+        raise Encrypted("it is encrypted")
+    entry.payload = metadata + metadata_size
+    entry.payload_size = <uint32_t>(data + size - entry.payload)
+    return 0
+
+
+# --- positions ------------------------------------------------------------------------------------
+
+cdef inline int _compare(const Place *one, const Place *other) noexcept:
+    if one.ledger_id != other.ledger_id:
+        return 1 if one.ledger_id > other.ledger_id else -1
+    if one.entry_id != other.entry_id:
+        return 1 if one.entry_id > other.entry_id else -1
+    return (one.batch_index > other.batch_index) - (one.batch_index < other.batch_index)
+
+
+cdef inline bint _is_same_entry(const Place *one, const Place *other) noexcept:
+    return one.ledger_id == other.ledger_id and one.entry_id == other.entry_id
+
+
+cdef int _set_place(Place *place, position) except -1:
+    """position: (ledger, entry, batch index), of which -1 is the whole entry."""
+    place.ledger_id, place.entry_id, place.batch_index = position
+    if place.batch_index < 0:
+        place.batch_index = WHOLE
+    return 0
+
+
+cdef int _parse_id(const uint8_t *data, uint32_t size, Place *place) noexcept:
+    """The entry that a CommandMessage has; -1: it does not say it as every broker does."""
+    cdef uint32_t at = 0
+    cdef uint32_t inner
+    cdef int seen = 0
+    cdef Field field, part
+    place.batch_index = WHOLE
+    while at < size:
+        if parse_field(data, size, &at, &field) != 0:
+            return -1
+        if field.number != 2 or field.wire != WIRE_BYTES:
+            continue
+        inner = 0
+        while inner < field.size:
+            if parse_field(field.data, field.size, &inner, &part) != 0:
+                return -1
+            if part.wire == WIRE_VARINT and part.number == 1:
+                place.ledger_id = <int64_t>part.value
+                seen |= 1
+            elif part.wire == WIRE_VARINT and part.number == 2:
+                place.entry_id = <int64_t>part.value
+                seen |= 2
+    return 0 if seen == 3 else -1
+
+
+cdef class EntryColumns:
+    """Collects what entries have of a range, until it is taken away."""
+
+    def __cinit__(self, int decoding, widths not None, codecs not None, int32_t partition=-1,
+                  program_of=None, translate=None, int64_t rows_max=1 << 16,
+                  int64_t bytes_max=8 << 20):
+        cdef int i
+        if not 0 <= len(widths) <= VALUES_MAX:
+            raise ValueError("%d columns are too many" % len(widths))
+        if decoding != DECODE_AVRO and len(widths) != 1:
+            raise ValueError("values that are no records have one column")
+        self.values = <Column *>calloc(max(len(widths), 1), sizeof(Column))
+        if self.values == NULL:
+            raise MemoryError("no memory for %d columns" % len(widths))
+        self.value_count = <int>len(widths)
+        for i in range(self.value_count):
+            self.values[i].width = widths[i]
+            if self.values[i].width not in (WIDTH_BITS, WIDTH_VARIABLE, 1, 2, 4, 8):
+                raise ValueError("values of %d bytes are none" % self.values[i].width)
+        self._check_decoding(decoding)
+        self.decoding = decoding
+        self.codecs = codecs
+        self.partition = partition
+        self.rows_max = rows_max
+        self.bytes_max = bytes_max
+        self.publish_time.width = 8
+        self.event_time.width = 8
+        self.versions = []
+        if decoding == DECODE_AVRO:
+            self.program_of = program_of
+            self.translate = translate
+            self.newest = self._program(None)
+
+    cdef int _check_decoding(self, int decoding) except -1:
+        cdef int width = self.values[0].width
+        # Enums have no sign.
+        if not 0 <= decoding <= <int>DECODE_AVRO:
+            raise ValueError("%d is no way to decode values" % decoding)
+        if decoding == DECODE_BYTES and width != WIDTH_VARIABLE:
+            raise ValueError("bytes are no values of a width")
+        if decoding == DECODE_TRUTH and width != WIDTH_BITS:
+            raise ValueError("truth values are bits")
+        if decoding == DECODE_NUMBER and width <= 0:
+            raise ValueError("numbers have a width")
+        return 0
+
+    def __dealloc__(self):
+        cdef int i
+        if self.values != NULL:
+            for i in range(self.value_count):
+                free_column(&self.values[i])
+        free(self.values)
+        free_column(&self.key)
+        free_column(&self.message_id)
+        free_column(&self.publish_time)
+        free_column(&self.event_time)
+        free_memory(&self.property_offsets)
+        free_column(&self.property_names)
+        free_column(&self.property_values)
+        free_memory(&self.scratch)
+
+    # --- the range ------------------------------------------------------------------------------
+
+    def want(self, begin not None, end not None):
+        """The range: behind begin, up to and with end, (ledger, entry, batch index) each."""
+        _set_place(&self.begin, begin)
+        _set_place(&self.end, end)
+        self.handled = self.begin
+        self.looked.ledger_id = self.looked.entry_id = -2
+
+    @property
+    def position(self):
+        """(ledger, entry, batch index) of the last message that is done with."""
+        cdef int32_t index = self.handled.batch_index
+        return self.handled.ledger_id, self.handled.entry_id, -1 if index == WHOLE else index
+
+    @property
+    def is_done(self):
+        """Whether all of the range was read."""
+        return _compare(&self.handled, &self.end) >= 0
+
+    @property
+    def is_full(self):
+        """Whether there are as many rows or bytes as there may be."""
+        return self._is_full()
+
+    @property
+    def is_new(self):
+        """Whether the entry that was looked at last is behind what is done with."""
+        cdef Place here
+        here.ledger_id, here.entry_id, here.batch_index = self.ledger_id, self.entry_id, WHOLE
+        return _compare(&here, &self.handled) > 0
+
+    def pass_look(self):
+        """Nothing is missing before the entry that LOOK was said of."""
+        self.looked.ledger_id = self.ledger_id
+        self.looked.entry_id = self.entry_id
+
+    def pass_entry(self):
+        """The entry that was looked at last is done with."""
+        if self.is_new:
+            self.handled.ledger_id = self.ledger_id
+            self.handled.entry_id = self.entry_id
+            self.handled.batch_index = WHOLE
+
+    def spend(self):
+        """How many permits were taken by what came since this was asked last."""
+        cdef int64_t found = self.permits
+        self.permits = 0
+        return found
+
+    # --- what comes -----------------------------------------------------------------------------
+
+    def take(self, const uint8_t[::1] data not None):
+        """Reads frames; (how many bytes are done with, why it stopped there).
+
+        Raises Damaged, Encrypted, Undecodable: of the entry ledger_id:entry_id, and the object is
+        of no more use.
+        """
+        cdef uint64_t at = 0
+        cdef uint64_t size = data.shape[0]
+        cdef int64_t frame_size
+        cdef Frame frame
+        cdef int stop = STOP_MORE
+        if size == 0:
+            return 0, STOP_MORE
+        while True:
+            frame_size = frame_next(&data[0] + at, size - at, ENTRY_FRAME_BYTES_MAX, &frame)
+            if frame_size <= 0:
+                return at, STOP_MORE if frame_size == FRAME_INCOMPLETE else STOP_OTHER
+            stop = self._take_frame(frame.command, frame.command_size, frame.payload,
+                                    frame.payload_size)
+            if stop in (STOP_OTHER, STOP_FULL, STOP_LOOK):
+                return at, stop
+            at += frame_size
+            if stop != STOP_MORE:
+                return at, stop
+
+    def take_entry(self, int64_t ledger_id, int64_t entry_id, const uint8_t[::1] data not None):
+        """Reads one entry; why it stopped, MORE: it did not. After FULL and LOOK it is not done
+        with, and comes again.
+        """
+        return self._take_entry(ledger_id, entry_id, &data[0] if data.shape[0] else <uint8_t *>b"",
+                                <uint32_t>data.shape[0])
+
+    def add_message(self, position not None, bytes metadata not None, bytes payload not None):
+        """A message that was put together elsewhere: of chunks, or by another reader. Its
+        position is (ledger, entry, batch index), its metadata a MessageMetadata.
+        """
+        cdef EntryHead entry
+        cdef const uint8_t *data = metadata
+        cdef uint32_t size
+        cdef int32_t index
+        if self.is_uneven:
+            raise AssertionError("these columns broke off")
+        if len(payload) > MESSAGE_BYTES_MAX:
+            raise Damaged("its chunks have %d bytes" % len(payload))
+        self.ledger_id, self.entry_id, index = position
+        _parse_metadata(data, <uint32_t>len(metadata), &entry)
+        entry.payload = payload
+        entry.payload_size = <uint32_t>len(payload)
+        self.is_within = False
+        self._unpack(&entry, &data, &size)
+        self._add_row(&entry, &entry.message, data, size, index)
+        self._end_entry()
+
+    cdef int _take_frame(self, const uint8_t *command, uint32_t command_size,
+                         const uint8_t *payload, uint32_t payload_size) except -1:
+        cdef uint32_t kind, size
+        cdef const uint8_t *message
+        cdef Place place
+        if decode_base(command, command_size, &kind, &message, &size) != 0 or kind != CMD_MESSAGE:
+            return STOP_OTHER
+        if _parse_id(message, size, &place) != 0:
+            return STOP_OTHER
+        return self._take_entry(place.ledger_id, place.entry_id, payload, payload_size)
+
+    cdef int _take_entry(self, int64_t ledger_id, int64_t entry_id, const uint8_t *data,
+                         uint32_t size) except -1:
+        cdef EntryHead entry
+        cdef Place place
+        place.ledger_id, place.entry_id, place.batch_index = ledger_id, entry_id, WHOLE
+        self.ledger_id, self.entry_id = ledger_id, entry_id
+        if self.is_uneven:
+            raise AssertionError("these columns broke off")
+        if _compare(&place, &self.handled) <= 0:
+            return self._pass_old(data, size)
+        if self._wants_look(&place):
+            return STOP_LOOK
+        if self._is_full():
+            return STOP_FULL
+        if self.is_within and not _is_same_entry(&place, &self.within):
+            self._end_entry()  # the rest of it was deleted meanwhile
+        _parse_section(data, size, self.is_within, &entry)
+        if not self.is_within:
+            self._count(&entry)
+            if entry.chunks > 1:
+                return self._open_chunk(&entry)
+        if self._add_messages(&entry) == STOP_FULL:
+            self.is_within = True
+            self.within = place
+            return STOP_FULL
+        self._end_entry()
+        self.handled = place
+        return STOP_DONE if _compare(&place, &self.end) >= 0 else STOP_MORE
+
+    cdef int _pass_old(self, const uint8_t *data, uint32_t size) except -1:
+        """An entry before the range, or one that was read before: only chunks are wanted of it."""
+        cdef EntryHead entry
+        _parse_section(data, size, False, &entry)
+        self._count(&entry)
+        return self._open_chunk(&entry) if entry.chunks > 1 else STOP_MORE
+
+    cdef int _count(self, const EntryHead *entry) noexcept:
+        self.entries += 1
+        self.permits += max(entry.messages, 1)
+        return 0
+
+    cdef int _end_entry(self) except -1:
+        self.is_within = False
+        self.next_index = 0
+        self.next_at = 0
+        self.scratch.size = 0
+        if self.scratch.capacity > SCRATCH_BYTES_MAX:
+            free_memory(&self.scratch)
+        return 0
+
+    cdef bint _wants_look(self, const Place *place) noexcept:
+        if place.ledger_id == self.handled.ledger_id or _is_same_entry(place, &self.looked):
+            return False
+        return _compare(&self.handled, &self.begin) == 0 or _compare(place, &self.end) > 0
+
+    cdef int _open_chunk(self, const EntryHead *entry) except -1:
+        self.chunk_metadata = entry.message.data[:entry.message.size]
+        self.chunk_payload = entry.payload[:entry.payload_size]
+        return STOP_CHUNK
+
+    # --- messages -------------------------------------------------------------------------------
+
+    cdef int _add_messages(self, const EntryHead *entry) except -1:
+        """The messages of an entry that are within the range; STOP_FULL: some of them."""
+        cdef const uint8_t *data
+        cdef uint32_t size
+        cdef Place here
+        here.ledger_id, here.entry_id, here.batch_index = self.ledger_id, self.entry_id, WHOLE
+        self._unpack(entry, &data, &size)
+        if entry.is_batch:
+            return self._add_batch(entry, data, size)
+        if _compare(&here, &self.end) <= 0:
+            self._add_row(entry, &entry.message, data, size, -1)
+        return 0
+
+    cdef int _add_batch(self, const EntryHead *entry, const uint8_t *data, uint32_t size) except -1:
+        cdef Place here
+        cdef Head head
+        cdef uint32_t at = self.next_at
+        cdef uint32_t head_size
+        cdef int32_t index = self.next_index
+        here.ledger_id, here.entry_id, here.batch_index = self.ledger_id, self.entry_id, 0
+        if at > size:
+            raise Damaged("it has changed")
+        while index < entry.messages:
+            if self._is_full():
+                self.next_index, self.next_at = index, at
+                return STOP_FULL
+            if size - at < 4:
+                raise Damaged("message %d runs past the end of its batch" % index)
+            head_size = load_be32(data + at)
+            at += 4
+            if head_size > size - at:
+                raise Damaged("a head of %d bytes runs past the end of its batch" % head_size)
+            _parse_batched(data + at, head_size, &head)
+            at += head_size
+            if head.payload_size < 0 or <uint32_t>head.payload_size > size - at:
+                raise Damaged("message %d runs past the end of its batch" % index)
+            here.batch_index = index
+            if (not head.is_compacted_out and _compare(&here, &self.begin) > 0
+                    and _compare(&here, &self.end) <= 0):
+                self._add_row(entry, &head, data + at, head.payload_size, index)
+            at += head.payload_size
+            index += 1
+        return 0
+
+    cdef int _unpack(self, const EntryHead *entry, const uint8_t **data, uint32_t *size) except -1:
+        """What an entry's payload was before it was compressed; in scratch, if it was."""
+        data[0] = entry.payload
+        size[0] = entry.payload_size
+        if entry.compression == 0:
+            return 0
+        if not self.is_within:
+            size[0] = entry.uncompressed_size
+            if size[0] > MESSAGE_BYTES_MAX:
+                raise Damaged("it claims to be %d bytes" % size[0])
+            try:
+                self.codecs.check_claim(entry.compression, entry.payload_size, size[0])
+                self.scratch.size = 0
+                reserve(&self.scratch, max(size[0], 1))
+                self.codecs.decompress_into(
+                    entry.compression,
+                    PyMemoryView_FromMemory(<char *>entry.payload, entry.payload_size, PyBUF_READ),
+                    PyMemoryView_FromMemory(<char *>self.scratch.data, size[0], PyBUF_WRITE),
+                )
+            except ValueError as error:
+                raise Damaged("it cannot be unpacked (%s)" % error) from error
+            self.scratch.size = size[0]
+        data[0] = self.scratch.data
+        size[0] = <uint32_t>self.scratch.size
+        return 0
+
+    cdef bint _is_full(self) noexcept:
+        return self.rows >= self.rows_max or self.bytes >= self.bytes_max
+
+    cdef int _add_row(self, const EntryHead *entry, const Head *head, const uint8_t *data,
+                      uint32_t size, int32_t index) except -1:
+        cdef int64_t time
+        self._see_version(entry)
+        self.is_uneven = True
+        if head.has_null_value:
+            self._add_nulls()
+        else:
+            self._add_values(data, size)
+        self._add_key(head)
+        self._add_id(entry, index)
+        if entry.publish_time > TIME_MS_MAX or head.event_time > TIME_MS_MAX:
+            raise Damaged("its time is none")
+        time = <int64_t>entry.publish_time * 1000
+        add_value(&self.publish_time, &time)
+        time = <int64_t>head.event_time * 1000
+        if time:
+            add_value(&self.event_time, &time)
+        else:
+            add_null(&self.event_time, self.rows)
+        self._add_properties(head)
+        self.bytes += head.size
+        self.rows += 1
+        self.is_uneven = False
+        return 0
+
+    cdef int _add_nulls(self) except -1:
+        cdef int i
+        for i in range(self.value_count):
+            add_null(&self.values[i], self.rows)
+        return 0
+
+    cdef int _add_values(self, const uint8_t *data, uint32_t size) except -1:
+        if self.decoding == DECODE_BYTES:
+            self.bytes += size
+            return add_bytes(self.values, data, size)
+        if self.decoding == DECODE_AVRO:
+            return self._add_record(data, size)
+        if self.decoding == DECODE_NUMBER:
+            return self._add_number(data, size)
+        if size != 1:
+            raise Undecodable("%d bytes are no truth value" % size)
+        return add_truth(self.values, self.rows, data[0] != 0)
+
+    cdef int _add_number(self, const uint8_t *data, uint32_t size) except -1:
+        cdef uint8_t swapped[8]
+        cdef uint32_t i
+        if size != <uint32_t>self.values.width:
+            raise Undecodable("%d bytes are no number of %d" % (size, self.values.width))
+        for i in range(size):
+            swapped[i] = data[size - 1 - i]
+        return add_value(self.values, swapped)
+
+    cdef int _add_record(self, const uint8_t *data, uint32_t size) except -1:
+        cdef bytes translated
+        cdef AvroProgram program = self.program
+        if program is None:
+            program = self.newest
+            translated = self.translate(self.version, data[:size])
+            data = translated
+            size = <uint32_t>len(translated)
+        self.bytes += program.decode(data, size, self.values, self.rows)
+        return 0
+
+    cdef int _see_version(self, const EntryHead *entry) except -1:
+        cdef const char *last
+        cdef bytes version
+        cdef AvroProgram program = None
+        if self.version is not None and <uint32_t>len(self.version) == entry.schema_version_size:
+            last = self.version
+            if memcmp(last, entry.schema_version, entry.schema_version_size) == 0:
+                if not self.rows:
+                    self.versions = [(0, self.version)]
+                return 0
+        version = entry.schema_version[:entry.schema_version_size]
+        if self.decoding == DECODE_AVRO:
+            program = self._program(version)
+        self.version, self.program = version, program
+        self.versions.append((self.rows, version))
+        return 0
+
+    cdef AvroProgram _program(self, object version):
+        """Of a schema version, None: of the newest. Whatever goes wrong, no row is begun yet."""
+        cdef AvroProgram program = self.program_of(version)
+        if program is None and version is None:
+            raise ValueError("there is no program for the newest schema")
+        if program is not None and program.column_count != self.value_count:
+            raise ValueError("the program is one of other columns")
+        return program
+
+    cdef int _add_key(self, const Head *head) except -1:
+        cdef int64_t size
+        if head.key == NULL or head.has_null_key:
+            return add_null(&self.key, self.rows)
+        if not head.is_base64:
+            return add_bytes(&self.key, head.key, head.key_size)
+        reserve(&self.key.data, head.key_size)
+        size = decode_base64(head.key, head.key_size, self.key.data.data + self.key.data.size)
+        if size < 0:
+            raise Damaged("its key is no base64")
+        self.key.data.size += <size_t>size
+        return add_offset(&self.key.offsets, self.key.data.size)
+
+    cdef int _add_id(self, const EntryHead *entry, int32_t index) except -1:
+        """A MessageIdData, as clients serialize it."""
+        cdef uint8_t *p
+        reserve(&self.message_id.data, ID_BYTES_MAX)
+        p = self.message_id.data.data + self.message_id.data.size
+        p = put_varint(put_varint(p, 1 << 3), <uint64_t>self.ledger_id)
+        p = put_varint(put_varint(p, 2 << 3), <uint64_t>self.entry_id)
+        if self.partition >= 0:
+            p = put_varint(put_varint(p, 3 << 3), <uint64_t>self.partition)
+        if index >= 0:
+            p = put_varint(put_varint(p, 4 << 3), <uint64_t>index)
+            p = put_varint(put_varint(p, 6 << 3), <uint64_t>entry.messages)
+        self.message_id.data.size = p - self.message_id.data.data
+        return add_offset(&self.message_id.offsets, self.message_id.data.size)
+
+    cdef int _add_properties(self, const Head *head) except -1:
+        cdef uint32_t at = 0
+        cdef uint32_t left = head.properties
+        cdef Field field
+        while left:
+            if parse_field(head.data, head.size, &at, &field) != 0:
+                raise Damaged("its properties cannot be read")
+            if field.number == head.property_number and field.wire == WIRE_BYTES:
+                self._add_property(field.data, field.size)
+                left -= 1
+        return add_offset(&self.property_offsets, <size_t>self.properties)
+
+    cdef int _add_property(self, const uint8_t *data, uint32_t size) except -1:
+        cdef uint32_t at = 0
+        cdef Field field
+        cdef Field name, value
+        memset(&name, 0, sizeof(Field))
+        memset(&value, 0, sizeof(Field))
+        while at < size:
+            if parse_field(data, size, &at, &field) != 0:
+                raise Damaged("a property cannot be read")
+            if field.wire == WIRE_BYTES and field.number == 1:
+                name = field
+            elif field.wire == WIRE_BYTES and field.number == 2:
+                value = field
+        if name.data == NULL or value.data == NULL:
+            raise Damaged("a property has no name, or no value")
+        add_bytes(&self.property_names, name.data, name.size)
+        add_bytes(&self.property_values, value.data, value.size)
+        self.properties += 1
+        return 0
+
+    # --- what was collected ---------------------------------------------------------------------
+
+    def finish(self):
+        """What was collected since this was asked last, as Filled; nothing of it stays here."""
+        cdef int64_t rows = self.rows
+        cdef int i
+        if self.is_uneven:
+            raise AssertionError("these columns broke off")
+        if self.property_offsets.size == 0:
+            reserve(&self.property_offsets, 4)
+            memset(self.property_offsets.data, 0, 4)
+            self.property_offsets.size = 4
+        filled = Filled(
+            rows,
+            [_buffers(&self.values[i], rows) for i in range(self.value_count)],
+            self.versions,
+            _buffers(&self.key, rows),
+            _buffers(&self.message_id, rows),
+            _buffers(&self.publish_time, rows),
+            _buffers(&self.event_time, rows),
+            self.properties,
+            _block(&self.property_offsets),
+            _buffers(&self.property_names, self.properties),
+            _buffers(&self.property_values, self.properties),
+        )
+        self.versions = []
+        self.rows = self.bytes = self.properties = 0
+        return filled

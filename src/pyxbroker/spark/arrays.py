@@ -1,0 +1,114 @@
+"""Arrow's arrays of the buffers that entries were decoded to, without a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyxbroker.entry_columns import Block, ColumnBuffers, Filled
+from pyxbroker.proto import PulsarApi as pb
+from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.positions import Position, position_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def array_of(kind: pa.DataType, rows: int, column: ColumnBuffers) -> pa.Array:
+    """A column; text in it is not looked at."""
+    import pyarrow as pa
+
+    buffers = [_buffer(column.valid)]
+    if column.offsets is not None:
+        buffers.append(_buffer(column.offsets))
+    return pa.Array.from_buffers(
+        kind, rows, [*buffers, _buffer(column.data)], null_count=column.nulls
+    )
+
+
+def text_array(filled: Filled, kind: pa.DataType, column: ColumnBuffers) -> pa.Array:
+    """A column of text, as strangers wrote it. Raises PulsarSparkError where it is no UTF-8."""
+    import pyarrow as pa
+
+    array = array_of(kind, filled.rows, column)
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as error:
+        row = _bad_text(column, filled.rows)
+        raise PulsarSparkError(
+            f"the message {position_in(filled, row)} cannot be read by its schema: it has text that"
+            " is no UTF-8."
+        ) from error
+    return array
+
+
+def properties_of(filled: Filled, kind: pa.DataType) -> pa.Array:
+    """The column of properties. Raises PulsarSparkError where they are no UTF-8."""
+    import pyarrow as pa
+
+    names = array_of(pa.string(), filled.properties, filled.property_names)
+    values = array_of(pa.string(), filled.properties, filled.property_values)
+    try:
+        names.validate(full=True)
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise PulsarSparkError(
+            "properties of a message between"
+            f" {position_in(filled, 0)} and {position_in(filled, filled.rows - 1)} are no UTF-8."
+        ) from error
+    offsets = pa.Array.from_buffers(
+        pa.int32(), filled.rows + 1, [None, _buffer(filled.property_offsets)], null_count=0
+    )
+    return pa.MapArray.from_arrays(offsets, names, values, kind)
+
+
+def repeated_text(text: str, rows: int) -> pa.Array:
+    """A column that has the same text everywhere."""
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
+
+
+def payloads_of(filled: Filled) -> list[bytes | None]:
+    """The payloads of messages whose values are bytes."""
+    (column,) = filled.values
+    assert column.offsets is not None
+    ends = memoryview(column.offsets).cast("i")
+    data = memoryview(column.data)
+    return [
+        bytes(data[ends[row] : ends[row + 1]]) if _is_valid(column, row) else None
+        for row in range(filled.rows)
+    ]
+
+
+def position_in(filled: Filled, row: int) -> Position:
+    """The id of the message in a row."""
+    assert filled.message_id.offsets is not None
+    ends = memoryview(filled.message_id.offsets).cast("i")
+    data = memoryview(filled.message_id.data)[ends[row] : ends[row + 1]]
+    found = pb.MessageIdData.FromString(bytes(data))
+    return position_of(found)._replace(batch=found.batch_index)
+
+
+def _is_valid(column: ColumnBuffers, row: int) -> bool:
+    if column.valid is None:
+        return True
+    return bool(memoryview(column.valid)[row >> 3] >> (row & 7) & 1)
+
+
+def _bad_text(column: ColumnBuffers, rows: int) -> int:
+    """The first row whose text is no UTF-8."""
+    assert column.offsets is not None
+    ends = memoryview(column.offsets).cast("i")
+    data = memoryview(column.data)
+    for row in range(rows):
+        try:
+            str(data[ends[row] : ends[row + 1]], "utf-8")
+        except UnicodeDecodeError:
+            return row
+    raise AssertionError("all of it is UTF-8")
+
+
+def _buffer(block: Block | None) -> pa.Buffer | None:
+    import pyarrow as pa
+
+    return None if block is None else pa.py_buffer(block)

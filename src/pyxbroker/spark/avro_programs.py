@@ -1,0 +1,194 @@
+"""How the fields of a flat Avro record come to columns: the steps for what decodes them.
+
+A schema version that can be read field by field has a program of its own. Of any other (a field
+that becomes another type, a record with another name) fastavro makes the bytes of the newest one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyxbroker import avro_columns, entry_columns
+from pyxbroker.avro_columns import AvroProgram, Undecodable, width_of
+from pyxbroker.base import compression
+from pyxbroker.entry_columns import EntryColumns
+from pyxbroker.spark.avro_types import NoColumn, parse, resolve
+
+if TYPE_CHECKING:
+    from pyxbroker.avro_columns import Step
+
+Definitions = Callable[[bytes], bytes]
+"""The definition of a schema version of a topic."""
+
+# By the name of a type: its kind, and the type that it has to be of.
+_KINDS = {
+    "boolean": (avro_columns.BOOLEAN, "boolean"),
+    "int": (avro_columns.INT, "int"),
+    "date": (avro_columns.INT, "int"),
+    "long": (avro_columns.LONG, "long"),
+    "timestamp-millis": (avro_columns.MILLISECONDS, "long"),
+    "timestamp-micros": (avro_columns.LONG, "long"),
+    "float": (avro_columns.FLOAT, "float"),
+    "double": (avro_columns.DOUBLE, "double"),
+    "bytes": (avro_columns.BYTES, "bytes"),
+    "string": (avro_columns.BYTES, "string"),
+    "uuid": (avro_columns.BYTES, "string"),
+    "fixed": (avro_columns.FIXED, "fixed"),
+    "enum": (avro_columns.ENUM, "enum"),
+}
+
+
+class _Field(NamedTuple):
+    """A field that has a column."""
+
+    kind: int
+    type_name: str
+    null_branch: int
+    size: int = 0
+    name: str = ""
+    symbols: tuple[str, ...] = ()
+
+    def step(self, column: int, default: bytes | None = None) -> Step:
+        symbols = tuple(each.encode() for each in self.symbols) if self.symbols else None
+        return self.kind, self.null_branch, column, self.size, symbols, default
+
+
+def is_flat(definition: bytes) -> bool:
+    """Whether a record has fields only that columns are decoded from."""
+    try:
+        _fields_of(*parse(definition))
+    except NoColumn:
+        return False
+    return True
+
+
+class Programs:
+    """Of the versions of a topic's schema, told in the newest one."""
+
+    def __init__(self, definition: bytes, definitions: Definitions) -> None:
+        """definition: of the newest one, which `is_flat`."""
+        self._newest, self._named = parse(definition)
+        self._definitions = definitions
+        self.fields = _fields_of(self._newest, self._named)
+        self._writers = {b"": self._newest}
+        self._made: dict[bytes, AvroProgram | None] = {
+            b"": self._compile(self._newest, self._named)
+        }
+
+    def columns(self, partition: int) -> EntryColumns:
+        return EntryColumns(
+            *(entry_columns.AVRO, self._widths(), compression),
+            *(partition, self._program_of, self._translate),
+        )
+
+    def _widths(self) -> tuple[int, ...]:
+        return tuple(width_of(each.kind) for each in self.fields.values())
+
+    def _program_of(self, version: bytes | None) -> AvroProgram | None:
+        """Raises PulsarSparkError."""
+        version = version or b""
+        if version not in self._made:
+            writer, named = parse(self._definitions(version))
+            self._writers[version] = writer
+            self._made[version] = self._compile(writer, named)
+        return self._made[version]
+
+    def _translate(self, version: bytes, payload: bytes) -> bytes:
+        """Raises Undecodable."""
+        import fastavro
+
+        out = io.BytesIO()
+        try:
+            found = fastavro.schemaless_reader(
+                io.BytesIO(payload), self._writers[version], self._newest
+            )
+            fastavro.schemaless_writer(out, self._newest, found)
+        except Exception as error:  # fastavro's are of many classes
+            raise Undecodable(repr(error)) from error
+        return out.getvalue()
+
+    # --- steps ----------------------------------------------------------------------------------
+
+    def _compile(self, writer: Any, named: dict[str, Any]) -> AvroProgram | None:
+        """None: not field by field."""
+        if not isinstance(writer, dict) or writer.get("name") != self._newest["name"]:
+            return None
+        try:
+            written = _fields_of(writer, named)
+        except NoColumn:
+            return None
+        columns = {name: column for column, name in enumerate(self.fields)}
+        steps = []
+        for name, field in written.items():
+            if name in columns and not _is_read_as(field, self.fields[name]):
+                return None
+            # What is said of a type is what the newest schema says: an int may be a long there.
+            told = self.fields.get(name, field)
+            kind = field._replace(kind=told.kind)
+            steps.append(kind.step(columns.get(name, -1)))
+        for field in self._newest["fields"]:
+            if field["name"] not in written:
+                default = self._default(field)
+                if default is None:
+                    return None
+                name = field["name"]
+                steps.append(self.fields[name].step(columns[name], default))
+        return AvroProgram(self._widths(), steps)
+
+    def _default(self, field: dict[str, Any]) -> bytes | None:
+        """A field's default as if it had been written; None: it has none, or another name."""
+        import fastavro
+
+        if "default" not in field or field.get("aliases"):
+            return None
+        name = self._newest["name"]
+        empty = {"type": "record", "name": name, "fields": []}
+        try:
+            parsed = fastavro.parse_schema(
+                {"type": "record", "name": name, "fields": [field]}, dict(self._named), _force=True
+            )
+            out = io.BytesIO()
+            fastavro.schemaless_writer(
+                out, parsed, fastavro.schemaless_reader(io.BytesIO(), empty, parsed)
+            )
+        except Exception:  # fastavro's are of many classes; it is asked again for each message
+            return None
+        return out.getvalue()
+
+
+def _fields_of(record: Any, named: dict[str, Any]) -> dict[str, _Field]:
+    """The fields of a flat record, in order. Raises NoColumn."""
+    return {field["name"]: _field_of(field["type"], named) for field in record["fields"]}
+
+
+def _field_of(schema: Any, named: dict[str, Any]) -> _Field:
+    null_branch = -1
+    if isinstance(schema, list):
+        if len(schema) != 2 or "null" not in schema:
+            raise NoColumn("a union")
+        null_branch = schema.index("null")
+    type_name, full = resolve(schema, named)
+    if type_name not in _KINDS:
+        raise NoColumn(type_name)
+    kind, of_type = _KINDS[type_name]
+    if (full["type"] if isinstance(full, dict) else full) != of_type:
+        raise NoColumn(f"{type_name} that is no {of_type}")
+    if not isinstance(full, dict):
+        return _Field(kind, type_name, null_branch)
+    symbols = tuple(full.get("symbols", ()))
+    return _Field(kind, type_name, null_branch, full.get("size", 0), full.get("name", ""), symbols)
+
+
+def _is_read_as(written: _Field, told: _Field) -> bool:
+    """Whether what is written as one is the other, byte by byte."""
+    if written.null_branch >= 0 and told.null_branch < 0:
+        return False
+    if (written.type_name, told.type_name) == ("int", "long"):
+        return True
+    return (
+        written.type_name == told.type_name
+        and (written.size, written.name) == (told.size, told.name)
+        and set(written.symbols) <= set(told.symbols)
+    )
