@@ -65,12 +65,22 @@ class _Entries:
         self._opened.__exit__(*what)
 
 
+class Timer:
+    """What a loop hands out; it knows nothing of others', whose watches would keep them alive."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+
+    def cancel(self) -> None:
+        self.call = None
+
+
 class Loop:
     """As much of an event loop as connections and dispatchers ask for."""
 
     def __init__(self) -> None:
         self._soon: list[Callable[[], None]] = []
-        self._later: list[Callable[[], None]] = []
+        self._later: list[Timer] = []
         self._readers: dict[int, Callable[[], None]] = {}
 
     def add_reader(self, fd: int, call: Callable[[], None]) -> None:
@@ -80,8 +90,8 @@ class Loop:
         self._soon.append(lambda: call(*args))
 
     def call_later(self, seconds: float, call: Callable[..., None], *args: Any) -> Any:
-        self._later.append(lambda: call(*args))
-        return SimpleNamespace(cancel=self._later.clear)
+        self._later.append(timer := Timer(lambda: call(*args)))
+        return timer
 
     def time(self) -> float:
         return 0.0
@@ -98,9 +108,10 @@ class Loop:
                 call()
 
     def run_later(self) -> None:
-        calls, self._later = self._later, []
-        for call in calls:
-            call()
+        timers, self._later = self._later, []
+        for timer in timers:
+            if timer.call is not None:
+                timer.call()
 
 
 class Ledger(EntrySource):

@@ -53,15 +53,18 @@ def _open_ports(config: Config) -> Ports:
     address = config.bindAddress
     tls, broker, broker_tls, web, web_tls = None, None, None, None, None
     named = _named(config)
+    if not named and config.brokerServicePort is None and config.brokerServicePortTls is None:
+        raise ConfigError(
+            "brokerServicePort, brokerServicePortTls and bindAddresses are empty: no client could"
+            " connect. Set one of them; brokerServicePort=0 takes any free port."
+        )
     has_tls = config.brokerServicePortTls is not None or config.webServicePortTls is not None
     if has_tls or any(each.is_tls for each in named):
         from pyxbroker.base.tls import TlsContexts, TlsSettings
 
         tls = TlsContexts(TlsSettings(config))
-    if config.brokerServicePort is not None or not (
-        named or config.brokerServicePortTls is not None
-    ):
-        broker = BrokerPort(address, config.brokerServicePort or 0)
+    if config.brokerServicePort is not None:
+        broker = BrokerPort(address, config.brokerServicePort)
     if config.brokerServicePortTls is not None:
         broker_tls = BrokerPort(address, config.brokerServicePortTls, tls)
     if config.webServicePort is not None:
