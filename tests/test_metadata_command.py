@@ -145,6 +145,15 @@ def test_backup_goes_where_it_is_told_and_names_the_file(
     assert asked["backup of"] == (data / "metadata", Path.cwd())
 
 
+def test_backup_into_a_directory_that_is_not_there_blames_no_metadata(
+    data: Path, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    result = call(data, "backup", str(tmp_path / "none" / "monday"))
+    assert result.exit_code == 2
+    assert f"there is no directory {tmp_path / 'none'} for the copy" in result.stderr
+    assert "backup of" not in asked
+
+
 def test_restore_asks_before_it_changes_anything(data: Path, asked: dict[str, Any]) -> None:
     aside = data / "metadata" / "metadata.db.before"
     asked["restore"] = RestoreSummary(data / "c", 12, 3, 1, aside, [])

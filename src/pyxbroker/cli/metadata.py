@@ -184,10 +184,13 @@ def backup(arguments: Sequence[str]) -> None:
         "to", metavar="TO", nargs="?", default=".", help="Where the copy goes [.]."
     )
     options = parser.parse(arguments)
+    to = Path(options.to).absolute()
+    if not to.parent.is_dir():
+        parser.error(f"there is no directory {to.parent} for the copy")
     with _open_place(parser, options) as place:
         from pyxbroker.metadata import maintenance
 
-        written = maintenance.backup(place.directory, Path(options.to).absolute())
+        written = maintenance.backup(place.directory, to)
         if options.json:
             _echo_json({"file": str(written)})
         else:
