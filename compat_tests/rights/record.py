@@ -12,6 +12,7 @@ from pathlib import Path
 
 from compat_tests.answers.differences import Told, is_of_library
 from compat_tests.answers.record import as_lines
+from compat_tests.rights.scene import ROLES
 
 FILE = Path(__file__).parent / "apache-4.2.4.json"
 
@@ -24,11 +25,11 @@ def write(answers: Mapping[str, Told]) -> None:
         role, _, what = name.partition(" | ")
         kept = told._replace(text=None) if is_of_library(told) else told
         asked.setdefault(what, {})[role] = numbers.setdefault(kept, len(numbers))
-    roles = list(dict.fromkeys(name.partition(" | ")[0] for name in answers))
+    roles = list(ROLES)
     lines = ["{", f'"roles": {json.dumps(roles)},', '"answers": [']
     lines += [*as_lines(json.dumps(each) for each in numbers), "],", '"asked": {']
     lines += as_lines(
-        f"{json.dumps(what)}: {json.dumps([of[role] for role in roles])}"
+        f"{json.dumps(what)}: {json.dumps([of.get(role) for role in roles])}"
         for what, of in asked.items()
     )
     FILE.write_text("\n".join([*lines, "}", "}", ""]))
@@ -42,4 +43,5 @@ def read() -> dict[str, Told]:
         f"{role} | {what}": answers[number]
         for what, numbers in whole["asked"].items()
         for role, number in zip(whole["roles"], numbers, strict=True)
+        if number is not None
     }

@@ -10,7 +10,7 @@ from compat_tests.answers.ask import Asker
 from compat_tests.answers.cases import cases
 from compat_tests.answers.differences import Told
 from compat_tests.rights.differences import LET_IN
-from compat_tests.rights.scene import ADMINS, GRANTS, ROLES, headers_of
+from compat_tests.rights.scene import ADMINS, BY_REST, GRANTS, ROLES, headers_of
 
 REFUSED = (401, 403)
 
@@ -34,6 +34,6 @@ def told(broker: Broker) -> Iterable[tuple[str, Told]]:
     """What each role is told of each endpoint."""
     asker = RightsAsker(broker)
     asked = [each for each in cases() if each.kind == "good"]
-    for title, (role, original) in ROLES.items():
-        for case, answer in asker.ask(asked, headers_of(role, original)):
+    for title in BY_REST:
+        for case, answer in asker.ask(asked, headers_of(*ROLES[title])):
             yield f"{title} | {case.row}", answer if answer.status in REFUSED else LET_IN

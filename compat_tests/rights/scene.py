@@ -20,6 +20,13 @@ ROLES: dict[str, tuple[str, str]] = {
     "proxy that may for nobody": ("proxy", ""),
     "who is no proxy for the administrator": ("np", "admin"),
 }
+# By REST these stand for the others: what a proxy may is one function, whatever is asked.
+BY_REST = (
+    "administrator of the tenant",
+    "produce on the namespace",
+    "consume on the topic",
+    "nothing",
+)
 GRANTS = (
     ("np", "ns", "produce"),
     ("nc", "ns", "consume"),
