@@ -9,7 +9,7 @@ from harness.brokers import Broker
 from compat_tests.answers.ask import Asker
 from compat_tests.answers.cases import cases
 from compat_tests.answers.differences import Told
-from compat_tests.rights.differences import LET_IN
+from compat_tests.rights.differences import LET_IN, NOT_BUILT
 from compat_tests.rights.scene import ADMINS, BY_REST, GRANTS, ROLES, headers_of
 
 REFUSED = (401, 403)
@@ -36,4 +36,8 @@ def told(broker: Broker) -> Iterable[tuple[str, Told]]:
     asked = [each for each in cases() if each.kind == "good"]
     for title in BY_REST:
         for case, answer in asker.ask(asked, headers_of(*ROLES[title])):
-            yield f"{title} | {case.row}", answer if answer.status in REFUSED else LET_IN
+            if answer.status == NOT_BUILT.status:
+                answer = NOT_BUILT
+            elif answer.status not in REFUSED:
+                answer = LET_IN
+            yield f"{title} | {case.row}", answer

@@ -703,7 +703,8 @@ cdef class EntryColumns:
         cdef AvroProgram program = None
         if self.version is not None and <uint32_t>len(self.version) == entry.schema_version_size:
             last = self.version
-            if memcmp(last, entry.schema_version, entry.schema_version_size) == 0:
+            if (entry.schema_version_size == 0
+                    or memcmp(last, entry.schema_version, entry.schema_version_size) == 0):
                 if not self.rows:
                     self.versions = [(0, self.version)]
                 return 0

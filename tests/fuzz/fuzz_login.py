@@ -102,7 +102,11 @@ def start() -> tuple[asyncio.AbstractEventLoop, Broker, dict[bool, Authenticatio
     logging.getLogger("pyxbroker").setLevel(logging.CRITICAL)
     loop = asyncio.new_event_loop()
     directory = tempfile.TemporaryDirectory()
-    known = settings(authenticationProviders=f"{TOKENS},{BASIC}", basicAuthConf=data_url(USERS))
+    known = settings(
+        authenticationProviders=f"{TOKENS},{BASIC}",
+        basicAuthConf=data_url(USERS),
+        maxFailedLoginsPerAddress=0,  # all inputs come from one
+    )
     broker = Broker(Path(directory.name), **known)
     loop.run_until_complete(broker.__aenter__())
     authentications = {False: Authentication(broker.config)}

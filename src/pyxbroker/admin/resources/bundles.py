@@ -22,7 +22,7 @@ from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     CLEAR_BACKLOG,
     DELETE_BUNDLE,
-    GET_BUNDLE,
+    READ_HASH_POSITIONS,
     SPLIT_BUNDLE,
     UNLOAD_NAMESPACE,
     UNSUBSCRIBE_NAMESPACE,
@@ -258,7 +258,7 @@ ENDPOINTS = (
         "GET",
         PATH + "/topicHashPositions",
         get_hash_positions,
-        GET_BUNDLE,
+        READ_HASH_POSITIONS,
         "Where in a bundle its topics are.",
         Answer("The hash of each topic's name.", HASH_POSITIONS),
         namespace_name_of,

@@ -18,7 +18,7 @@ from pyxbroker.admin.resources.topic_work import (
     subscription_of,
 )
 from pyxbroker.admin.response import JSON, Response
-from pyxbroker.auth.authorization import CONSUME_TOPIC, PEEK_MESSAGES
+from pyxbroker.auth.authorization import CONSUME_TOPIC, GET_BACKLOG_SIZE, PEEK_MESSAGES
 from pyxbroker.base.errors import SubscriptionNotFound
 from pyxbroker.broker.topics import looking
 from pyxbroker.broker.topics.entry_view import Position, read_view
@@ -278,7 +278,7 @@ ENDPOINTS = (
         "PUT",
         TOPIC + "/backlogSize",
         backlog_size,
-        CONSUME_TOPIC,
+        GET_BACKLOG_SIZE,
         "How many bytes are stored after a message, about.",
         Answer("The number.", {"type": "integer"}),
         topic_of,

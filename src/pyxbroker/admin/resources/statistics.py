@@ -14,7 +14,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_of, topic_of
 from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import GET_STATS
+from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
 from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats
@@ -227,7 +227,7 @@ ENDPOINTS = (
         "GET",
         TOPIC + "/backlog",
         get_backlog,
-        GET_STATS,
+        GET_BACKLOG_SIZE,
         "What a topic stores, and what subscriptions have left of it.",
         Answer("Pulsar's PersistentOfflineTopicStats.", ANY),
         topic_of,
