@@ -62,9 +62,9 @@ def main() -> int:
     options = parse_options()
     targets = sorted([*HERE.glob("fuzz_*.py"), *([] if options.plain else HERE.glob("fuzz_*.c"))])
     if options.target:
-        targets = [each for each in targets if options.target in each.stem]
+        targets = [each for each in targets if any(name in each.stem for name in options.target)]
     if not targets:
-        print(f"fuzz: no target is named {options.target}", file=sys.stderr)
+        print(f"fuzz: no target is named {' or '.join(options.target)}", file=sys.stderr)
         return 2
     try:
         engines = find_engines(options.plain)  # builds what the targets share
@@ -104,7 +104,9 @@ def parse_options() -> argparse.Namespace:
         "--calm-minutes", type=float, default=15, help="and no new edge in its last ones (15)"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="targets at a time")
-    parser.add_argument("--target", help="only targets whose name has this in it")
+    parser.add_argument(
+        "--target", action="append", help="only targets whose name has this in it (repeatable)"
+    )
     parser.add_argument("--seed", type=int, help="repeats the choices of an earlier run")
     parser.add_argument("--build", action="store_true", help="only build what the targets share")
     parser.add_argument(
