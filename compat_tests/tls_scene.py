@@ -50,12 +50,10 @@ class Scene:
         return f"pulsar+ssl://localhost:{self.port}"
 
     def issue(
-        self, name: str, *hosts: str, common_name: str | None = None, ca: trustme.CA | None = None
+        self, name: str, *hosts: str, ca: trustme.CA | None = None, **more: Any
     ) -> tuple[Path, Path]:
-        """A certificate in files, and its key."""
-        return write_certificate(
-            ca or self.ca, self.directory, name, *hosts, common_name=common_name
-        )
+        """A certificate in files, and its key. More: see write_certificate."""
+        return write_certificate(ca or self.ca, self.directory, name, *hosts, **more)
 
     def client(self, **options: Any) -> pulsar.Client:
         return pulsar.Client(

@@ -9,10 +9,15 @@ from cryptography.hazmat.primitives import serialization
 
 
 def write_certificate(
-    ca: trustme.CA, directory: Path, name: str, *hosts: str, common_name: str | None = None
+    ca: trustme.CA,
+    directory: Path,
+    name: str,
+    *hosts: str,
+    common_name: str | None = None,
+    key_type: trustme.KeyType = trustme.KeyType.ECDSA,
 ) -> tuple[Path, Path]:
     """A new certificate and its key, PEM; the key in the one form that Java reads, too."""
-    issued = ca.issue_cert(*hosts, common_name=common_name)
+    issued = ca.issue_cert(*hosts, common_name=common_name, key_type=key_type)
     certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
     certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
