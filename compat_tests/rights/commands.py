@@ -109,7 +109,8 @@ def ask(broker: Broker, role: str, original: str, kind: int, fields: dict[int, A
             return Told(-1, "closed")
         error, text = ERRORS.get(answer.type, (0, 0))
         if error in answer.fields:
-            return Told(answer.number(error), answer.data(text).decode())
+            said = answer.data(text).decode().replace(f"127.0.0.1:{broker.web_port}", "BROKER")
+            return Told(answer.number(error), said)
         return LET_IN
 
 
