@@ -67,7 +67,7 @@ GOOD = {
 WRONG = {
     "another key": of_token("ann", SECRET[::-1]),
     "expired": of_token("ann", exp=-10),
-    "not valid yet": of_token("ann", nbf=100),
+    "not valid yet": of_token("ann", nbf=86_400),
     "no token": Login("Token", "token:none"),
     "password": of_password("ann", "Secret"),
     "user": of_password("nobody", "secret"),

@@ -39,7 +39,7 @@ NOT_SIGNED = jwt.encode({"sub": "admin", **AUDIENCE}, None, algorithm="none")
 WRONG = {
     "another key": token("admin", SECRET[::-1], **AUDIENCE),
     "expired": token("admin", exp=-10, **AUDIENCE),
-    "not yet": token("admin", nbf=1000, **AUDIENCE),
+    "not yet": token("admin", nbf=86_400, **AUDIENCE),
     "audience": token("admin", aud="there"),
     "no audience": token("admin"),
     "not signed": NOT_SIGNED,

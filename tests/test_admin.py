@@ -203,6 +203,7 @@ def test_listen_needs_a_free_port() -> None:
 @pytest.mark.parametrize("kind", [PulsarError, *subclasses(PulsarError)])
 def test_each_error_has_its_status(kind: type[PulsarError]) -> None:
     statuses = {
+        400: {"UnknownListener"},
         401: {"AuthenticationError", "NotPermitted"},
         403: {"AuthorizationError"},
         404: {

@@ -212,7 +212,7 @@ def test_rest_answers_for_the_listener_that_a_request_names(tmp_path: Path) -> N
             "brokerUrl"
         ] == "pulsar://10.0.0.1:6650"
         assert await ask("listenerName=nobody") == (
-            500,
+            400,
             {"reason": "the broker do not have nobody listener"},
         )
 

@@ -168,11 +168,11 @@ def test_what_java_writes_is_read_again(tmp_path: Path) -> None:
     """As Properties.store() escapes it."""
     conf = tmp_path / "stored.conf"
     conf.write_text(
-        "#Mon Nov 23 20:00:00 UTC 2026\nclusterName=a\\u00e4b\nadvertisedAddress=\\ host\\:1\n"
+        "#Mon Nov 23 20:00:00 UTC 2026\nsuperUserRoles=a\\u00e4b\nadvertisedAddress=\\ host\\:1\n"
         "managedLedgerPassword=\\#\\!\\=\\\\\nmetadataStoreUrl=zk\\:h\\:2181\n"
     )
     config = Config.load(conf)
-    assert (config.clusterName, config.metadataStoreUrl) == ("a\xe4b", "zk:h:2181")
+    assert (config.superUserRoles, config.metadataStoreUrl) == ("a\xe4b", "zk:h:2181")
     assert config.managedLedgerPassword == "#!=\\"
     assert json.dumps(config.advertisedAddress) in ('"host:1"', '" host:1"')
 

@@ -136,7 +136,7 @@ def test_a_token_comes_from_each_place_that_pulsar_has(tmp_path: Path) -> None:
     [
         (token("me", SECRET[::-1]), ["-sk", data_url(SECRET)], "InvalidSignatureError"),
         (token("me", exp=-10), ["-sk", data_url(SECRET)], "has expired"),
-        (token("me", nbf=100), ["-sk", data_url(SECRET)], "not valid yet"),
+        (token("me", nbf=86_400), ["-sk", data_url(SECRET)], "not valid yet"),
         ("nothing", ["-sk", data_url(SECRET)], "DecodeError"),
         ("x" * 20_000, ["-sk", data_url(SECRET)], "longer than"),
         (jwt.encode({"sub": "me"}, "", "none"), ["-sk", data_url(SECRET)], "InvalidAlg"),

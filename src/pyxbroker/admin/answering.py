@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin import not_built
 from pyxbroker.admin.endpoints import RESOURCES, Endpoint, load
-from pyxbroker.admin.errors import refusal, refusal_of
+from pyxbroker.admin.errors import HttpError, refusal, refusal_of
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.response import Response
 from pyxbroker.admin.router import Router
@@ -89,11 +89,17 @@ def operation_of(endpoint: Endpoint) -> str:
 
 
 def _arguments(request: Request, endpoint: Endpoint) -> dict[str, object]:
-    """The numbers and switches of a request, as they were sent."""
+    """The numbers and switches of a request, as they were sent; none of a query that is no text,
+    over which the request failed.
+    """
+    try:
+        sent = request.query
+    except HttpError:
+        return {}
     return {
-        field.name: request.query[field.name]
+        field.name: sent[field.name]
         for field in endpoint.query
-        if field.default is not None and field.name in request.query
+        if field.default is not None and field.name in sent
     }
 
 

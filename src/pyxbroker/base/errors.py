@@ -106,9 +106,9 @@ class ServiceNotReady(PulsarError):
 
 
 class UnknownListener(ServiceNotReady):
-    """A client names a listener that the broker does not have; the status is Pulsar's."""
+    """A client names a listener that the broker does not have; Pulsar answers 500."""
 
-    http_status = 500
+    http_status = 400
 
 
 class ProducerBlockedQuotaExceededError(PulsarError):
