@@ -83,10 +83,11 @@ compat: dev goclient java ## real clients against a real process (BROKER=apache 
 # One process at a time: a JVM and its Python workers want both cores.
 .PHONY: spark
 spark: dev $(VENV)/.spark ## PySpark's source, sink and jobs against a real process (wants Java 17; fetches 450 MB)
-	$(PYTEST) --reruns 1 -m spark compat_tests torture
+	$(PYTEST) --reruns 1 -m 'spark and not minutes' compat_tests torture
 
 .PHONY: sparkcopy
-sparkcopy: dev $(VENV)/.spark ## KILLS (100) of queries, workers and the broker while Spark copies a topic
+sparkcopy: dev $(VENV)/.spark ## what of Spark takes minutes; KILLS (100) of queries, workers and the broker while it copies
+	$(PYTEST) -m 'spark and minutes' compat_tests
 	$(PY) -m torture.spark_copy --kills $(KILLS) --verbose
 
 .PHONY: goclient

@@ -98,14 +98,6 @@ class Running:
             )
         return cls(process, out, err)
 
-    def wait_for(self, pattern: str) -> None:
-        """Until stderr has it."""
-        deadline = time.monotonic() + JOB_TIMEOUT_S
-        while not re.search(pattern, self._err.read_text()):
-            assert self.process.poll() is None, self._err.read_text()
-            assert time.monotonic() < deadline, self._err.read_text()
-            time.sleep(0.05)
-
     def stop(self, number: int) -> Done:
         self.process.send_signal(number)
         return self.wait()
@@ -159,16 +151,16 @@ def test_an_archive_that_was_stopped_and_killed_has_each_message_once(
     archive = tmp_path / "archive"
     options = (
         *("--service-url", broker.url, "--admin-url", broker.web_url, "--topic", topic),
-        *("--to", str(archive), "--option", "maxBytesPerTrigger=8k", "--every", "0 seconds"),
+        *("--to", str(archive), "--option", "maxBytesPerTrigger=2k", "--every", "0 seconds"),
     )
     running = jobs.start("archive", *options)
-    running.wait_for("batch 0, [0-9]+ messages archived")
+    wait_for_files(running, archive / "_checkpoint" / "commits")
     done = running.stop(signal.SIGINT)
     assert done.status == 0
     assert re.search(
         r"stopped: [\d,]+ messages archived; the same command goes on from here$", said(done)
     )
-    assert len(list((archive / "_checkpoint" / "commits").glob("[0-9]*"))) < 10, "it was done"
+    assert len(archived(archive)) < 1_600, "it was done, or nearly"
 
     running = jobs.start("archive", *options)
     batches = len(list((archive / "_checkpoint" / "commits").iterdir()))
@@ -185,6 +177,15 @@ def test_an_archive_that_was_stopped_and_killed_has_each_message_once(
     assert sorted(each["value"] for each in found) == sorted(
         f"value {number}".encode() for number in range(2_500)
     )
+
+
+def wait_for_files(running: Running, directory: Path) -> None:
+    """Until a part of its work is done. Lines of progress are ten seconds apart, and the job may be
+    at its end before the second one.
+    """
+    while not any(each.is_file() for each in directory.rglob("*")):
+        assert running.process.poll() is None, running.wait().err
+        time.sleep(0.02)
 
 
 def archived(archive: Path) -> list[dict[str, Any]]:
@@ -210,10 +211,10 @@ def test_a_replay_keeps_the_order_and_tells_where_messages_are_from(
     assert said(done) == "archive: all that was there is done: 2,500 messages archived"
 
     again = f"{topic}-again"
-    replay = (*source, "--from", str(archive), "--slice", "700", "--since", "2020-01-01")
+    replay = (*source, "--from", str(archive), "--slice", "20", "--since", "2020-01-01")
     checkpoint = ("--checkpoint", str(tmp_path / "replayed"))
     running = jobs.start("replay", *replay, *checkpoint, "--to", again)
-    running.wait_for("slice 1 of")
+    wait_for_files(running, tmp_path / "replayed")
     done = running.stop(signal.SIGTERM)
     assert done.status == 0
     assert re.search(r"stopped: [\d,]+ messages sent, [\d,]+ are left; the same", said(done))

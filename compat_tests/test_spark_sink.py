@@ -228,6 +228,7 @@ def test_a_topic_without_deduplication_is_noticed(broker: Broker, topic: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.minutes
 def test_who_was_away_longer_than_names_are_kept_writes_a_batch_twice(
     own_broker: BrokerFactory, topic: str
 ) -> None:
