@@ -19,6 +19,7 @@ import pytest
 import trustme
 from harness.go_client import Client as GoClient
 from harness.java_client import Java
+from harness.key_stores import key_stores
 
 from compat_tests.tls_scene import IMPATIENT_S, Scene
 
@@ -215,29 +216,26 @@ def test_a_new_certificate_is_shown_without_a_restart(scene: Scene) -> None:
     eventually(is_new)
 
 
-# Made by JDK 17's keytool.
-KEY_STORES = Path(__file__).parent.parent / "tests" / "data" / "key_stores"
-
-
 @pytest.mark.parametrize(("kind", "ending"), [("JKS", "jks"), ("PKCS12", "p12")])
 def test_certificates_may_be_in_key_stores_of_java(
     tmp_path: Path, topic: str, kind: str, ending: str
 ) -> None:
+    stores = key_stores()
     scene = Scene(
         tmp_path,
         tlsEnabledWithKeyStore="true",
         tlsKeyStoreType=kind,
-        tlsKeyStore=str(KEY_STORES / f"server.{ending}"),
+        tlsKeyStore=str(stores / f"server.{ending}"),
         tlsKeyStorePassword="s3cret words",
         tlsTrustStoreType=kind,
-        tlsTrustStore=str(KEY_STORES / f"trust.{ending}"),
+        tlsTrustStore=str(stores / f"trust.{ending}"),
         tlsTrustStorePassword="changeit",
         tlsCertificateFilePath="",
         tlsKeyFilePath="",
         tlsTrustCertsFilePath="",
     )
     try:
-        scene.trusted = KEY_STORES / f"{ending}.pem"
+        scene.trusted = stores / f"{ending}.pem"
         client = scene.client()
         client.create_producer(topic).send(b"one")
         client.close()

@@ -29,6 +29,20 @@ def run(*arguments: str | Path, **environment: str) -> subprocess.CompletedProce
     )
 
 
+def imported_by(*arguments: str) -> set[str]:
+    """The modules that a command has imported when it is done."""
+    code = (
+        f"import sys, pyxbroker.cli as c; c.main({list(arguments)!r}); print(); print(*sys.modules)"
+    )
+    listing = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(); print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(listing.stdout.split())
+
+
 class Broker:
     """A running `pyxbroker standalone`, after its banner."""
 

@@ -138,6 +138,18 @@ class TlsEnd:
             return b""
 
 
+def connected(
+    group: Connections, session: Any = None, context: ssl.SSLContext | None = None
+) -> tuple[Connection, socket.socket]:
+    """A connection, and the peer's end as the wire has it: of TLS nothing is said yet."""
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    far.setblocking(False)
+    connection = group.accept(near, "peer", session, context)
+    connection.established = True
+    return connection, far
+
+
 class Served:
     """A connection with producer 1 and consumer 2, past its handshake; `far` is the peer's end."""
 
@@ -158,14 +170,7 @@ class Served:
         self.connection.consumers[2] = Consumer(self.notes)
 
     def connect(self, session: Any = None) -> tuple[Connection, socket.socket]:
-        """A connection, and the peer's end as the wire has it: of TLS nothing is said yet."""
-        near, far = socket.socketpair()
-        near.setblocking(False)
-        far.setblocking(False)
-        context = server_context() if self.over_tls else None
-        connection = self.group.accept(near, "peer", session, context)
-        connection.established = True
-        return connection, far
+        return connected(self.group, session, server_context() if self.over_tls else None)
 
     def accept(self, session: Any = None) -> tuple[Connection, socket.socket]:
         connection, far = self.connect(session)

@@ -25,6 +25,7 @@ from command_line import (
     TIMEOUT_S,
     complaints,
     error_line,
+    imported_by,
     read_banner,
     run,
     standalone,
@@ -41,14 +42,7 @@ def test_version_is_quick_and_light() -> None:
     assert finished.returncode == 0
     assert finished.stdout.startswith(f"pyxbroker {__version__} (Python 3.")
     assert run("--version").stdout == f"pyxbroker {__version__}\n"
-    code = "import sys, pyxbroker.cli as c; c.main(['version'])"
-    listing = subprocess.run(
-        [sys.executable, "-c", f"{code}; print(*sys.modules)"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    loaded = listing.stdout.split()
+    loaded = imported_by("version")
     heavy = [*HEAVY, "asyncio", "uvloop", "google.protobuf", "pyxbroker._native", "difflib"]
     assert [name for name in heavy if name in loaded] == []
 

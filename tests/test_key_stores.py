@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.serialization import (
     pkcs12,
 )
 from cryptography.x509 import load_pem_x509_certificate
+from harness.key_stores import key_stores
 
 from certificates import authority, client_context
 from pyxbroker.base.key_stores import (
@@ -37,8 +38,7 @@ from pyxbroker.base.tls import TlsContexts, TlsSettings, make_context
 from pyxbroker.settings.config import Config
 from test_tls import client_with, shake_hands
 
-# Made by JDK 17's keytool.
-FILES = Path(__file__).parent / "data" / "key_stores"
+FILES = key_stores()
 WORDS = "s3cret words"
 TRUST_WORDS = "changeit"
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ TESTS = PROJECT / "tests"
 sys.path[:0] = [str(TESTS), str(PROJECT)]  # for the oracles, and for what the judges share
 
 INPUT_BYTES_MAX = 512
+SECONDS_MAX = 5.0  # of processor time for one look; far more than any takes
+GROWTH_BYTES_MAX = 160 << 20  # of the process, by one look
 EDGES = (0, 64, 4096, 65535, 2**31, -(2**31), 2**32, 2**57, 2**62, 2**63 - 1, -(2**63))
 LENGTHS = (0, 1, 3, 4, 5, 127, 128, 255, 2**16, 2**31 - 1, 2**31, 2**32 - 1)
 
@@ -35,6 +38,19 @@ def guided(*packages: str) -> AbstractContextManager[Any]:
     import atheris
 
     return atheris.instrument_imports(include=list(packages))
+
+
+def look_within_bounds(looks: Sequence[Callable[[bytes], Any]], data: bytes) -> None:
+    """One look at an input, whose first byte chooses it: in bounded time and memory."""
+    if not data:
+        return
+    began = time.process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    looks[data[0] % len(looks)](bytes(data[1:]))
+    grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    took = time.process_time() - began
+    assert took < SECONDS_MAX, f"{len(data)} bytes took {took:.1f} s"
+    assert grew < GROWTH_BYTES_MAX, f"{len(data)} bytes took {grew} bytes of memory"
 
 
 def main(

@@ -7,7 +7,6 @@ make the connection pause. Under ASan this also watches who owns the bytes of a 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,10 +16,10 @@ from manual_loop import ManualLoop
 from oracles import commands as plain
 from oracles import wire
 from oracles.golden import CLIENT_FRAMES
-from pyxbroker.connection import Connection, Connections
+from pyxbroker.connection import Connections
 from pyxbroker.entry import EntryRun
 from pyxbroker.proto import PulsarApi as pb
-from served import Consumer, Notes, Producer
+from served import Consumer, Notes, Producer, connected
 
 FRAME_BYTES_MAX = 2 << 20
 SENDS_MAX = 6
@@ -44,11 +43,7 @@ class Peer:
             sends_max=SENDS_MAX,
             publish_bytes_max=1 << 20,
         )
-        near, self.far = socket.socketpair()
-        near.setblocking(False)
-        self.far.setblocking(False)
-        self.connection: Connection = group.accept(near, "peer", None)
-        self.connection.established = True
+        self.connection, self.far = connected(group)
         self.producer = Producer(self.connection, PRODUCER, self.notes)
         self.connection.producers[PRODUCER] = self.producer
         self.connection.consumers[CONSUMER] = Consumer(self.notes)

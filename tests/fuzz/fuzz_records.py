@@ -8,8 +8,6 @@ must not cost what a long one does, neither in memory nor in time.
 from __future__ import annotations
 
 import json
-import resource
-import time
 import zlib
 from contextlib import suppress
 from pathlib import Path
@@ -31,8 +29,6 @@ from pyxbroker.ackset import AckSet
 from pyxbroker.metadata.protobuf_records import MalformedRecord
 from pyxbroker.proto import MLDataFormats
 
-SECONDS_MAX = 5.0  # of processor time, for one record; far more than any takes
-GROWTH_BYTES_MAX = 160 << 20  # of the process, by one record
 LEDGERS_MAX = 10_000
 ENDS = {3: 5, 5: 200, 7: -1, 11: 4500, 2**31: 2**40, 2**62: 2**62}
 
@@ -169,15 +165,7 @@ def seeds() -> list[bytes]:
 
 
 def one_input(data: bytes) -> None:
-    if not data:
-        return
-    began = time.process_time()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    LOOKS[data[0] % len(LOOKS)](bytes(data[1:]))
-    grew = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    took = time.process_time() - began
-    assert took < SECONDS_MAX, f"{len(data)} bytes took {took:.1f} s"
-    assert grew < GROWTH_BYTES_MAX, f"{len(data)} bytes took {grew} bytes of memory"
+    driver.look_within_bounds(LOOKS, data)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ that nobody has changed is told as a whole.
 
 from __future__ import annotations
 
-import socket
 import ssl
 from contextlib import suppress
 
@@ -18,9 +17,9 @@ import driver
 from certificates import client_context, server_context
 from manual_loop import ManualLoop
 from oracles import wire
-from pyxbroker.connection import Connection, Connections
+from pyxbroker.connection import Connections
 from pyxbroker.proto import PulsarApi as pb
-from served import Notes
+from served import Notes, connected
 
 FRAME_BYTES_MAX = 256 << 10
 SIZES = (0, 1, 100, 1000, 16_300, 16_400, 65_000, 66_000, 131_000)
@@ -42,11 +41,7 @@ class Peer:
             sends_max=1000,
             publish_bytes_max=1 << 30,
         )
-        near, self.far = socket.socketpair()
-        near.setblocking(False)
-        self.far.setblocking(False)
-        self.connection: Connection = group.accept(near, "peer", None, server_context())
-        self.connection.established = True
+        self.connection, self.far = connected(group, context=server_context())
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self.tls = client_context().wrap_bio(
             self.incoming, self.outgoing, server_hostname="localhost"

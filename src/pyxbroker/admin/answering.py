@@ -39,8 +39,9 @@ async def answer(request: Request) -> Response:
         response = await endpoint.handler(request)
     except Exception as error:
         response = _refusal(request, error)
-    if allowed is not None and is_change(allowed):
-        request.app.broker.audit.changed(
+    audit = request.app.broker.audit
+    if audit.is_on and allowed is not None and is_change(allowed):
+        audit.changed(
             *(request.principal, request.address, operation_of(allowed), request.path),
             response.status,
             _arguments(request, allowed),

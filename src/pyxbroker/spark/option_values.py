@@ -32,20 +32,20 @@ class Secret:
 
 
 def service_url(name: str, value: str) -> str:
-    if not _SERVICE_URL.fullmatch(value.strip()):
-        raise WrongOption(
-            f"{name} is {_shown_url(value)}: it has the form pulsar://host:port, or"
-            " pulsar+ssl://host:port with TLS; further brokers follow as ,host:port."
-        )
-    return value.strip().rstrip("/")
+    form = (
+        "pulsar://host:port, or pulsar+ssl://host:port with TLS; further brokers follow as"
+        " ,host:port"
+    )
+    return _url(name, value, _SERVICE_URL, form)
 
 
 def web_url(name: str, value: str) -> str:
-    if not _WEB_URL.fullmatch(value.strip()):
-        raise WrongOption(
-            f"{name} is {_shown_url(value)}: it has the form http://host:port, or"
-            " https://host:port."
-        )
+    return _url(name, value, _WEB_URL, "http://host:port, or https://host:port")
+
+
+def _url(name: str, value: str, pattern: re.Pattern[str], form: str) -> str:
+    if not pattern.fullmatch(value.strip()):
+        raise WrongOption(f"{name} is {_shown_url(value)}: it has the form {form}.")
     return value.strip().rstrip("/")
 
 

@@ -306,10 +306,6 @@ def _entry(message: Json, producer: str, encoder: Encoder) -> bytes:
 def _text(value: object, what: str) -> str:
     """A text; numbers and truth values are written as JSON has them. Raises Refused."""
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise Refused(f"{what} has half of a character.") from None
         return value
     if isinstance(value, (bool, int, float)):
         return json.dumps(value)
