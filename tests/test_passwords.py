@@ -148,7 +148,9 @@ def test_the_loop_goes_on_while_a_password_is_checked() -> None:
         ("a:", "neither apr1"),
         ("a:$6$salt$" + "x" * 86, "neither apr1"),
         ("a:$2x$04$" + "x" * 53, "neither apr1"),
-        ("a:$2b$31$" + "x" * 53, "a cost of bcrypt"),
+        ("a:$2b$31$" + "e" * 53, "a cost of bcrypt"),
+        ("a:$2b$04$" + "x" * 22 + "e" * 31, "neither apr1, bcrypt"),  # bits behind the salt's end
+        ("a:$2b$04$" + "e" * 52 + "x", "neither apr1, bcrypt"),  # and behind the hash's
         ("a:{SHA}s3cret", "20 bytes of base64"),
         ("a:{SHA}czNjcmV0", "20 bytes of base64"),
     ],

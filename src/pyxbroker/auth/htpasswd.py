@@ -25,7 +25,11 @@ APR1 = "$apr1$"
 APR1_ROUNDS = 1000
 APR1_SALT_MAX = 8
 _LETTERS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-_BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+# 16 bytes of salt are 22 letters, 23 of the hash are 31: the last of each holds four or two bits of
+# nothing, which are 0. bcrypt refuses a salt that says otherwise, but only when somebody logs in.
+_BCRYPT = re.compile(
+    r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{21}[.Oeu][./A-Za-z0-9]{30}[.CGKOSWaeimquy26]"
+)
 _BCRYPT_COST_MAX = 15  # a second or two of a core for each guess
 _BCRYPT_BYTES_MAX = 72  # of a password; what is behind them counts for nothing
 _APR1 = re.compile(r"\$apr1\$[^$:]{0,8}\$[./A-Za-z0-9]{22}")
