@@ -12,7 +12,9 @@ SEED ?= 1
 COUNT ?= 200
 KILLS ?= 100
 REQUESTS ?= 1000000
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait for clients and disks for more than half of their time.
+WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
+LANES ?= $(shell echo $$(($$(nproc) + 1)))
 
 .DEFAULT_GOAL := help
 
@@ -55,18 +57,19 @@ run: build ## build and serve on 6650 and 8080 in the foreground (ARGS='--data D
 	@exec $(BIN)/pyxbroker standalone $(ARGS)
 
 # Everything that a change has to pass. What pytest does not run comes first, so that its closing
-# line is the last one. Peers that are missing are failures, not skips. Tests wait for clients and
-# disks half of their time, so there is one worker more than cores; who has nothing left takes over
-# tests of others. A test that fails is run once more, and told with what it said: what fails once
-# is most often a test that a busy machine gave no time, and is looked for all the same.
+# line is the last one. Peers that are missing are failures, not skips. A test that fails is run
+# once more, and told with what it said: what fails once is most often a test that a busy machine
+# gave no time, and is looked for all the same.
 .PHONY: test
-test: goclient java javarecords checks asanshort fuzz torture benchshort spark ## all tests, less than half an hour
+test: goclient java javarecords $(VENV)/.spark ## all tests, less than half an hour
+	@$(MAKE) --no-print-directory --output-sync=target -j$(LANES) parts
 	$(PYTEST) -n $(WORKERS) --dist worksteal --reruns 1 -m 'not minutes and not spark' torture compat_tests tests bench/micro
 
-# What only computes, two at a time. Not torture: a second until a broker is ready is a promise.
-.PHONY: checks
-checks: dev
-	@$(MAKE) --no-print-directory --output-sync=target -j2 asan-build native tsanshort lint fuzz-build
+# What computes beside what waits for disks and processes, the longest first. The fuzz makes the
+# same choices each time here: what fails is the change. New choices are for `make fuzz` by hand.
+.PHONY: parts
+parts: ARGS = --seed $(SEED)
+parts: spark fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
 quicktest: dev ## unit tests only, seconds
@@ -106,14 +109,10 @@ javarecords: ## the program that reads records with Apache Pulsar's classes (wan
 interop: dev javarecords ## what needs a real ZooKeeper or another peer
 	$(PYTEST) -m interop tests
 
-.PHONY: fuzz-build
-fuzz-build: dev
-	$(PY) tests/fuzz/run.py --build
-
 .PHONY: fuzz
-fuzz: dev ## every fuzz target for SECONDS (10) seconds
-	$(PY) tests/fuzz/run.py --seconds $(SECONDS)
-	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS)
+fuzz: dev ## every fuzz target for SECONDS (10) seconds (ARGS='--seed N')
+	$(PY) tests/fuzz/run.py --seconds $(SECONDS) $(ARGS)
+	$(PY) tests/fuzz/sequences.py --seconds $(SECONDS) $(ARGS)
 
 .PHONY: mutants
 mutants: dev ## COUNT (200) bugs by SEED (1), planted in copies of the tree: do the tests notice? (ARGS='--only near')

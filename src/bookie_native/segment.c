@@ -15,7 +15,10 @@
 #define UNRACED
 #endif
 
-enum { HUGE_PAGE_BYTES = 2 << 20 };
+enum {
+    HUGE_PAGE_BYTES = 2 << 20,
+    SEGMENT_FIRST_BYTES = 128 << 10, /* that are touched ahead of small pages */
+};
 
 struct segment_pool {
     pthread_mutex_t lock;
@@ -191,7 +194,9 @@ void segment_pool_prepare(segment_pool *pool) {
     segment *s = wanted ? segment_take(pool, 0, 0) : NULL;
     if (s == NULL)
         return;
-    segment_populate(s, 0, SEGMENT_PIECE_BYTES);
+    /* Small pages are cheap to come by, and a storage that is hardly used should be small. */
+    int huge = atomic_load_explicit(&pool->huge, memory_order_relaxed);
+    segment_populate(s, 0, huge ? SEGMENT_PIECE_BYTES : SEGMENT_FIRST_BYTES);
     pin_drop(&s->pin); /* which makes it the first of the free ones */
 }
 

@@ -64,7 +64,7 @@ enum { SEGMENT_PIECE_BYTES = 2 << 20 };
 void segment_populate(segment *s, size_t from, size_t bytes);
 
 /* Makes sure, as far as segments_max allows, that the next segment taken has its first piece
- * touched. Any thread. */
+ * touched, or the beginning of it while pages are small. Any thread. */
 void segment_pool_prepare(segment_pool *pool);
 
 static inline void pin_hold(storage_pin *pin, uint32_t count) {
