@@ -158,6 +158,14 @@ def test_a_setting_that_is_not_implemented_is_named(tmp_path: Path) -> None:
     assert list(config.ignored.wanted) == ["brokerClientAuthenticationPlugin"]
 
 
+@pytest.mark.parametrize("address", ["a b", "http://a", "a:1/x", "me@a", "a,b", "a\nb"])
+def test_what_clients_could_not_connect_to_is_no_address(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"advertisedAddress cannot be .* one host name"):
+        Config.load(overrides={"advertisedAddress": address})
+    for good in ("a-b.example", "10.0.0.1", "[::1]", ""):
+        Config.load(overrides={"advertisedAddress": good})
+
+
 @pytest.mark.parametrize(
     ("key", "text", "expected"),
     [

@@ -13,6 +13,7 @@ import pytest
 from compacting import compact, single
 from one_bookie import append
 from one_broker import Broker, run
+from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics import expiry, statistics, stats
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together as together_in_slices
@@ -203,6 +204,33 @@ def test_rest_tells_partitions_together_and_each(tmp_path: Path) -> None:
             status, found = await rest("GET", f"{path}/partitioned-stats{query}")
             assert (status, found["metadata"]) == (200, {"partitions": 2, "deleted": False})
             assert set(found["partitions"]) == names
+
+    run(tmp_path, scenario)
+
+
+def test_a_partition_that_is_being_unloaded_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(broker: Broker) -> None:
+        rest = Rest(broker)
+        path = "/admin/v2/persistent/public/default/p"
+        assert (await rest("PUT", f"{path}/partitions", "2"))[0] == 204
+        name = TopicName.get("persistent://public/default/p-partition-0")
+        managed_ledger = (await broker.topics.get(name, create=False)).managed_ledger
+        close, may_close = managed_ledger.close, asyncio.Event()
+
+        async def close_late() -> None:
+            await may_close.wait()
+            await close()
+
+        monkeypatch.setattr(managed_ledger, "close", close_late)
+        unloading = asyncio.ensure_future(broker.topics.unload(name))
+        await asyncio.sleep(0)
+        for kind in ("partitioned-stats", "partitioned-internalStats"):
+            status, found = await rest("GET", f"{path}/{kind}")
+            assert (status, list(found["partitions"])) == (200, [str(name)[:-1] + "1"])
+        may_close.set()
+        await unloading
 
     run(tmp_path, scenario)
 

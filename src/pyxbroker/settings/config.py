@@ -99,6 +99,7 @@ class Config(
         config.ignored = reader.ignored
         config._check_journal_size()
         config._check_cluster_name()
+        config._check_advertised_address()
         config._check_configuration_stores(reader.configuration_stores)
         return config
 
@@ -121,6 +122,15 @@ class Config(
             raise ConfigError(
                 f"clusterName cannot be {self.clusterName!r}: it takes letters, digits and -=:._"
             ) from None
+
+    def _check_advertised_address(self) -> None:
+        """Clients get it as a part of a URL, in which these characters end a host or begin more."""
+        address = self.advertisedAddress
+        if not address.isprintable() or any(each in " /@,?#%\\" for each in address):
+            raise ConfigError(
+                f"advertisedAddress cannot be {address!r}: it is one host name or address, without"
+                " a scheme or a port."
+            )
 
     def _check_configuration_stores(self, stores: Mapping[str, tuple[str, str]]) -> None:
         for key, (url, place) in stores.items():

@@ -15,7 +15,7 @@ from pyxbroker.admin.resources.names import check_namespace, partitioned_topic_o
 from pyxbroker.admin.resources.topic_work import missing, opened, partitions_of
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import GET_BACKLOG_SIZE, GET_STATS
-from pyxbroker.base.errors import TopicNotFound
+from pyxbroker.base.errors import ServiceNotReady, TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.broker.topics.internal_stats import internal_stats
 from pyxbroker.broker.topics.partitioned_statistics import together
@@ -135,12 +135,14 @@ async def _partitions(request: Request, reason: str) -> tuple[Json, list[TopicNa
 async def _of_each(
     request: Request, names: list[TopicName], ask: Callable[[Request, Topic], Awaitable[Json]]
 ) -> dict[str, Json]:
-    """The answers of partitions, a few at a time; one that goes meanwhile is left out."""
+    """The answers of partitions, a few at a time; one that is deleted or unloaded meanwhile is left
+    out, as in Pulsar.
+    """
 
     async def one(name: TopicName) -> Json | None:
         try:
             return await ask(request, await request.app.broker.topics.get(name, create=False))
-        except TopicNotFound:
+        except (TopicNotFound, ServiceNotReady):
             return None
 
     found: dict[str, Json] = {}
