@@ -13,7 +13,7 @@ COUNT ?= 200
 KILLS ?= 100
 REQUESTS ?= 1000000
 # Tests wait for clients and disks for more than half of their time.
-WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 LANES ?= $(shell echo $$(($$(nproc) + 1)))
 
 .DEFAULT_GOAL := help
