@@ -31,6 +31,22 @@ def settings(**more: Any) -> dict[str, Any]:
     }
 
 
+def with_rights(kind: str) -> dict[str, str]:
+    """Settings of a broker that asks who clients are and what they may; `root` may all."""
+    shared = {
+        **settings(authenticationEnabled="true"),
+        "authorizationEnabled": "true",
+        "superUserRoles": "root",
+    }
+    if kind != "apache":
+        return shared
+    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+    return shared | {  # it is a client of itself
+        "brokerClientAuthenticationPlugin": plugin,
+        "brokerClientAuthenticationParameters": f"token:{token('root')}",
+    }
+
+
 def token(role: Any = "r", key: Any = SECRET, algorithm: str = "HS256", **claims: Any) -> str:
     """A token; its times are given in seconds from now."""
     now = time.time()
