@@ -12,6 +12,7 @@ SEED ?= 1
 COUNT ?= 200
 KILLS ?= 100
 REQUESTS ?= 1000000
+READY ?= 1
 # Tests wait for clients and disks for more than half of their time.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 LANES ?= $(shell echo $$(($$(nproc) + 1)))
@@ -67,8 +68,10 @@ test: goclient java javarecords $(VENV)/.spark ## all tests, less than half an h
 
 # What computes beside what waits for disks and processes, the longest first. The fuzz makes the
 # same choices each time here: what fails is the change. New choices are for `make fuzz` by hand.
+# How soon a broker is ready again is for `make torture`, with the machine to itself.
 .PHONY: parts
 parts: ARGS = --seed $(SEED)
+parts: READY = 10
 parts: spark fuzz asanshort torture tsanshort native lint benchshort
 
 .PHONY: quicktest
@@ -119,9 +122,9 @@ mutants: dev ## COUNT (200) bugs by SEED (1), planted in copies of the tree: do 
 	PYTHONPATH=tests $(PY) -m mutants --seed $(SEED) --count $(COUNT) $(ARGS)
 
 .PHONY: torture
-torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits; EVENTS (1000) of a key storm
+torture: dev ## ROUNDS (10) each of kills, power cuts, disk errors, flipped bits, each time ready in READY (1) s; EVENTS (1000) of a key storm
 	$(PY) -m torture.run --kill-rounds $(ROUNDS) --cut-rounds $(ROUNDS) \
-	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS)
+	    --error-rounds $(ROUNDS) --flip-rounds $(ROUNDS) --ready-limit-s $(READY)
 	$(PY) -m torture.sync_order
 	$(PY) -m torture.key_shared --events $(EVENTS)
 
