@@ -69,6 +69,10 @@ class JavaProgram:
         self.build()
         java = tool("java", "default-jdk-headless")
         small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        # Libraries that are unpacked there stay when the process is killed.
+        temporary = self.folder / "temporary"
+        temporary.mkdir(exist_ok=True)
+        small.append(f"-Djava.io.tmpdir={temporary}")
         return [java, *small, *flags, "-cp", f"{self._jars}/*:{self._classes}", main]
 
 
