@@ -171,16 +171,20 @@ class Broker:
         while not self.answers():
             self._check(deadline)
             time.sleep(0.002 if self.kind != "apache" else 0.1)
+        self._check_alive()  # else somebody else has the port, and answered
         if self.kind == "apache":
             while self.http_status("/admin/v2/namespaces/public/default") != 200:
                 self._check(deadline)
                 time.sleep(0.1)
 
-    def _check(self, deadline: float) -> None:
+    def _check_alive(self) -> None:
         assert self.process is not None
         if self.process.poll() is not None:
             status = self.process.returncode
             raise BrokerFailed(f"{self.kind} ended with {status}:\n{self.output()}")
+
+    def _check(self, deadline: float) -> None:
+        self._check_alive()
         if time.monotonic() > deadline:
             output = self.output()
             self.kill()

@@ -12,6 +12,7 @@ import pytest
 
 import one_broker
 from one_broker import TOPIC, Broker, Client
+from pyxbroker.base.errors import TopicNotFound
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.proto import PulsarApi as pb
@@ -278,6 +279,8 @@ def test_a_topic_is_opened_once_whoever_asks(tmp_path: Path) -> None:
         asked = [broker.topics.get(name, create=bool(n % 2)) for n in range(6)]
         found = await asyncio.gather(*asked, return_exceptions=True)
         topics = [each for each in found if not isinstance(each, BaseException)]
+        refused = [each for each in found if isinstance(each, BaseException)]
+        assert all(isinstance(each, TopicNotFound) for each in refused), refused
         assert len(topics) >= 3
         assert len({id(each) for each in topics}) == 1
         assert len(broker.topics) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.brokers import free_ports
 
 from metadata_backends import Backend, coroutine_test
 from pyxbroker.metadata import zookeeper, zookeeper_client
@@ -26,7 +27,7 @@ from pyxbroker.metadata.store import (
     Unavailable,
     open_store,
 )
-from zookeeper_server import ZooKeeperServer, free_port
+from zookeeper_server import ZooKeeperServer
 
 pytestmark = pytest.mark.interop
 
@@ -273,7 +274,7 @@ async def test_callbacks_run_on_the_loops_thread(backend: Backend, server: ZooKe
 
 @coroutine_test
 async def test_opening_fails_clearly_when_nobody_answers() -> None:
-    address = f"127.0.0.1:{free_port()}"
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     store = open_store(f"zk:{address}", connect_timeout_ms=500)
     began = time.monotonic()
     with pytest.raises(Unavailable, match=f"no ZooKeeper answers at {address}"):

@@ -58,7 +58,7 @@ def test_a_secret_key_makes_tokens_that_a_broker_takes(
     assert made("create-secret-key", "--output", path, *chosen) == b""
     assert (mode_of(path), path.stat().st_size) == (0o600, size)
     shown = made("create", "--secret-key", path.as_uri(), "--subject", "orders")
-    assert jwt.get_unverified_header(shown.strip())["alg"] == algorithm or "HS256"
+    assert jwt.get_unverified_header(shown.strip())["alg"] == (algorithm or "HS256")
     assert role_of(shown, tokenSecretKey=path.as_uri()) == "orders"
 
 

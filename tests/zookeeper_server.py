@@ -11,15 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
+from harness.brokers import free_ports
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 START_TIMEOUT_S = 30
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class ZooKeeperServer:
@@ -27,7 +22,7 @@ class ZooKeeperServer:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -69,6 +64,7 @@ class ZooKeeperServer:
             if self.command("ruok") == "imok":
                 return
             time.sleep(0.05)
+        self.kill()
         log = (self.directory / "zookeeper.log").read_text(errors="replace")
         pytest.fail(f"ZooKeeper did not start:\n{log[-2000:]}")
 

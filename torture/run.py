@@ -115,13 +115,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Run all kinds of rounds; the exit status."""
     options = parse(arguments)
     broken = 0
-    lines = [f"seed {options.seed}, broker {options.broker}, load {options.load}"]
+    print(f"seed {options.seed}, broker {options.broker}, load {options.load}", flush=True)
+    lines = []
     for kind, name in NAMES.items():
         count = getattr(options, f"{kind}_rounds")
         if count:
             verdict = run_kind(kind, count, options)
             broken += len(verdict.problems)
             lines.append(summary(name, verdict))
+            if not verdict.promised or not verdict.read_back:
+                broken += 1
+                lines.append(f"{name}: nothing was acknowledged or read, so nothing was tried")
     print("\n".join(lines))
     return 1 if broken else 0
 

@@ -195,6 +195,7 @@ def is_like_others(name: str) -> bool:
 
 def test_no_input_costs_the_others_much(attack: Attack) -> None:
     wrong = []
+    restarts = attack.restarts
     for cost in attack_all(attack, TIMES, BYTES_MAX, is_passed_over=is_like_others):
         if not cost.is_answered and cost.name not in ENDS:
             wrong.append(f"{cost.name} x {cost.times}: {cost.end}")
@@ -208,7 +209,7 @@ def test_no_input_costs_the_others_much(attack: Attack) -> None:
         if cost.cpu_ms > CPU_MS_MAX + cost.times * each_ms_max:
             wrong.append(f"{cost.name} x {cost.times} takes {cost.cpu_ms:.0f} ms of CPU")
     assert not wrong, "\n" + "\n".join(wrong)
-    assert attack.restarts == 0
+    assert attack.restarts == restarts
     assert attack.broker.memory_kib() < MEMORY_KIB_MAX
     assert attack.polite.end() > 100
 

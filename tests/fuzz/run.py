@@ -17,6 +17,7 @@ found something, 2 when one could not be run, or was cut before it was done.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import re
@@ -25,8 +26,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -124,7 +127,8 @@ def run_target(target: Path, engines: Engines, options: argparse.Namespace) -> i
     engine, artifacts = engine_of(target, engines), folder("artifacts", target)
     command, environment = command_of(target, engines, options.seconds, seed)
     started = time.monotonic()
-    status, output = run_limited(command, environment, options.seconds + OVERTIME_SECONDS)
+    with temporary(environment) as environment:
+        status, output = run_limited(command, environment, options.seconds + OVERTIME_SECONDS)
     took = time.monotonic() - started
     runs = re.search(r"stat::number_of_executed_units: +(\d+)", output)
     # A target that ran nothing has shown nothing, whatever its status says.
@@ -151,8 +155,9 @@ def saturate_target(target: Path, engines: Engines, options: argparse.Namespace)
         shutil.copyfile(each, corpus / f"found-{each.name}")
     seed, goal = seed_of(options), goal_of(options)
     command, environment = command_of(target, engines, 0, seed)
-    program = Program(command, environment, digest(*code_of(target, environment)))
-    ended = saturate(program, kept_of(target), goal, cut)
+    code = digest(*code_of(target, environment))
+    with temporary(environment) as environment:
+        ended = saturate(Program(command, environment, code), kept_of(target), goal, cut)
     progress = Progress.load(kept_of(target))
     if not ended.error:
         is_done = progress.is_done(goal)
@@ -162,6 +167,13 @@ def saturate_target(target: Path, engines: Engines, options: argparse.Namespace)
     where = shown(artifacts)
     print(f"fuzz {target.stem}: {ended.error}, seed {seed}; its inputs are in {where}", flush=True)
     return 1
+
+
+@contextlib.contextmanager
+def temporary(environment: dict[str, str]) -> Iterator[dict[str, str]]:
+    """An environment with a folder for temporary files, which libFuzzer does not tidy up."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-", ignore_cleanup_errors=True) as place:
+        yield environment | {"TMPDIR": place}
 
 
 def command_of(

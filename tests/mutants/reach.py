@@ -22,7 +22,13 @@ from mutants.trees import Tree
 RECORD_SECONDS_MAX = 3600
 RECORDED_TOGETHER = 12  # test files: a run that is cut goes on behind those that are kept
 # They look at the text of the tree, and notice no bug or any change, or take too long.
-NO_JUDGES = ("test_tidy.py", "test_claims.py", "test_native_arrows.py", "test_package.py", "test_mutants.py")
+NO_JUDGES = (
+    "test_tidy.py",
+    "test_claims.py",
+    "test_native_arrows.py",
+    "test_package.py",
+    "test_mutants.py",
+)
 
 # The tests that are near each compiled module, without `tests/test_` and `.py`.
 CYTHON = {
