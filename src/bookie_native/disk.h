@@ -12,6 +12,7 @@
 #ifndef PYXBROKER_DISK_H
 #define PYXBROKER_DISK_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -77,6 +78,11 @@ int disk_write_parts(const disk_calls *disk, int fd, struct iovec *parts, int co
 /* Reads up to bytes at offset, going on after short reads; returns what there was before the end of
  * the file. */
 ssize_t disk_read_all(const disk_calls *disk, int fd, void *buffer, size_t bytes, int64_t offset);
+
+/* Whether a call failed for want of space: on the disk, or of the user's share of it. */
+static inline int disk_is_full(int error) {
+    return error == -ENOSPC || error == -EDQUOT;
+}
 
 /* Makes a directory and its missing parents; all of them are then durable in their own parents. */
 int disk_make_directories(const disk_calls *disk, const char *path);

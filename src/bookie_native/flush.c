@@ -52,7 +52,7 @@ static void flusher_report(flusher *f, int error) {
         events_add(f->events, EVENT_ERROR,
                    "the write cache could not be flushed to an entry log (%s); retrying%s",
                    strerror(-error),
-                   error == -ENOSPC || error == -EDQUOT ? ", free some disk space" : "");
+                   disk_is_full(error) ? ", free some disk space" : "");
     else if (error == 0 && before < 0)
         events_add(f->events, EVENT_INFO, "the write cache is flushed again");
 }

@@ -254,7 +254,7 @@ static void journal_note_trouble(journal *j, int error) {
 /* 1 after a pause when a write that failed can be tried again: for want of space, and while the
  * journal is not to stop. */
 static int journal_write_again(journal *j, int error, unsigned *pause_ms) {
-    if (error != -ENOSPC && error != -EDQUOT)
+    if (!disk_is_full(error))
         return 0;
     journal_note_trouble(j, error);
     *pause_ms = *pause_ms == 0 ? SPACE_RETRY_MS_MIN : *pause_ms * 2;

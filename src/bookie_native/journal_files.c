@@ -256,7 +256,7 @@ static void journal_files_note(journal_files *files, int error) {
     if (error < 0 && error != files->error)
         events_add(files->events, EVENT_ERROR,
                    "the next journal file could not be prepared (%s); retrying%s", strerror(-error),
-                   error == -ENOSPC || error == -EDQUOT ? ", free some disk space" : "");
+                   disk_is_full(error) ? ", free some disk space" : "");
     else if (error == 0 && files->error < 0)
         events_add(files->events, EVENT_INFO, "the next journal file is prepared again");
     files->error = error;
@@ -396,7 +396,7 @@ int journal_files_start(journal_files *files) {
         error = journal_files_prepare(files);
     }
     /* What is stored can be read without a place for more. */
-    if (error == -ENOSPC || error == -EDQUOT) {
+    if (disk_is_full(error)) {
         journal_files_note(files, error);
         error = 0;
     }

@@ -23,7 +23,6 @@ from pyxbroker.base.properties import ConfigError
 
 APR1 = "$apr1$"
 APR1_ROUNDS = 1000
-APR1_SALT_MAX = 8
 _LETTERS = "./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 # 16 bytes of salt are 22 letters, 23 of the hash are 31: the last of each holds four or two bits of
 # nothing, which are 0. bcrypt refuses a salt that says otherwise, but only when somebody logs in.

@@ -20,6 +20,9 @@ Result = TypeVar("Result")
 DIRECTORY_MODE = 0o700  # DISK_DIRECTORY_MODE and DISK_FILE_MODE of disk.h are the same
 FILE_MODE = 0o600
 
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full disk says, or one of which the user has used up the share; `disk_is_full` in C."""
+
 PATIENCE_S = 2.0
 FIRST_WAIT_S = 0.02
 # What says nothing about the file: the same call may go well a moment later.

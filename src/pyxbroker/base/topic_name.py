@@ -20,7 +20,7 @@ import re
 
 from pyxbroker.base import limits
 from pyxbroker.base.errors import InvalidTopicName
-from pyxbroker.base.url_encoding import decode, encode
+from pyxbroker.base.url_encoding import encode
 
 PUBLIC_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
@@ -196,15 +196,6 @@ class TopicName:
                 _cache[name] = found
         return found
 
-    @classmethod
-    def of_managed_ledger(cls, name: str) -> TopicName:
-        """The inverse of `managed_ledger_name`. Raises InvalidTopicName."""
-        parts = name.split("/")
-        if len(parts) != 4:
-            raise InvalidTopicName(f"{_shown(name)} is not the name of a topic's managed ledger.")
-        tenant, namespace, domain, encoded = parts
-        return cls(domain, NamespaceName.shared(tenant, namespace), decode(encoded))
-
     @property
     def tenant(self) -> str:
         return self.namespace_name.tenant
@@ -234,11 +225,6 @@ class TopicName:
         """`tenant/namespace/domain/<encoded local name>`; what follows /managed-ledgers
         in the metadata store. TopicName.getPersistenceNamingEncoding."""
         return f"{self.namespace_name}/{self.domain}/{self.encoded_local_name}"
-
-    @property
-    def lookup_name(self) -> str:
-        """`domain/tenant/namespace/<encoded local name>`; TopicName.getLookupName."""
-        return f"{self.domain}/{self.namespace_name}/{self.encoded_local_name}"
 
     @property
     def schema_name(self) -> str:

@@ -15,13 +15,12 @@ the reserve made, or the reserve that was given back would be published away.
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import open_file, sync_directory
+from pyxbroker.base.directories import NO_SPACE, open_file, sync_directory
 from pyxbroker.base.errors import with_reference
 from pyxbroker.base.log import get_logger, reference_to
 
@@ -40,7 +39,6 @@ ROOM_BYTES = 16 << 20
 """With less, the reserve is given back for a start (a first journal file, metadata) or a stop (the
 flush of what is in memory)."""
 _CANNOT_STORE = "messages cannot be stored"
-_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _MIB = 1 << 20
 
 
@@ -91,7 +89,7 @@ class Reserve:
             os.posix_fallocate(descriptor, 0, self.size)
         except OSError as error:
             self.path.unlink()
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 return False
             raise
         finally:
@@ -199,7 +197,7 @@ class StorageState:
     @property
     def is_short(self) -> bool:
         """There is not enough space: what is not needed any more has to go at once."""
-        return any(each.is_short for each in self.file_systems) or -self.trouble() in _NO_SPACE
+        return any(each.is_short for each in self.file_systems) or -self.trouble() in NO_SPACE
 
     def check(self) -> None:
         """Looks at everything anew. Called at intervals, and when the storage's trouble changed."""
@@ -210,7 +208,7 @@ class StorageState:
                 log.warning(
                     "free space is not known", directory=each.directory, error=error.strerror
                 )
-        if -self.trouble() in _NO_SPACE:
+        if -self.trouble() in NO_SPACE:
             reason = "the storage could not write for want of space"
             self.run_blocking(self.give_back_reserves, reason)
         self._tell(*self._judge())
@@ -221,7 +219,7 @@ class StorageState:
             return failure, True
         trouble = -self.trouble()
         short = [str(each) for each in self.file_systems if each.is_short]
-        if short or trouble in _NO_SPACE:
+        if short or trouble in NO_SPACE:
             where = ", ".join(short) or os.strerror(trouble)
             full = (
                 f"The disk of the storage is full ({where}); free some space, delete topics or"

@@ -57,7 +57,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pyxbroker.base.directories import finish_file, open_file, temporary_of, write_fully
+from pyxbroker.base.directories import NO_SPACE, finish_file, open_file, temporary_of, write_fully
 from pyxbroker.base.log import get_logger
 from pyxbroker.metadata.store import CorruptStore, MetadataError
 
@@ -375,7 +375,7 @@ class ChangeLog:
                 allocate(self._fd, self._allocated)
             except OSError as error:
                 # There is room for what comes, or the append fails and says so.
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in NO_SPACE:
                     raise
         os.fdatasync(self._fd)
         self.synced = self.end

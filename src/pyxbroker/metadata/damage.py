@@ -28,7 +28,6 @@ a value is the sentence to tell its readers."""
 
 _LOG_HEADER = struct.Struct(">8I")  # magic, version, page size, sequence, 2 salts, 2 checksums
 _FRAME_HEADER = struct.Struct(">6I")  # page, pages after commit or 0, 2 salts, 2 checksums
-_LOG_MAGICS = (0x377F0682, 0x377F0683)
 
 
 def row_checksum(key: str, version: int, times: tuple[int, int], change: int, value: bytes) -> int:

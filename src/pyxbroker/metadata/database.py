@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sqlite3
 import time
@@ -11,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pyxbroker.base.directories import (
+    NO_SPACE,
     finish_file,
     open_file,
     sync_directory,
@@ -64,14 +64,6 @@ SCHEMA = {
     "state": "CREATE TABLE state (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     "unknown": "CREATE TABLE unknown (path TEXT PRIMARY KEY) WITHOUT ROWID",
 }
-SCHEMA_1 = """
-CREATE TABLE IF NOT EXISTS node (
-    parent TEXT NOT NULL, name TEXT NOT NULL, version INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, modified_ms INTEGER NOT NULL, checksum INTEGER NOT NULL,
-    value BLOB NOT NULL, PRIMARY KEY (parent, name)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS sequence (
-    parent TEXT PRIMARY KEY, next INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID;
-"""
 
 PUT_NODE = "INSERT OR REPLACE INTO node VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 PUT_COUNTER = "INSERT OR REPLACE INTO sequence VALUES (?, ?, ?, ?)"
@@ -225,7 +217,7 @@ def explain(path: Path, error: Exception) -> MetadataError:
     """
     if isinstance(error, MetadataError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in NO_SPACE:
         return NoSpace(f"the disk of the metadata in {path.parent} is full: {error}")
     if isinstance(error, OSError):
         return Unavailable(f"the metadata in {path.parent} cannot be read or written: {error}")

@@ -17,7 +17,6 @@ _SIZES = struct.Struct(">II")
 
 UNKNOWN_ERROR = 0
 PERSISTENCE_ERROR = 2
-TOPIC_TERMINATED = 15
 NOT_ALLOWED = 22
 
 NO_REQUEST = 2**64 - 1  # the request id of an error that answers no request
