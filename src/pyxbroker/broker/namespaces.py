@@ -67,7 +67,6 @@ if TYPE_CHECKING:
 log = get_logger("pyxbroker.namespaces")
 
 DOMAINS = (PERSISTENT, NON_PERSISTENT)
-NAMES_PER_SLICE = 256
 ROUNDS_MAX = 5  # of deleting what other brokers make meanwhile
 
 
@@ -120,13 +119,13 @@ class Namespaces:
 
     async def _of_nodes(self, name: str, domain: str, path: str) -> list[TopicName]:
         names = []
-        for number, node in enumerate(await self._store.children(path), start=1):
+        # 100,000 would keep the loop for a second, and a few hundred long ones for 20 ms.
+        slices = Slices()
+        for node in await self._store.children(path):
             found = topic_of_node(domain, name, node)
             if found is not None:
                 names.append(found)
-            if number % NAMES_PER_SLICE == 0:
-                # 100,000 would keep the loop for a second.
-                await asyncio.sleep(0)
+            await slices.pause()
         return names
 
     # --- changing -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
+from pyxbroker.base.slices import Slices
 from pyxbroker.base.topic_name import TopicName
 from pyxbroker.metadata import paths
 from pyxbroker.metadata.store import MUST_NOT_EXIST, BadVersion, MetadataStore, Put
@@ -23,7 +24,6 @@ BATCHES_AT_ONCE = 2
 AT_ONCE = 16  # of what is done one by one
 ASKED_FOR_MAX = 128  # partitions; of more the namespace's list is read
 INDEX_DIGITS_MAX = 10
-NAMES_PER_SLICE = 1_000  # that are looked at before others have their turn
 
 T = TypeVar("T")
 
@@ -82,21 +82,20 @@ async def partitions_there(
     if count <= ASKED_FOR_MAX:
         return [index for index in range(count) if await topics.exists(name.partition(index))]
     found: set[int] = set()
+    slices = Slices()
     if name.is_persistent:
         prefix = name.partition(0).encoded_local_name[:-1]
         nodes = await store.children(paths.managed_ledgers(name.namespace, name.domain))
-        for number, node in enumerate(nodes, start=1):
+        for node in nodes:
             if node.startswith(prefix):
                 found.add(_index_of(node[len(prefix) :]))
-            if number % NAMES_PER_SLICE == 0:
-                await asyncio.sleep(0)
+            await slices.pause()
     whole = str(name)
-    for number, topic in enumerate(topics, start=1):
+    for topic in topics:
         each = topic.name
         if each.is_partitioned and not topic.fenced and each.partitioned_topic_name == whole:
             found.add(each.partition_index)
-        if number % NAMES_PER_SLICE == 0:
-            await asyncio.sleep(0)
+        await slices.pause()
     return sorted(index for index in found if 0 <= index < count)
 
 
