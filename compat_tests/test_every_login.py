@@ -4,17 +4,19 @@ ports: three official clients come in with each, and who shows something wrong s
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jwt
 import pulsar
 import pytest
 import trustme
 from harness.go_client import Client as GoClient
 from harness.java_client import Java, JavaError
-from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, token
+from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, rsa_key, token
 
 from compat_tests.conftest import official_client
 from compat_tests.tls_scene import Scene
@@ -68,11 +70,16 @@ WRONG = {
     "another key": of_token("ann", SECRET[::-1]),
     "expired": of_token("ann", exp=-10),
     "not valid yet": of_token("ann", nbf=86_400),
+    "a private key": of_token("ann", rsa_key(), "RS256"),
+    "not signed": Login("Token", "token:" + jwt.encode({"sub": "ann"}, None, algorithm="none")),
     "no token": Login("Token", "token:none"),
     "password": of_password("ann", "Secret"),
     "user": of_password("nobody", "secret"),
     "role without a right": of_token("ben"),
     "certificate of a role without a right": of_certificate("ben"),
+    "certificate of another authority": of_certificate("stranger"),
+    "certificate that has expired": of_certificate("expired"),
+    "certificate that is not valid yet": of_certificate("early"),
 }
 
 
@@ -84,10 +91,18 @@ class Everything(Scene):
             directory, headers={"Authorization": f"Bearer {token('root')}"}, **SETTINGS
         )
         # Java's client takes no other keys, and no certificate with an empty list of names.
-        rsa = trustme.KeyType.RSA
+        now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
         self.certificates = {
-            name: self.issue(name, "client", common_name=name, key_type=rsa)
-            for name in ("ann", "ben")
+            name: self.issue(
+                name, "client", common_name=role, key_type=trustme.KeyType.RSA, **different
+            )
+            for name, role, different in (
+                ("ann", "ann", {}),
+                ("ben", "ben", {}),
+                ("stranger", "ann", {"ca": trustme.CA()}),
+                ("expired", "ann", {"not_before": now - 2 * day, "not_after": now - day}),
+                ("early", "ann", {"not_before": now + day}),
+            )
         }
         for role, namespace in (("ann", "public/default"), ("anybody", "public/open")):
             path = f"/admin/v2/namespaces/{namespace}"
