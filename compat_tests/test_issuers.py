@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import http.client
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jwt
+import pulsar
 import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding
 from harness import apache_oidc, wire
 from harness.brokers import Broker
+from harness.go_client import Client as GoClient
 from harness.issuer import AUDIENCE, KEYS, Issuer, public_jwk
+from harness.issuer import SECRET as ISSUERS_SECRET
+from harness.java_client import Java, JavaError
 from harness.raw import RawConnection
 from harness.tokens import PACKAGE, SECRET, TOKENS, data_url, ec_key, public, rsa_key, token
 
-from compat_tests.conftest import broker_kind
+from compat_tests.conftest import broker_kind, official_client
 from compat_tests.test_login_refusals import forged
 
 OPENID = PACKAGE + "oidc.AuthenticationProviderOpenID"
 CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
+OAUTH2 = "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2"
+REFUSALS = (pulsar.PulsarException, JavaError)
 LET_IN = "let in", 200
 REFUSED = (3, "Failed to authenticate"), 401
 TIMEOUT_MS = 2000
@@ -40,6 +49,9 @@ class Scene:
         ca.cert_pem.write_to_path(trusted)
         self.issuer, self.silent, self.gone = (Issuer(ca) for _ in range(3))
         self.stranger = Issuer(ca)
+        # To clients, which know no authority of tests.
+        self.door = Issuer(None)
+        self.door.claims = {"iss": self.issuer.url, "nbf": 0}
         for each in (self.issuer, self.silent, self.gone, self.stranger):
             each.private |= {"pss": rsa_key(), "any": rsa_key()}
             publish(each)
@@ -78,7 +90,7 @@ class Scene:
 
     def close(self) -> None:
         self.broker.close()
-        for each in (self.issuer, self.silent, self.stranger):
+        for each in (self.issuer, self.silent, self.stranger, self.door):
             each.close()
 
     def told(self, shown: str) -> tuple[Any, int]:
@@ -196,3 +208,60 @@ def test_a_new_key_counts_once_the_issuer_is_asked_again(scene: Scene) -> None:
         assert time.monotonic() < until
         time.sleep(KIDS_KNOWN_S + 0.5)
     assert issuer.asked[KEYS] >= 2
+
+
+def credentials(secret: str) -> str:
+    """What a client shows to the issuer, as each of them reads it."""
+    known = {"type": "sn_service_account", "client_id": "orders", "client_secret": secret}
+    return "data:application/json;base64," + base64.b64encode(json.dumps(known).encode()).decode()
+
+
+@pytest.fixture(params=["python", "go", "java"])
+def connect(request: pytest.FixtureRequest, scene: Scene) -> Callable[..., Any]:
+    """Makes a client of the kind that gets its tokens at the issuer by a secret."""
+    kind = request.param
+    names = ("issuer_url", "private_key") if kind == "python" else ("issuerUrl", "privateKey")
+
+    def make(secret: str, timeout_s: int) -> Any:
+        told = dict(zip(names, (scene.door.url, credentials(secret)), strict=True))
+        told |= {"type": "client_credentials", "audience": AUDIENCE}
+        if kind == "java":
+            java: Java = request.getfixturevalue("java")
+            return java.client(
+                scene.broker.url,
+                authPluginClassName=OAUTH2,
+                authParams=json.dumps(told),
+                operationTimeoutMs=timeout_s * 1000,
+                lookupTimeoutMs=timeout_s * 1000,
+            )
+        if kind == "go":
+            return GoClient(
+                scene.broker.url,
+                auth_plugin="oauth2",
+                auth_params=json.dumps(told | {"clientId": "orders"}),
+                operation_timeout_seconds=timeout_s,
+            )
+        return official_client(
+            scene.broker.url,
+            authentication=pulsar.AuthenticationOauth2(json.dumps(told)),
+            operation_timeout_seconds=timeout_s,
+        )
+
+    return make
+
+
+def test_a_client_gets_its_tokens_at_the_issuer(
+    connect: Callable[..., Any], scene: Scene, topic: str
+) -> None:
+    with contextlib.closing(connect(ISSUERS_SECRET, 20)) as client:
+        consumer = client.subscribe(topic, "s")
+        client.create_producer(topic).send(b"hello")
+        message = consumer.receive(10_000)
+        assert (message.data() if callable(message.data) else message.data) == b"hello"
+
+
+def test_a_client_that_the_issuer_does_not_know_stays_out(
+    connect: Callable[..., Any], topic: str
+) -> None:
+    with pytest.raises(REFUSALS), contextlib.closing(connect("wrong", 2)) as client:
+        client.create_producer(topic)
