@@ -65,8 +65,7 @@ class Certificates(Scene):
         if name == "no name":
             return self.issue("nameless", "localhost")
         ca = self.stranger if name == "another authority" else None
-        # Java takes no certificate with an empty list of names.
-        return self.issue("client", "client", common_name="ann", ca=ca, **self.times.get(name, {}))
+        return self.issue("client", common_name="ann", ca=ca, **self.times.get(name, {}))
 
     def show(self, name: str) -> None:
         """The broker has another certificate; this returns when both ports show it."""

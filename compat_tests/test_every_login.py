@@ -100,12 +100,10 @@ class Everything(Scene):
         super().__init__(
             directory, headers={"Authorization": f"Bearer {token('root')}"}, **SETTINGS
         )
-        # Java's client takes no other keys, and no certificate with an empty list of names.
+        # Java's client takes no other keys.
         now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
         self.certificates = {
-            name: self.issue(
-                name, "client", common_name=role, key_type=trustme.KeyType.RSA, **different
-            )
+            name: self.issue(name, common_name=role, key_type=trustme.KeyType.RSA, **different)
             for name, role, different in (
                 ("ann", "ann", {}),
                 ("ben", "ben", {}),

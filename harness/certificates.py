@@ -22,7 +22,9 @@ def write_certificate(
 
     times: `not_before` and `not_after`.
     """
-    issued = ca.issue_cert(*hosts, common_name=common_name, key_type=key_type, **times)
+    # Java takes none with an empty list of names.
+    names = hosts or ("client",)
+    issued = ca.issue_cert(*names, common_name=common_name, key_type=key_type, **times)
     certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
     certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)
