@@ -1,26 +1,37 @@
 """One broker with tokens, passwords, certificates, rights and a role for who shows nothing, on four
-ports: three official clients come in with each, and who shows something wrong stays out.
+ports: three official clients come in with each, and who shows something wrong stays out. What each
+is told is what Apache Pulsar tells them.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import datetime
+import http.client
 import json
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jwt
 import pulsar
 import pytest
 import trustme
+from harness import wire
 from harness.go_client import Client as GoClient
 from harness.java_client import Java, JavaError
-from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, token
+from harness.raw import RawConnection
+from harness.tokens import BASIC, PACKAGE, SECRET, TOKENS, data_url, rsa_key, token
 
 from compat_tests.conftest import official_client
 from compat_tests.tls_scene import Scene
 
 REFUSALS = (pulsar.PulsarException, JavaError)
 PATIENT_S, IMPATIENT_S = 20, 2
+LOOKUP_FAILED = 2
+AUTHORIZATION_ERROR = 4
 SCHEMES = ("pulsar", "pulsar+ssl", "http", "https")
 JAVA = "org.apache.pulsar.client.impl.auth.Authentication"
 SETTINGS = {
@@ -32,6 +43,7 @@ SETTINGS = {
     "anonymousUserRole": "anybody",
     "authorizationEnabled": "true",
     "superUserRoles": "root",
+    "maxFailedLoginsPerAddress": "0",
     # Apache Pulsar's standalone is a client of its own.
     "brokerClientAuthenticationPlugin": JAVA + "Token",
     "brokerClientAuthenticationParameters": f"token:{token('root')}",
@@ -68,11 +80,16 @@ WRONG = {
     "another key": of_token("ann", SECRET[::-1]),
     "expired": of_token("ann", exp=-10),
     "not valid yet": of_token("ann", nbf=86_400),
+    "a private key": of_token("ann", rsa_key(), "RS256"),
+    "not signed": Login("Token", "token:" + jwt.encode({"sub": "ann"}, None, algorithm="none")),
     "no token": Login("Token", "token:none"),
     "password": of_password("ann", "Secret"),
     "user": of_password("nobody", "secret"),
     "role without a right": of_token("ben"),
     "certificate of a role without a right": of_certificate("ben"),
+    "certificate of another authority": of_certificate("stranger"),
+    "certificate that has expired": of_certificate("expired"),
+    "certificate that is not valid yet": of_certificate("early"),
 }
 
 
@@ -83,11 +100,17 @@ class Everything(Scene):
         super().__init__(
             directory, headers={"Authorization": f"Bearer {token('root')}"}, **SETTINGS
         )
-        # Java's client takes no other keys, and no certificate with an empty list of names.
-        rsa = trustme.KeyType.RSA
+        # Java's client takes no other keys.
+        now, day = datetime.datetime.now(datetime.timezone.utc), datetime.timedelta(days=1)
         self.certificates = {
-            name: self.issue(name, "client", common_name=name, key_type=rsa)
-            for name in ("ann", "ben")
+            name: self.issue(name, common_name=role, key_type=trustme.KeyType.RSA, **different)
+            for name, role, different in (
+                ("ann", "ann", {}),
+                ("ben", "ben", {}),
+                ("stranger", "ann", {"ca": trustme.CA()}),
+                ("expired", "ann", {"not_before": now - 2 * day, "not_after": now - day}),
+                ("early", "ann", {"not_before": now + day}),
+            )
         }
         for role, namespace in (("ann", "public/default"), ("anybody", "public/open")):
             path = f"/admin/v2/namespaces/{namespace}"
@@ -225,3 +248,117 @@ def test_who_shows_nothing_has_what_nobody_has(log_in: Callable[..., Any], topic
         with pytest.raises(REFUSALS):
             client.create_producer(topic)
         client.close()
+
+
+# --- what each is told ------------------------------------------------------------------------
+
+REFUSED = (3, "Failed to authenticate")
+MAY, MAY_NOT = "may", "may not"
+# By the namespaces: ann's, and that of who shows nothing.
+ANN, BEN, ANYBODY = (MAY, MAY_NOT), (MAY_NOT, MAY_NOT), (MAY_NOT, MAY)
+STATUSES = {MAY: 200, MAY_NOT: 403}
+OUT = (401, 401)
+
+
+class Shown(NamedTuple):
+    """What is shown, and what comes of it: by the protocol, by REST where the request does not say
+    by which method, and where it does.
+    """
+
+    method: str
+    data: str
+    by_protocol: tuple[Any, ...]
+    by_rest: tuple[str, str]
+    by_named: tuple[Any, Any]
+    certificate: str = ""
+
+
+TOLD = {
+    "token": Shown("token", token("ann"), ANN, ANN, ANN),
+    "token of a role without a right": Shown("token", token("ben"), BEN, BEN, BEN),
+    "token of another key": Shown("token", token("ann", SECRET[::-1]), REFUSED, ANYBODY, OUT),
+    "expired token": Shown("token", token("ann", exp=-10), REFUSED, ANYBODY, OUT),
+    "no token": Shown("token", "none", REFUSED, ANYBODY, OUT),
+    "password": Shown("basic", "ann:secret", ANN, ANN, ANN),
+    "another password": Shown("basic", "ann:Secret", REFUSED, ANYBODY, OUT),
+    "another user": Shown("basic", "nobody:secret", REFUSED, ANYBODY, OUT),
+    "nothing": Shown("", "", ANYBODY, ANYBODY, ANYBODY),
+    "an unknown method": Shown("athenz", "ann", ANYBODY, ANYBODY, OUT),
+    "certificate": Shown("tls", "", ANN, ANN, ANN, "ann"),
+    "certificate of a role without a right": Shown("tls", "", BEN, BEN, BEN, "ben"),
+    "no certificate": Shown("tls", "", REFUSED, ANYBODY, OUT),
+    "token, and another's certificate": Shown("token", token("ann"), ANN, ANN, ANN, "ben"),
+    "expired token, and a certificate": Shown(
+        "token", token("b", exp=-1), REFUSED, ANN, OUT, "ann"
+    ),
+    "password, and another's certificate": Shown("basic", "ann:secret", ANN, ANN, ANN, "ben"),
+    "nothing, and a certificate": Shown("", "", ANYBODY, ANN, ANN, "ann"),
+}
+NAMESPACES = ("public/default", "public/open")
+
+
+def told_by_protocol(scene: Everything, shown: Shown, is_tls: bool) -> Any:
+    port = scene.port if is_tls else scene.broker.port
+    with RawConnection(port, handshake=False, timeout_s=30) as raw:
+        if is_tls:
+            raw.socket = context_of(scene, shown).wrap_socket(
+                raw.socket, server_hostname="localhost"
+            )
+        fields = {3: shown.data.encode(), 5: shown.method} if shown.method else {}
+        raw.command(wire.CONNECT, {1: "raw", 4: 21} | fields)
+        answer = raw.receive()
+        if answer.type == wire.ERROR:
+            return answer.number(2), answer.data(3).decode()
+        assert answer.type == wire.CONNECTED
+        return tuple(looked_up(raw, namespace) for namespace in NAMESPACES)
+
+
+def looked_up(raw: RawConnection, namespace: str) -> str:
+    raw.command(wire.LOOKUP, {1: f"persistent://{namespace}/a", 2: raw.request_id()})
+    answer = raw.expect(wire.LOOKUP_RESPONSE)
+    if answer.number(3) != LOOKUP_FAILED:
+        return MAY
+    assert answer.number(6) == AUTHORIZATION_ERROR
+    assert answer.data(7).decode() == "Client is not authorized to Lookup"
+    return MAY_NOT
+
+
+def told_by_rest(scene: Everything, shown: Shown, is_tls: bool, is_named: bool) -> tuple[int, int]:
+    headers = {}
+    if shown.method == "basic":
+        headers["Authorization"] = "Basic " + base64.b64encode(shown.data.encode()).decode()
+    elif shown.data:
+        headers["Authorization"] = f"Bearer {shown.data}"
+    if is_named and shown.method:
+        headers["X-Pulsar-Auth-Method-Name"] = shown.method
+    return asked(scene, shown, is_tls, headers, 0), asked(scene, shown, is_tls, headers, 1)
+
+
+def asked(
+    scene: Everything, shown: Shown, is_tls: bool, headers: dict[str, str], number: int
+) -> int:
+    """The status of a list of topics."""
+    if is_tls:
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            "localhost", scene.web_port, timeout=30, context=context_of(scene, shown)
+        )
+    else:
+        connection = http.client.HTTPConnection("localhost", scene.broker.web_port, timeout=30)
+    with contextlib.closing(connection):
+        path = f"/admin/v2/persistent/{NAMESPACES[number]}"
+        connection.request("GET", path, headers=headers)
+        return connection.getresponse().status
+
+
+def context_of(scene: Everything, shown: Shown) -> ssl.SSLContext:
+    return scene.context(scene.certificates.get(shown.certificate))
+
+
+@pytest.mark.parametrize("shown", TOLD.values(), ids=TOLD)
+def test_what_each_is_told(scene: Everything, shown: Shown) -> None:
+    for is_tls in (True,) if shown.certificate else (True, False):
+        assert told_by_protocol(scene, shown, is_tls) == shown.by_protocol
+        statuses = tuple(STATUSES[each] for each in shown.by_rest)
+        assert told_by_rest(scene, shown, is_tls, is_named=False) == statuses
+        statuses = tuple(STATUSES.get(each, each) for each in shown.by_named)
+        assert told_by_rest(scene, shown, is_tls, is_named=True) == statuses

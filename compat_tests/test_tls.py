@@ -188,10 +188,18 @@ def test_clients_show_certificates_where_they_have_to(tmp_path: Path, topic: str
             raise AssertionError(status)
 
         eventually(is_refused)
-        late = scene.client(authentication=authentication)
-        with pytest.raises(pulsar.PulsarException):
-            late.create_producer(topic)
-        late.close()
+
+        def stays_out() -> None:
+            late = scene.client(authentication=authentication)
+            try:
+                late.create_producer(topic).close()
+            except pulsar.PulsarException:
+                return
+            finally:
+                late.close()
+            raise AssertionError
+
+        eventually(stays_out)
         client.create_producer(topic).send(b"two")
         client.close()
     finally:
@@ -255,6 +263,7 @@ def test_who_somebody_is_may_be_said_by_a_certificate(
     names = ["AuthenticationProviderToken"] * bool(others) + ["AuthenticationProviderTls"]
     scene = Scene(
         tmp_path,
+        first="me",
         authenticationEnabled="true",
         authenticationProviders=",".join(
             f"org.apache.pulsar.broker.authentication.{name}" for name in names
@@ -265,11 +274,12 @@ def test_who_somebody_is_may_be_said_by_a_certificate(
         brokerClientTlsEnabled="true",
         brokerClientTrustCertsFilePath=str(tmp_path / "ca.pem"),
         brokerClientAuthenticationPlugin="org.apache.pulsar.client.impl.auth.AuthenticationTls",
-        brokerClientAuthenticationParameters=f"tlsCertFile:{tmp_path}/mine.pem,"
-        f"tlsKeyFile:{tmp_path}/mine.key",
+        brokerClientAuthenticationParameters=f"tlsCertFile:{tmp_path}/first.pem,"
+        f"tlsKeyFile:{tmp_path}/first.key",
     )
     try:
-        mine = scene.issue("mine", common_name="me")
+        mine = scene.first
+        assert mine is not None
         nameless = scene.issue("nameless", "localhost")
         client = scene.client(authentication=pulsar.AuthenticationTLS(*map(str, mine)))
         client.create_producer(topic).send(b"one")

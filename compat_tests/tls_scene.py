@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import socket
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,13 @@ class Scene:
     """A broker with both TLS ports, an authority, and certificates that it gave."""
 
     def __init__(
-        self, directory: Path, headers: dict[str, str] | None = None, **settings: str
+        self,
+        directory: Path,
+        headers: dict[str, str] | None = None,
+        first: str = "",
+        **settings: str,
     ) -> None:
+        """first: whose certificate the broker finds when it starts, as `first.pem`."""
         self.ca = trustme.CA()
         self.directory = directory
         self.trusted = directory / "ca.pem"
@@ -32,6 +38,7 @@ class Scene:
         self.certificate, self.key = self.issue("server", "localhost", "127.0.0.1")
         self.clients = directory / "clients.pem"
         self.ca.cert_pem.write_to_path(self.clients)
+        self.first = self.issue("first", common_name=first) if first else None
         self.port, self.web_port = free_ports(2)
         names = {
             "brokerServicePortTls": str(self.port),
@@ -43,7 +50,22 @@ class Scene:
         self.broker = Broker(
             broker_kind(), directory / "broker", settings=names | settings, headers=headers
         )
-        self.broker.start()
+        if self.first is None:
+            self.broker.start()
+        else:
+            self._start_for(self.first)
+
+    def _start_for(self, files: tuple[Path, Path]) -> None:
+        """Starts a broker that answers nobody but who has a certificate."""
+        self.broker.spawn()
+        until = time.monotonic() + 180
+        while True:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                path = "/admin/v2/namespaces/public/default"
+                if self.web(path, self.context(files))[0] == 200:
+                    return
+            assert time.monotonic() < until, self.broker.output()
+            time.sleep(0.2)
 
     @property
     def url(self) -> str:

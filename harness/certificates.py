@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import trustme
 from cryptography.hazmat.primitives import serialization
@@ -15,9 +16,15 @@ def write_certificate(
     *hosts: str,
     common_name: str | None = None,
     key_type: trustme.KeyType = trustme.KeyType.ECDSA,
+    **times: Any,
 ) -> tuple[Path, Path]:
-    """A new certificate and its key, PEM; the key in the one form that Java reads, too."""
-    issued = ca.issue_cert(*hosts, common_name=common_name, key_type=key_type)
+    """A new certificate and its key, PEM; the key in the one form that Java reads, too.
+
+    times: `not_before` and `not_after`.
+    """
+    # Java takes none with an empty list of names.
+    names = hosts or ("client",)
+    issued = ca.issue_cert(*names, common_name=common_name, key_type=key_type, **times)
     certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
     certificate.write_bytes(b"".join(each.bytes() for each in issued.cert_chain_pems))
     private = serialization.load_pem_private_key(issued.private_key_pem.bytes(), None)

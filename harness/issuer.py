@@ -29,9 +29,11 @@ HOUR_S = 3600
 
 
 class Issuer:
-    """Serves in a thread until it is closed. `ca` None serves without TLS."""
+    """Serves in a thread until it is closed. `ca` None serves without TLS; `host` is the one that
+    its certificate is for.
+    """
 
-    def __init__(self, ca: trustme.CA | None, path: str = "") -> None:
+    def __init__(self, ca: trustme.CA | None, path: str = "", host: str = "localhost") -> None:
         issuer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -49,7 +51,7 @@ class Issuer:
         self._server.daemon_threads = True
         if ca is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            ca.issue_cert("localhost").configure_cert(context)
+            ca.issue_cert(host).configure_cert(context)
             # In the thread of the connection: who is slow does not hold up others.
             self._server.socket = context.wrap_socket(
                 self._server.socket, server_side=True, do_handshake_on_connect=False

@@ -8,11 +8,13 @@ test run does it by itself when the sources are newer than the program.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,16 +55,33 @@ class JavaProgram:
         """
         if self._built:
             return
-        maven, javac = tool("mvn", "maven"), tool("javac", "default-jdk-headless")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        pom, files = self.sources / "pom.xml", sorted(self.sources.glob("*.java"))
-        with (self.folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            copy = ["dependency:copy-dependencies", f"-Djars={self._jars}"]
-            _make(self._jars, [pom], maven, "-q", "-B", "-f", str(pom), *copy)
+        javac = tool("javac", "default-jdk-headless")
+        with self._locked():
+            pom = self._fetch()
+            files = sorted(self.sources.glob("*.java"))
             path = ["-cp", f"{self._jars}/*", "-d", str(self._classes)]
             _make(self._classes, [pom, *files], javac, _LINT, "-Werror", *path, *map(str, files))
         self._built = True
+
+    def jars(self) -> Path:
+        """The folder with the jars that ``pom.xml`` names; nothing is compiled."""
+        with self._locked():
+            self._fetch()
+        return self._jars
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _fetch(self) -> Path:
+        """Fetches the jars; returns the file that names them."""
+        maven, pom = tool("mvn", "maven"), self.sources / "pom.xml"
+        copy = ["dependency:copy-dependencies", f"-Djars={self._jars}"]
+        _make(self._jars, [pom], maven, "-q", "-B", "-f", str(pom), *copy)
+        return pom
 
     def command(self, main: str, *flags: str) -> list[str]:
         """The command line that runs the class ``main``, quick to start and small; builds."""

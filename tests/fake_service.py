@@ -138,6 +138,10 @@ class FakeService:
             raise self.refusal
         return Listeners(Addresses("pulsar://localhost:6650", "http://localhost:8080")).of(listener)
 
+    @property
+    def broker_id(self) -> str:
+        return "host:8080"
+
     def failure(self) -> str | None:
         return self.broken
 

@@ -27,6 +27,8 @@ from pyxbroker.auth.authorization import (
     LIST_TENANTS,
     LOOKUP,
     OPEN,
+    BrokerId,
+    ClusterName,
     Resource,
     Right,
     Scope,
@@ -125,10 +127,14 @@ def test_each_right_is_checked_before_anything_is_done(
     assert (answer.status, reason(answer)) == (403, "No.")
     ((principal, right, resource),) = checked
     assert (principal, right) == (somebody, endpoint.right)
-    names = {None, "public", "public/default", "persistent://public/default/t"}
-    assert (None if resource is None else str(resource)) in names
+    names = {"public", "public/default", "persistent://public/default/t"}
     is_of_tenant = "{tenant}" in endpoint.path or asks_of_tenant(endpoint)
-    assert is_of_tenant == (resource is not None)
+    if is_of_tenant:
+        assert str(resource) in names
+    elif right.scope is Scope.CLUSTER:
+        assert resource == ClusterName("standalone")
+    else:
+        assert resource in (None, BrokerId("host:8080"))
 
 
 @EACH

@@ -35,12 +35,15 @@ def test_listeners_are_told_by_their_names_and_the_first_one_is_the_internal_one
     assert advertised_by(TWO, "outer")[1] == "outer"
     listeners = Listeners(OWN, advertised, internal)
     web = {"web_url": OWN.web_url, "web_url_tls": OWN.web_url_tls}
+    # The internal one has no TLS: who names none is told of the one that has.
+    tls = advertised["outer"].broker_url_tls
     assert (
         listeners.own
         == listeners.of("")
         == listeners.of(" ")
-        == Addresses("pulsar://10.0.0.1:6650", **web)
+        == Addresses("pulsar://10.0.0.1:6650", broker_url_tls=tls, **web)
     )
+    assert listeners.of("inner") == Addresses("pulsar://10.0.0.1:6650", **web)
     assert listeners.of("outer") == advertised["outer"]._replace(**web)
     with pytest.raises(ServiceNotReady, match="the broker do not have other listener"):
         listeners.of("other")
@@ -117,6 +120,8 @@ def test_a_lookup_is_answered_for_its_listener(tmp_path: Path) -> None:
         client = await broker.client()
         answer = await client.request(lookup(), "lookupTopicResponse")
         assert answer.brokerServiceUrl == "pulsar://10.0.0.1:6650"
+        assert answer.brokerServiceUrlTls == "pulsar+ssl://b.example:6661"
+        answer = await client.request(lookup("inner"), "lookupTopicResponse")
         assert not answer.HasField("brokerServiceUrlTls")
         answer = await client.request(lookup("outer"), "lookupTopicResponse")
         assert answer.brokerServiceUrl == "pulsar://b.example:6660"

@@ -105,6 +105,13 @@ def test_a_refusal_is_the_last_event_and_what_was_whole_before_it_counts() -> No
     assert parser.state is State.REFUSED
 
 
+def test_blanks_around_the_value_of_a_header_are_no_part_of_it() -> None:
+    for sent in (b"value", b" value", b"\t value \t ", b"value  "):
+        events = received(b"GET /x HTTP/1.1\r\n" + HOST + b"A:" + sent + b"\r\nB: \r\n\r\n")[1]
+        assert isinstance(events[0], Head)
+        assert events[0].headers == {"host": "broker", "a": "value", "b": ""}
+
+
 def test_requests_that_have_no_room_are_refused() -> None:
     _, events = received(GET * 5, room=3)
     assert [type(event) for event in events] == [Head, End] * 3 + [HttpError]

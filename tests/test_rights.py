@@ -22,11 +22,13 @@ from pyxbroker.auth.authorization import (
     PRODUCE,
     SUPERUSER,
     TENANT_ADMIN,
+    BrokerId,
+    ClusterName,
     Right,
     Scope,
     authorize,
 )
-from pyxbroker.auth.permissions import Permissions, check_settings
+from pyxbroker.auth.permissions import Permissions, check_settings, refusal_of
 from pyxbroker.auth.principal import Principal
 from pyxbroker.base.errors import AuthorizationError, MetadataStoreError
 from pyxbroker.base.properties import ConfigError
@@ -88,7 +90,7 @@ def may(
 
 
 def resources_of(right: Right) -> list[Any]:
-    everything = (None, TENANT, NAMESPACE, T)
+    everything = (None, BrokerId("host:8080"), ClusterName("c"), TENANT, NAMESPACE, T)
     return [each for each in everything if isinstance(each, authorization._RESOURCES[right.scope])]
 
 
@@ -98,7 +100,7 @@ def expected(role: str | None, right: Right, resource: Any) -> bool:
         return True
     if role == "admin":
         return resource is not None and TENANT_ADMIN in right.holders
-    if resource is None or isinstance(resource, TenantName):
+    if not isinstance(resource, NamespaceName | TopicName):
         return False
     wanted = {"np": PRODUCE, "nc": CONSUME}.get(role or "")
     if wanted is not None:
@@ -119,6 +121,36 @@ def test_each_right_says_who_has_it() -> None:
         if right.scope not in (Scope.OPEN, Scope.AUTHENTICATED):
             assert set(right.holders) <= {SUPERUSER, TENANT_ADMIN, PRODUCE, CONSUME}
             assert right.holders
+
+
+@pytest.mark.parametrize(
+    ("right", "resource", "refused"),
+    [
+        (
+            authorization.HEALTH_CHECK,
+            BrokerId("host:8080"),
+            "BrokerOperation for originalPrincipal [null] and clientAppId [np] about operation"
+            " [HEALTH_CHECK] on broker [host:8080]",
+        ),
+        (
+            authorization.GET_CLUSTER,
+            ClusterName("c"),
+            "ClusterOperation for originalPrincipal [null] and clientAppId [np] about operation"
+            " [GET_CLUSTER] on cluster [c]",
+        ),
+        (
+            authorization.WRITE_ISOLATION_POLICIES,
+            ClusterName("c"),
+            "ClusterPolicyOperation for originalPrincipal [null] and clientAppId [np] about"
+            " operation [WRITE] on cluster [c]",
+        ),
+    ],
+)
+def test_a_refusal_says_on_which_broker_or_cluster(
+    right: Right, resource: BrokerId | ClusterName, refused: str
+) -> None:
+    told = str(refusal_of(Principal("np"), right, resource))
+    assert told == f"Unauthorized to validateBothSuperuserAnd{refused}"
 
 
 def test_elsewhere_a_role_has_no_right() -> None:

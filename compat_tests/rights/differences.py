@@ -33,10 +33,22 @@ RULES: tuple[Rule, ...] = (
         here=r"\A501 ",
     ),
     Rule(
-        "who may not is told so in words of another check, or with the other of both statuses",
-        r"\| [A-Z]+ /",
-        there=r"\A40[13] ",
+        "what the right is for that is asked of a topic is said, and not the right to look it up",
+        r"\| [A-Z]+ /admin/v2/.*/(createMissedPartitions|entryFilters|partitioned-stats|truncate)$",
+        there=r"\A401 .* for operation \[LOOKUP\]",
         here=r"\A40[13] ",
+    ),
+    Rule(
+        "partitioned topics are created by the same right in both domains",
+        r"\| PUT /admin/v2/persistent/.*/partitions$",
+        there=r"\A403 .* on policy \[PARTITION\]",
+        here=r"\A403 .* for operation \[CREATE_TOPIC\]",
+    ),
+    Rule(
+        "the delay of a namespace's messages is set by who sets its other policies",
+        r"\| (POST|DELETE) /admin/v2/namespaces/.*/delayedDelivery$",
+        there=r"\A401 ",
+        here=r"\A403 .* on policy \[DELAYED_DELIVERY\]",
     ),
     Rule(
         "what a topic of its kind cannot do is told to who may do it",
@@ -48,7 +60,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "topics of several tenants are for superusers",
         r"\| POST /admin/v2/namespaces/(grant|revoke)PermissionsOnTopics$",
-        there=r"\A0 ",
+        there=r"\A(0|401) ",
         here=r"\A401 ",
     ),
     Rule(
@@ -83,12 +95,11 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-# The delay of a namespace's messages is set like its other policies; where the bundle of a topic is
-# that one may look up is no secret; resources of brokers are none here.
+# The delay of a namespace's messages is set like its other policies; resources of brokers are none
+# here.
 LOOSER = Rule(
     "let in here alone",
     r"^administrator of the tenant \| (POST|DELETE) /admin/v2/namespaces/.*/delayedDelivery$"
-    r"|^consume on the topic \| GET /lookup/v2/topic/.*/bundle$"
     r"|/broker-stats/broker-resource-availability/",
 )
 

@@ -31,6 +31,7 @@ import h11
 
 from web_client import echo
 
+REWRITTEN = ("content-length", "transfer-encoding")  # h11 says them in its own way
 ROOM = 33
 TURNS_MAX = 30  # of the loop, in which a request is answered
 INPUT_BYTES_MAX = 512
@@ -47,7 +48,7 @@ PARTS = (
     b"Connection: close\r\n",
     b"Connection: keep-alive\r\n",
     b"Connection: Upgrade\r\nUpgrade: h2c\r\n",
-    b"Expect: 100-continue\r\n",
+    b"Expect:\t100-continue \r\n",
     b"\r\n",
     b"hello",
     b"5\r\nhello\r\n",
@@ -143,12 +144,23 @@ def compare_with_h11(stream: bytes, events: list[Any]) -> None:
     if not isinstance(request, h11.Request) or not isinstance(event, h11.EndOfMessage):
         return
     assert request.method.decode() == head.method
+    assert values_of(request) == {
+        name: value for name, value in head.headers.items() if name not in REWRITTEN
+    }
     if END in events:
         ours = b"".join(each for each in events[1 : events.index(END)] if isinstance(each, bytes))
         assert ours == body, f"{ours!r} instead of {body!r}"
     # It leaves this open behind an offer, and knows no keep-alive of HTTP/1.0.
     if head.version == "1.1" and judge.their_state in (h11.DONE, h11.MUST_CLOSE):
         assert head.keep_alive == (judge.their_state is h11.DONE)
+
+
+def values_of(request: h11.Request) -> dict[str, str]:
+    """Its headers as ours are: what comes twice is one, with a comma."""
+    found: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        found.setdefault(name.decode(), []).append(value.decode("latin-1"))
+    return {name: ", ".join(each) for name, each in found.items() if name not in REWRITTEN}
 
 
 # --- the connection -------------------------------------------------------------------------------

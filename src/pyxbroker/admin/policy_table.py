@@ -137,7 +137,9 @@ class Face(NamedTuple):
 class Row(NamedTuple):
     """A policy as REST has it."""
 
-    right: str  # Pulsar's PolicyName, which the right to read and to write it is named after
+    # Pulsar's PolicyName, which the right to read and to write it is named after; where it has
+    # none it asks for the administrator of the tenant.
+    right: str | None
     about: str
     body: Body | None  # None: to set it is to switch it on
     namespace: Face | None = None
@@ -373,8 +375,7 @@ ROWS: tuple[Row, ...] = (
         unset=lambda config: config.maxTopicsPerNamespace,
     ),
     Row(
-        # Pulsar has no PolicyName for it: it asks for the administrator of the tenant.
-        "TENANT_ADMIN",
+        None,
         "how many bytes a message may have",
         INTEGER,
         None,

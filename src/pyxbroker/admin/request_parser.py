@@ -168,7 +168,8 @@ class RequestParser:
         if self.state is not State.HEAD:
             return  # A trailer; nobody reads those.
         key = name.decode("latin-1").lower()
-        text = value.decode("latin-1")
+        # Blanks around a value are none of it (RFC 9112, 5.1); httptools keeps those behind it.
+        text = value.rstrip(b" \t").decode("latin-1")
         before = self._headers.get(key)
         if before is not None:
             if key == "host":

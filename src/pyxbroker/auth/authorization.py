@@ -15,7 +15,20 @@ from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
 if TYPE_CHECKING:
     from pyxbroker.auth.permissions import Permissions
 
-Resource = TenantName | NamespaceName | TopicName | None
+
+class BrokerId(str):
+    """A broker, by its host and web port."""
+
+    __slots__ = ()
+
+
+class ClusterName(str):
+    """A cluster, as a path names it."""
+
+    __slots__ = ()
+
+
+Resource = BrokerId | ClusterName | TenantName | NamespaceName | TopicName | None
 
 SUPERUSER = "superuser"
 TENANT_ADMIN = "tenant administrator"
@@ -43,8 +56,9 @@ class Scope(Enum):
 _RESOURCES: dict[Scope, tuple[type, ...]] = {
     Scope.OPEN: (type(None),),
     Scope.AUTHENTICATED: (type(None),),
-    Scope.BROKER: (type(None),),
-    Scope.CLUSTER: (type(None),),
+    # None where Pulsar has no name for the operation, and asks for a superuser.
+    Scope.BROKER: (type(None), BrokerId),
+    Scope.CLUSTER: (ClusterName,),
     # None stands for all tenants; a namespace stands for its own one.
     Scope.TENANT: (type(None), TenantName, NamespaceName),
     Scope.ADMINISTRATION: (NamespaceName, TopicName),
@@ -99,8 +113,12 @@ GET_FAILURE_DOMAIN = Right(Scope.CLUSTER, "GET_FAILURE_DOMAIN", (SUPERUSER,))
 UPDATE_FAILURE_DOMAIN = Right(Scope.CLUSTER, "UPDATE_FAILURE_DOMAIN", (SUPERUSER,))
 DELETE_FAILURE_DOMAIN = Right(Scope.CLUSTER, "DELETE_FAILURE_DOMAIN", (SUPERUSER,))
 MIGRATE_METADATA = Right(Scope.BROKER, "MIGRATE_METADATA", (SUPERUSER,))
-READ_METRIC_LABELS = Right(Scope.NAMESPACE, "GET_METADATA", (TENANT_ADMIN,))
-WRITE_METRIC_LABELS = Right(Scope.NAMESPACE, "UPDATE_METADATA", (TENANT_ADMIN,))
+READ_METRIC_LABELS = Right(
+    Scope.NAMESPACE_POLICY, "READ ALLOW_CUSTOM_METRIC_LABELS", (TENANT_ADMIN,)
+)
+WRITE_METRIC_LABELS = Right(
+    Scope.NAMESPACE_POLICY, "WRITE ALLOW_CUSTOM_METRIC_LABELS", (TENANT_ADMIN,)
+)
 READ_ISOLATION_POLICIES = Right(Scope.CLUSTER, "READ NAMESPACE_ISOLATION", (SUPERUSER,))
 WRITE_ISOLATION_POLICIES = Right(Scope.CLUSTER, "WRITE NAMESPACE_ISOLATION", (SUPERUSER,))
 READ_RESOURCE_GROUPS = Right(Scope.BROKER, "READ_RESOURCE_GROUPS", (SUPERUSER,))
@@ -141,7 +159,9 @@ WRITE_ALLOW_CLUSTERS = Right(Scope.NAMESPACE_POLICY, "WRITE ALLOW_CLUSTERS", (TE
 GET_TOPICS = Right(Scope.NAMESPACE, "GET_TOPICS", (TENANT_ADMIN, PRODUCE, CONSUME))
 CREATE_TOPIC = Right(Scope.NAMESPACE, "CREATE_TOPIC", (TENANT_ADMIN,))
 DELETE_TOPIC = Right(Scope.NAMESPACE, "DELETE_TOPIC", (TENANT_ADMIN,))
-WRITE_PARTITION = Right(Scope.NAMESPACE_POLICY, "WRITE PARTITION", (TENANT_ADMIN,))
+WRITE_PARTITION = Right(Scope.TOPIC_POLICY, "WRITE PARTITION", (TENANT_ADMIN,))
+# As Pulsar calls it, though it is about all policies of a topic.
+DELETE_POLICIES = Right(Scope.TOPIC_POLICY, "WRITE MAX_PRODUCERS", (TENANT_ADMIN,))
 LOOKUP = Right(Scope.TOPIC, "LOOKUP", (TENANT_ADMIN, PRODUCE, CONSUME))
 GET_METADATA = Right(Scope.TOPIC, "GET_METADATA", (TENANT_ADMIN, PRODUCE, CONSUME))
 PRODUCE_TO_TOPIC = Right(Scope.TOPIC, "PRODUCE", (TENANT_ADMIN, PRODUCE))
@@ -166,7 +186,6 @@ SKIP = Right(Scope.TOPIC, "SKIP", (TENANT_ADMIN, CONSUME))
 EXPIRE_MESSAGES = Right(Scope.TOPIC, "EXPIRE_MESSAGES", (TENANT_ADMIN, CONSUME))
 UNLOAD = Right(Scope.TOPIC, "UNLOAD", (TENANT_ADMIN,))
 TRIM_TOPIC = Right(Scope.TOPIC, "TRIM_TOPIC", (TENANT_ADMIN,))
-TRUNCATE = Right(Scope.TOPIC, "TRUNCATE", (TENANT_ADMIN,))
 COMPACT = Right(Scope.TOPIC, "COMPACT", (TENANT_ADMIN,))
 TERMINATE = Right(Scope.TOPIC, "TERMINATE", (TENANT_ADMIN,))
 

@@ -16,6 +16,8 @@ from pyxbroker.auth.authorization import (
     PRODUCE,
     SUPERUSER,
     TENANT_ADMIN,
+    BrokerId,
+    ClusterName,
     Resource,
     Right,
     Scope,
@@ -131,7 +133,7 @@ class Permissions:
             return False
         if role in self._superusers:
             return True
-        if resource is None:
+        if resource is None or isinstance(resource, BrokerId | ClusterName):
             return False
         if TENANT_ADMIN in right.holders and await self._is_administrator(role, resource):
             return True
@@ -261,15 +263,21 @@ def refusal_of(principal: Principal, right: Right, resource: Resource) -> Author
 
 
 def _refusal_above_namespaces(principal: Principal, right: Right, resource: Resource) -> str:
-    operation, scope = right.operation, right.scope
+    scope = right.scope
+    operation, _, policy = right.operation.partition(" ")
     who = (
         f"for originalPrincipal [{principal.original_role or 'null'}] and clientAppId"
         f" [{principal.role or 'null'}] about operation [{operation}]"
     )
     if scope is Scope.BROKER and operation in _BROKER_OPERATIONS:
-        return f"Unauthorized to validateBothSuperuserAndBrokerOperation {who}"
+        return (
+            f"Unauthorized to validateBothSuperuserAndBrokerOperation {who} on broker [{resource}]"
+        )
     if scope is Scope.CLUSTER:
-        return f"Unauthorized to validateBothSuperuserAndClusterOperation {who}"
+        kind = "ClusterPolicy" if policy else "Cluster"
+        return (
+            f"Unauthorized to validateBothSuperuserAnd{kind}Operation {who} on cluster [{resource}]"
+        )
     if scope is Scope.TENANT and operation in _OF_TENANT:
         tenant = resource.tenant if isinstance(resource, NamespaceName) else resource
         return f"Unauthorized to validateTenantOperation {who} on tenant [{tenant}]"

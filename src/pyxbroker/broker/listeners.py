@@ -56,8 +56,11 @@ class Listeners:
     ) -> None:
         self.advertised = dict(advertised or {})
         found = self.advertised.get(internal)
-        # The web ports are advertised by other settings, unless the listener says so itself.
-        self.own = own if found is None else _completed(found, own)
+        self.own = own
+        if found is not None:
+            # The web ports are advertised by other settings, unless a listener says so itself.
+            web = Addresses(web_url=own.web_url, web_url_tls=own.web_url_tls)
+            self.own = _first_of([found, *self.advertised.values(), web])
 
     def of(self, name: str) -> Addresses:
         """Those of a listener; of none when the name is empty. Raises UnknownListener."""
@@ -70,10 +73,11 @@ class Listeners:
         return found._replace(web_url=self.own.web_url, web_url_tls=self.own.web_url_tls)
 
 
-def _completed(found: Addresses, own: Addresses) -> Addresses:
-    return found._replace(
-        web_url=found.web_url or own.web_url, web_url_tls=found.web_url_tls or own.web_url_tls
-    )
+def _first_of(listeners: list[Addresses]) -> Addresses:
+    """What a listener has not is that of the next one that has it, as in Pulsar: who comes by TLS
+    and names no listener finds the one with TLS.
+    """
+    return Addresses(*(next(filter(None, each), "") for each in zip(*listeners, strict=True)))
 
 
 def advertised_by(text: str, internal: str) -> tuple[dict[str, Addresses], str]:

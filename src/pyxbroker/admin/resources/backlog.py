@@ -30,11 +30,11 @@ from pyxbroker.admin.resources.topic_work import (
 )
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
+    ADMINISTRATE,
     COMPACT,
     EXPIRE_MESSAGES,
     SKIP,
     TRIM_TOPIC,
-    TRUNCATE,
     UNLOAD,
 )
 from pyxbroker.base.errors import PulsarError
@@ -275,7 +275,7 @@ ENDPOINTS = (
         "DELETE",
         TOPIC + "/truncate",
         truncate,
-        TRUNCATE,
+        ADMINISTRATE,
         "Acknowledges everything for all subscriptions, and deletes what was stored but the ledger"
         " that is being written.",
         resource=topic_of,

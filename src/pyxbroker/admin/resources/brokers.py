@@ -9,7 +9,7 @@ from pyxbroker import __version__
 from pyxbroker.admin.endpoints import Answer, Endpoint, Query
 from pyxbroker.admin.errors import HttpError, refusal
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRINGS
+from pyxbroker.admin.resources.names import STRINGS, this_broker
 from pyxbroker.admin.response import JSON, Response
 from pyxbroker.auth.authorization import (
     AUTHENTICATED,
@@ -19,6 +19,7 @@ from pyxbroker.auth.authorization import (
     HEALTH_CHECK,
     LIST_BROKERS,
     LIST_OWNED,
+    BrokerId,
 )
 from pyxbroker.broker.served_bundles import topics_by_bundle
 from pyxbroker.metadata import paths
@@ -105,6 +106,11 @@ def _check_here(request: Request, broker_id: str) -> None:
         raise HttpError(404, reason)
 
 
+def _named_broker(request: Request) -> BrokerId:
+    """The broker of a path, which there may not be."""
+    return BrokerId(request.parameters["brokerId"])
+
+
 def _word(text: str) -> Response:
     # Pulsar answers these words bare, yet calls them JSON.
     return Response.text(text, JSON)
@@ -119,6 +125,7 @@ ENDPOINTS = (
         "Whether messages can be published: 503 says why not.",
         Answer("The word ok, bare."),
         query=(Query("brokerId", "Of this broker; another one is 404."),),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -127,6 +134,7 @@ ENDPOINTS = (
         LIST_BROKERS,
         "The brokers of this cluster.",
         Answer("Their ids.", STRINGS),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -135,6 +143,7 @@ ENDPOINTS = (
         LIST_BROKERS,
         "The brokers of a cluster.",
         Answer("Their ids.", STRINGS),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -143,6 +152,7 @@ ENDPOINTS = (
         GET_LEADER,
         "The broker that leads the others.",
         Answer("Pulsar's BrokerInfo.", ANY),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -151,6 +161,7 @@ ENDPOINTS = (
         LIST_OWNED,
         "The bundles of which a broker serves topics.",
         Answer("Pulsar's NamespaceOwnershipStatus of each.", ANY),
+        resource=_named_broker,
     ),
     Endpoint(
         "GET",
@@ -159,6 +170,7 @@ ENDPOINTS = (
         GET_INTERNAL_CONFIGURATION,
         "Where the metadata is.",
         Answer("Pulsar's InternalConfigurationData.", ANY),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -166,6 +178,7 @@ ENDPOINTS = (
         check_quotas,
         BACKLOG_QUOTA_CHECK,
         "Looks at the backlog quotas of topics that are open.",
+        resource=this_broker,
     ),
     Endpoint(
         "GET",

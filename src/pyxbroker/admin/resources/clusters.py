@@ -10,6 +10,7 @@ from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import (
     STRINGS,
     check_length,
+    cluster_of,
     has_body,
     node_name_of,
     read_json,
@@ -277,6 +278,7 @@ ENDPOINTS = (
         GET_CLUSTER,
         "Where the brokers of a cluster are.",
         Answer("Pulsar's ClusterData.", DATA),
+        resource=cluster_of,
     ),
     Endpoint(
         "PUT",
@@ -286,6 +288,7 @@ ENDPOINTS = (
         "Makes a cluster known.",
         SET,
         content=CLUSTER_DATA,
+        resource=cluster_of,
     ),
     Endpoint(
         "POST",
@@ -295,6 +298,7 @@ ENDPOINTS = (
         "Says all of a cluster anew.",
         SET,
         content=CLUSTER_DATA,
+        resource=cluster_of,
     ),
     Endpoint(
         "DELETE",
@@ -302,6 +306,7 @@ ENDPOINTS = (
         delete,
         DELETE_CLUSTER,
         "Deletes a cluster that no tenant may be in, with its failure domains.",
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -310,6 +315,7 @@ ENDPOINTS = (
         GET_PEER_CLUSTERS,
         "The peers of a cluster.",
         Answer("The names; empty until some were set.", STRINGS),
+        resource=cluster_of,
     ),
     Endpoint(
         "POST",
@@ -320,6 +326,7 @@ ENDPOINTS = (
         content=Content(
             "The names of clusters.", {"application/json": STRINGS}, bytes_max=LISTS_BYTES_MAX
         ),
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -330,6 +337,7 @@ ENDPOINTS = (
         Answer(
             "Pulsar's FailureDomain by name.", {"type": "object", "additionalProperties": DOMAIN}
         ),
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -338,6 +346,7 @@ ENDPOINTS = (
         GET_FAILURE_DOMAIN,
         "The brokers of a failure domain.",
         Answer("Pulsar's FailureDomain.", DOMAIN),
+        resource=cluster_of,
     ),
     Endpoint(
         "POST",
@@ -351,6 +360,7 @@ ENDPOINTS = (
             required=True,
             bytes_max=DOMAIN_BYTES_MAX,
         ),
+        resource=cluster_of,
     ),
     Endpoint(
         "DELETE",
@@ -359,5 +369,6 @@ ENDPOINTS = (
         DELETE_FAILURE_DOMAIN,
         "Deletes a failure domain.",
         SET,
+        resource=cluster_of,
     ),
 )

@@ -13,7 +13,14 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.clusters import ONE as CLUSTER
 from pyxbroker.admin.resources.clusters import check_cluster
-from pyxbroker.admin.resources.names import STRINGS, check_length, has_body, read_json, texts_of
+from pyxbroker.admin.resources.names import (
+    STRINGS,
+    check_length,
+    cluster_of,
+    has_body,
+    read_json,
+    texts_of,
+)
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import READ_ISOLATION_POLICIES, WRITE_ISOLATION_POLICIES
 from pyxbroker.base.compact_json import to_json
@@ -216,6 +223,7 @@ ENDPOINTS = (
             "Pulsar's NamespaceIsolationData by name.",
             {"type": "object", "additionalProperties": DATA},
         ),
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -224,6 +232,7 @@ ENDPOINTS = (
         READ_ISOLATION_POLICIES,
         "What the isolation policies of a cluster say of its brokers.",
         Answer("Pulsar's BrokerNamespaceIsolationData.", {"type": "array", "items": OF_BROKER}),
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -232,6 +241,7 @@ ENDPOINTS = (
         READ_ISOLATION_POLICIES,
         "What the isolation policies of a cluster say of a broker.",
         Answer("Pulsar's BrokerNamespaceIsolationData.", OF_BROKER),
+        resource=cluster_of,
     ),
     Endpoint(
         "GET",
@@ -240,6 +250,7 @@ ENDPOINTS = (
         READ_ISOLATION_POLICIES,
         "An isolation policy.",
         Answer("Pulsar's NamespaceIsolationData.", DATA),
+        resource=cluster_of,
     ),
     Endpoint(
         "POST",
@@ -256,6 +267,7 @@ ENDPOINTS = (
             required=True,
             bytes_max=BODY_BYTES_MAX,
         ),
+        resource=cluster_of,
     ),
     Endpoint(
         "DELETE",
@@ -263,5 +275,6 @@ ENDPOINTS = (
         delete_policy,
         WRITE_ISOLATION_POLICIES,
         "Deletes an isolation policy, also one that there is not.",
+        resource=cluster_of,
     ),
 )

@@ -7,7 +7,7 @@ from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import NAMESPACE_NOT_FOUND
 from pyxbroker.admin.response import JSON, Response
-from pyxbroker.auth.authorization import LOOKUP
+from pyxbroker.auth.authorization import GET_BUNDLE, LOOKUP
 from pyxbroker.base.bundles import bundle_of
 from pyxbroker.base.errors import NamespaceNotFound
 from pyxbroker.base.topic_name import TopicName
@@ -78,7 +78,7 @@ ENDPOINTS = (
         "GET",
         "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle",
         lookup_bundle,
-        LOOKUP,
+        GET_BUNDLE,
         "The bundle that a topic is in.",
         Answer("Its range, bare."),
         topic_of,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
+from pyxbroker.auth.authorization import BrokerId, ClusterName
 from pyxbroker.base.errors import InvalidTopicName, NamespaceNotFound
 from pyxbroker.base.limits import properties_trouble, too_long
 from pyxbroker.base.topic_name import NamespaceName, TenantName, TopicName
@@ -16,6 +17,16 @@ STRING_MAP = {"type": "object", "additionalProperties": {"type": "string"}}
 NAMESPACE_NOT_FOUND = "Namespace not found"
 NO_NAMESPACE = "Namespace does not exist"
 NODE_NAME_BYTES_MAX = 256
+
+
+def this_broker(request: Request) -> BrokerId:
+    """The broker that is asked."""
+    return BrokerId(request.app.broker.broker_id)
+
+
+def cluster_of(request: Request) -> ClusterName:
+    """The cluster of a path, which there may not be."""
+    return ClusterName(request.parameters["cluster"])
 
 
 def domain_of(request: Request) -> str:

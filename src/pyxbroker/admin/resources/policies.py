@@ -15,7 +15,7 @@ from pyxbroker.admin.policy_table import BACKLOG_QUOTA, Face, Row
 from pyxbroker.admin.request import Request
 from pyxbroker.admin.resources.names import namespace_name_of, read_json, topic_of
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import TENANT_ADMIN, Right, Scope
+from pyxbroker.auth.authorization import ADMINISTRATE, TENANT_ADMIN, Right, Scope
 from pyxbroker.policies.shapes import Level, Path
 
 NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}/"
@@ -237,6 +237,8 @@ def quota_endpoints(
 
 def _rights(row: Row, is_topic: bool) -> tuple[Right, Right]:
     """To read a policy, and to write it."""
+    if row.right is None:
+        return ADMINISTRATE, ADMINISTRATE
     scope = Scope.TOPIC_POLICY if is_topic else Scope.NAMESPACE_POLICY
     return (
         Right(scope, f"READ {row.right}", (TENANT_ADMIN,)),

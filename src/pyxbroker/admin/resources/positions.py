@@ -360,7 +360,7 @@ ENDPOINTS = (
         "PUT",
         SUBSCRIPTION + "/properties",
         set_properties,
-        CONSUME_TOPIC,
+        SUBSCRIBE,
         "Gives a subscription other properties.",
         resource=topic_of,
         content=Content("All of them.", {"application/json": STRING_MAP}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyxbroker.admin.endpoints import Answer, Endpoint
 from pyxbroker.admin.errors import HttpError
 from pyxbroker.admin.request import Request
-from pyxbroker.admin.resources.names import STRING_MAP, STRINGS, check_length
+from pyxbroker.admin.resources.names import STRING_MAP, STRINGS, check_length, this_broker
 from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     DELETE_SETTING,
@@ -78,6 +78,7 @@ ENDPOINTS = (
         READ_SETTINGS,
         "The settings that can be changed while the broker runs.",
         Answer("Their names.", STRINGS),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -86,6 +87,7 @@ ENDPOINTS = (
         READ_SETTINGS,
         "The settings that were changed.",
         Answer("Their values.", STRING_MAP),
+        resource=this_broker,
     ),
     Endpoint(
         "GET",
@@ -94,6 +96,7 @@ ENDPOINTS = (
         READ_RUNTIME_SETTINGS,
         "All settings as they are now, without passwords and keys.",
         Answer("Their values.", STRING_MAP),
+        resource=this_broker,
     ),
     Endpoint(
         "POST",
@@ -102,6 +105,7 @@ ENDPOINTS = (
         UPDATE_SETTING,
         "Changes a setting for all brokers, at once and for good.",
         NOTHING,
+        resource=this_broker,
     ),
     Endpoint(
         "DELETE",
@@ -110,5 +114,6 @@ ENDPOINTS = (
         DELETE_SETTING,
         "Lets a setting be as it was when each broker started.",
         NOTHING,
+        resource=this_broker,
     ),
 )

@@ -29,10 +29,10 @@ from pyxbroker.admin.response import Response
 from pyxbroker.auth.authorization import (
     CREATE_TOPIC,
     DELETE_METADATA,
-    DELETE_TOPIC,
+    DELETE_POLICIES,
+    GET_BUNDLE,
     GET_METADATA,
     GET_STATS,
-    GET_TOPICS,
     UPDATE_METADATA,
 )
 from pyxbroker.base.errors import TopicNotFound
@@ -214,7 +214,7 @@ ENDPOINTS = (
         "DELETE",
         TOPIC + "/policies",
         delete_policies,
-        DELETE_TOPIC,
+        DELETE_POLICIES,
         "Takes all policies from a topic.",
         resource=topic_of,
     ),
@@ -222,7 +222,7 @@ ENDPOINTS = (
         "GET",
         NAMESPACE + "/{bundle}",
         get_in_bundle,
-        GET_TOPICS,
+        GET_BUNDLE,
         "The non-persistent topics of a bundle that are in use; of persistent ones it is 405.",
         Answer("The names.", STRINGS),
         namespace_name_of,

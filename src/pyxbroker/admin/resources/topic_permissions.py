@@ -15,7 +15,7 @@ from pyxbroker.admin.resources.names import STRINGS, check_tenant, has_body, top
 from pyxbroker.admin.resources.namespaces import NAMES_BYTES_MAX, record_of
 from pyxbroker.admin.resources.topic_work import check_there
 from pyxbroker.admin.response import Response
-from pyxbroker.auth.authorization import GET_PERMISSION, GRANT_PERMISSION, REVOKE_PERMISSION
+from pyxbroker.auth.authorization import ADMINISTRATE
 from pyxbroker.base.topic_name import NamespaceName, TopicName
 from pyxbroker.policies.grants import ROLES, TOPICS
 
@@ -64,7 +64,7 @@ ENDPOINTS = (
         "GET",
         PATH,
         get_topic_permissions,
-        GET_PERMISSION,
+        ADMINISTRATE,
         "What each role may do with a topic.",
         Answer("The actions by role.", GRANTS),
         _namespace_of,
@@ -73,7 +73,7 @@ ENDPOINTS = (
         "POST",
         PATH + "/{role}",
         grant_of_topic,
-        GRANT_PERMISSION,
+        ADMINISTRATE,
         "Says what a role may do with a topic.",
         resource=_namespace_of,
         content=Content("The actions.", {"application/json": STRINGS}, bytes_max=NAMES_BYTES_MAX),
@@ -82,7 +82,7 @@ ENDPOINTS = (
         "DELETE",
         PATH + "/{role}",
         revoke_of_topic,
-        REVOKE_PERMISSION,
+        ADMINISTRATE,
         "A role may do no more with a topic than it may in its namespace.",
         resource=_namespace_of,
     ),
