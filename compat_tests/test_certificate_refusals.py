@@ -19,11 +19,10 @@ from harness import wire
 from harness.go_client import Client as GoClient
 from harness.java_client import Java, JavaError
 from harness.raw import ConnectionClosed, RawConnection
-from harness.tokens import PACKAGE, SECRET, TOKENS, data_url, token
+from harness.tokens import CLIENT, PACKAGE, SECRET, TOKENS, data_url, token
 
 from compat_tests.tls_scene import IMPATIENT_S, Scene
 
-JAVA = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 REFUSALS = (pulsar.PulsarException, JavaError)
 LET_IN = "let in"
 NO_HANDSHAKE = "no handshake"
@@ -48,7 +47,7 @@ class Certificates(Scene):
             maxFailedLoginsPerAddress="0",
             superUserRoles="root",
             # Apache Pulsar's standalone is a client of its own.
-            brokerClientAuthenticationPlugin=JAVA,
+            brokerClientAuthenticationPlugin=CLIENT,
             brokerClientAuthenticationParameters=f"token:{token('root')}",
         )
         now = datetime.datetime.now(datetime.timezone.utc)
@@ -176,7 +175,7 @@ def clients(scene: Scene, java: Java, timeout_s: int = 2) -> list[Callable[[str]
     def of_java(url: str) -> Any:
         return java.client(
             url,
-            authPluginClassName=JAVA,
+            authPluginClassName=CLIENT,
             authParams=f"token:{shown}",
             tlsTrustCertsFilePath=str(scene.trusted),
             tlsHostnameVerificationEnable=True,

@@ -23,13 +23,12 @@ from harness.issuer import AUDIENCE, DISCOVERY, KEYS, Issuer, public_jwk
 from harness.issuer import SECRET as ISSUERS_SECRET
 from harness.java_client import Java, JavaError
 from harness.raw import RawConnection
-from harness.tokens import PACKAGE, SECRET, TOKENS, data_url, ec_key, public, rsa_key, token
+from harness.tokens import CLIENT, PACKAGE, SECRET, TOKENS, data_url, ec_key, public, rsa_key, token
 
 from compat_tests.conftest import broker_kind, official_client
 from compat_tests.test_login_refusals import forged
 
 OPENID = PACKAGE + "oidc.AuthenticationProviderOpenID"
-CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 OAUTH2 = "org.apache.pulsar.client.impl.auth.oauth2.AuthenticationOAuth2"
 REFUSALS = (pulsar.PulsarException, JavaError)
 LET_IN = "let in", 200

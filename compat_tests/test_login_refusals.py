@@ -19,12 +19,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from harness import wire
 from harness.brokers import Broker
 from harness.raw import ConnectionClosed, RawConnection
-from harness.tokens import BASIC, SECRET, TOKENS, data_url, ec_key, public, rsa_key, token
+from harness.tokens import BASIC, CLIENT, SECRET, TOKENS, data_url, ec_key, public, rsa_key, token
 
 from compat_tests.conftest import broker_kind
 
 AUDIENCE = {"aud": "here"}
-CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 SETTINGS = {
     "authenticationEnabled": "true",
     "authenticationProviders": f"{TOKENS},{BASIC}",

@@ -17,11 +17,10 @@ import pytest
 from harness.brokers import Broker
 from harness.go_client import Client as GoClient
 from harness.java_client import Java, JavaError
-from harness.tokens import SECRET, TOKENS, data_url, token
+from harness.tokens import CLIENT, SECRET, TOKENS, data_url, token
 
 from compat_tests.conftest import broker_kind, official_client
 
-JAVA = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
 REFUSALS = (pulsar.PulsarException, JavaError)
 LIFE_S = 4
 SEND_TIMEOUT_S = 4
@@ -33,7 +32,7 @@ SETTINGS = {
     "superUserRoles": "root",
     "maxFailedLoginsPerAddress": "0",
     # Apache Pulsar's standalone is a client of itself.
-    "brokerClientAuthenticationPlugin": JAVA,
+    "brokerClientAuthenticationPlugin": CLIENT,
     "brokerClientAuthenticationParameters": f"token:{token('root')}",
 }
 
@@ -88,7 +87,7 @@ def connect(request: pytest.FixtureRequest, guarded: Broker) -> Callable[..., An
         java: Java = request.getfixturevalue("java")
 
         def of_java(path: Path) -> Any:
-            return java.client(guarded.url, authPluginClassName=JAVA, authParams=path.as_uri())
+            return java.client(guarded.url, authPluginClassName=CLIENT, authParams=path.as_uri())
 
         return of_java
     if request.param == "go":

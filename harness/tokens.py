@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 PACKAGE = "org.apache.pulsar.broker.authentication."
 TOKENS = PACKAGE + "AuthenticationProviderToken"
 BASIC = PACKAGE + "AuthenticationProviderBasic"
+CLIENT = "org.apache.pulsar.client.impl.auth.AuthenticationToken"  # of Java's clients
 SECRET = bytes(range(64))
 
 
@@ -40,9 +41,8 @@ def with_rights(kind: str) -> dict[str, str]:
     }
     if kind != "apache":
         return shared
-    plugin = "org.apache.pulsar.client.impl.auth.AuthenticationToken"
     return shared | {  # it is a client of itself
-        "brokerClientAuthenticationPlugin": plugin,
+        "brokerClientAuthenticationPlugin": CLIENT,
         "brokerClientAuthenticationParameters": f"token:{token('root')}",
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.brokers import Broker
-from harness.tokens import SECRET, TOKENS, data_url, token
+from harness.tokens import token, with_rights
 
 # Each role, and who it asks for when it is a proxy.
 ROLES: dict[str, tuple[str, str]] = {
@@ -34,19 +34,6 @@ GRANTS = (
     ("tc", "ns/topic", "consume"),
 )
 ADMINS = '{"adminRoles":["admin","proxy"],"allowedClusters":["standalone"]}'
-SETTINGS = {
-    "authenticationEnabled": "true",
-    "authenticationProviders": TOKENS,
-    "tokenSecretKey": data_url(SECRET),
-    "authorizationEnabled": "true",
-    "superUserRoles": "root",
-    "proxyRoles": "proxy",
-}
-# Apache's broker is a client of itself.
-OF_APACHE = {
-    "brokerClientAuthenticationPlugin": "org.apache.pulsar.client.impl.auth.AuthenticationToken",
-    "brokerClientAuthenticationParameters": f"token:{token('root')}",
-}
 
 
 def headers_of(role: str, original: str = "") -> dict[str, str]:
@@ -55,5 +42,5 @@ def headers_of(role: str, original: str = "") -> dict[str, str]:
 
 
 def broker_with_rights(kind: str, directory: Path) -> Broker:
-    settings = SETTINGS | (OF_APACHE if kind == "apache" else {})
+    settings = with_rights(kind) | {"proxyRoles": "proxy"}
     return Broker(kind, directory, settings=settings, headers=headers_of("root"))
