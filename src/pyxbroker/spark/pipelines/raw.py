@@ -17,16 +17,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.options import BATCH, STREAM, Options
 from pyxbroker.spark.pipelines.arguments import POSITION
-from pyxbroker.spark.positions import Position, read_offset, write_offset
 from pyxbroker.spark.source import PulsarDataSource, PulsarReader
 from pyxbroker.spark.stream import PulsarStreamReader
 from pyxbroker.spark.values import Bytes, Values
-
-try:
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
-except ImportError:  # before Spark 4.2, which has no batches with a limit either
-    SupportsTriggerAvailableNow = object
-
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,33 +62,7 @@ class _Reader(PulsarReader):
         return map(_with_position, super().read(partition))
 
 
-class _StreamReader(PulsarStreamReader, SupportsTriggerAvailableNow):
-    """Ends with what was there when it was prepared, if it was.
-
-    Spark's own way of ending takes one batch for all, where batches have a limit.
-    """
-
-    _until: dict[str, Position] | None = None
-
-    def prepareForTriggerAvailableNow(self) -> None:
-        self._until = {topic: each.last for topic, each in self._ends().items()}
-
-    def latestOffset(
-        self, start: dict[str, str] | None = None, limit: Any = None
-    ) -> dict[str, str]:
-        found = super().latestOffset(start, limit)
-        if self._until is None:
-            return found
-        begins = read_offset(start or {})
-        ends = {}
-        for topic, end in read_offset(found).items():
-            if topic in self._until:
-                end = min(end, self._until[topic], key=lambda each: each.key)
-                ends[topic] = max(end, begins.get(topic, end), key=lambda each: each.key)
-            elif topic in begins:
-                ends[topic] = begins[topic]
-        return write_offset(ends)
-
+class _StreamReader(PulsarStreamReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return map(_with_position, super().read(partition))
 
