@@ -48,6 +48,7 @@ AnyClient: TypeAlias = "pulsar.Client | GoClient"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "pyxbroker: holds only for our broker, not for the peers")
+    config.addinivalue_line("markers", "since_spark(version): about what older PySparks lack")
 
 
 def broker_kind() -> str:
@@ -58,11 +59,28 @@ def broker_kind() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if broker_kind() == "pyxbroker":
-        return
-    ours = [item for item in items if item.get_closest_marker("pyxbroker")]
-    config.hook.pytest_deselected(items=ours)
-    items[:] = [item for item in items if item not in ours]
+    others = [item for item in items if _is_of_another_spark(item)]
+    if broker_kind() != "pyxbroker":
+        others += [item for item in items if item.get_closest_marker("pyxbroker")]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
+
+
+def _is_of_another_spark(item: pytest.Item) -> bool:
+    """Whether it is about what an older PySpark, if there is one, does not have."""
+    marker = item.get_closest_marker("since_spark")
+    if marker is None:
+        return False
+    try:
+        from pyspark import __version__
+    except ImportError:
+        return False
+    return _numbers(__version__) < _numbers(marker.args[0])
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in version.split(".")[:2]]
 
 
 def official_client(url: str, **options: object) -> pulsar.Client:

@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import TopicMissing, WrongOption
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.plan import (
@@ -28,7 +29,6 @@ from pyxbroker.spark.plan import (
 )
 from pyxbroker.spark.positions import BEGINNING, Position, read_offset, read_sizes, write_offset
 from pyxbroker.spark.tasks import RangePartition, read_partition
-from pyxbroker.spark.values import Values
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -51,10 +51,10 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     _reported: dict[str, str] | None = None
     """What was there when it was looked the last time."""
 
-    def __init__(self, options: Options, values: Values) -> None:
+    def __init__(self, options: Options, columns: Columns) -> None:
         """Raises WrongOption."""
         self._options = options
-        self._values = values
+        self._columns = columns
         if options["maxBytesPerTrigger"] is None:
             return
         if ReadMaxBytes is None:
@@ -142,7 +142,7 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [RangePartition(each) for each in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read_partition(self._options, self._values, partition)
+        return read_partition(self._options, self._columns, partition)
 
     def _ends(self) -> dict[str, Ends]:
         return patiently(self._options, lambda: ends_of(self._options))
