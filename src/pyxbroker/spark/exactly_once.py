@@ -15,7 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    client_of,
+    reason_of_silence,
+    schema_of,
+    tell_schema,
+    tell_trouble,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.producers import (
@@ -73,7 +79,7 @@ class ExactlyOnce:
         self._rows = Rows()
         self._router = router_of(options, part.task)
         self._topics: dict[str, Topic] = {}
-        self._receipts = Receipts()
+        self._receipts = Receipts(lambda: reason_of_silence(options, list(self._topics)[:1]))
         self._client = client_of(options)
 
     def send(self, message: Outgoing) -> None:

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from pyxbroker.spark.errors import PulsarSparkError
-from pyxbroker.spark.official import client_of, schema_of, sentence_of, tell_schema, tell_trouble
+from pyxbroker.spark.official import (
+    MEANINGS,
+    SILENCE,
+    client_of,
+    reason_of_silence,
+    schema_of,
+    sentence_of,
+    tell_schema,
+    tell_trouble,
+)
 from pyxbroker.spark.options import Options
 from pyxbroker.spark.outgoing import Outgoing
 from pyxbroker.spark.routing import Router
@@ -40,7 +50,9 @@ class Sender(Protocol):
 class Receipts:
     """Counts what was sent and what was answered; the client's threads answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason_of_silence: Callable[[], str]) -> None:
+        """reason_of_silence: asks why a broker did not answer in time."""
+        self._reason_of_silence = reason_of_silence
         self._lock = threading.Condition()
         self._waiting = 0
         self._failed = 0
@@ -69,11 +81,13 @@ class Receipts:
 
     def check(self) -> None:
         """Raises PulsarSparkError if a message was not acknowledged."""
-        if self._failed:
-            with self._lock:
-                raise PulsarSparkError(
-                    f"{self._failed} messages were not acknowledged: {self._reason}."
-                )
+        if not self._failed:
+            return
+        with self._lock:
+            failed, reason = self._failed, self._reason
+        if reason == MEANINGS[SILENCE]:
+            reason = self._reason_of_silence()
+        raise PulsarSparkError(f"{failed} messages were not acknowledged: {reason}.")
 
     def settle(self) -> None:
         """Waits for the last answers, after a flush. Raises PulsarSparkError."""
@@ -91,7 +105,7 @@ class AtLeastOnce:
         self._described = schema
         self._schema = schema_of(schema)
         self._made: dict[str, Any] = {}
-        self._receipts = Receipts()
+        self._receipts = Receipts(lambda: reason_of_silence(options, list(self._made)[:1]))
         self._client = client_of(options)
 
     def send(self, message: Outgoing) -> None:
