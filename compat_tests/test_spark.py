@@ -62,6 +62,18 @@ def test_the_tour_of_the_readme(
     assert "apple" in shown and "pear" in shown and "__publishTime" in shown
 
 
+def test_a_session_of_tests_has_its_temporary_files_in_its_own_folder(
+    spark: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """One that is killed would leave them behind elsewhere."""
+    spark.range(1).count()
+    system = spark.sparkContext._jvm.java.lang.System
+    temporary = Path(system.getProperty("java.io.tmpdir"))
+    assert tmp_path_factory.getbasetemp() in temporary.parents
+    assert spark.conf.get("spark.local.dir") == str(temporary)
+    assert list(temporary.glob("blockmgr-*"))
+
+
 def test_columns_of_a_partitioned_topic_and_tasks_of_a_large_one(
     load: Load, broker: Broker, client: pulsar.Client, topic: str
 ) -> None:

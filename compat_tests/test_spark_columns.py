@@ -13,10 +13,16 @@ from harness.brokers import Broker
 from pulsar import schema
 
 from compat_tests.spark_rows import error_of, given, rows_of
+from pyxbroker.spark.options import SINK, Options
+from pyxbroker.spark.outgoing import Messages, Outgoing
+from pyxbroker.spark.producers import AtLeastOnce
+from pyxbroker.spark.source import PulsarDataSource
 
 pytestmark = pytest.mark.spark
 
-MORE = ("__ledgerId", "__entryId", "__batchIndex", "__sequenceId", "__producerName")
+ALL = (
+    "*,__orderingKey,__producerName,__sequenceId,__schemaVersion,__ledgerId,__entryId,__batchIndex"
+)
 
 
 class Fruit(schema.Record):  # type: ignore[misc]
@@ -108,6 +114,24 @@ def test_a_schema_of_ones_own_chooses_columns(
     assert nothing.collect() == []
 
 
+def test_what_was_read_with_all_columns_can_be_written(broker: Broker, topic: str) -> None:
+    """Without Spark, from what the source has to what the sink takes."""
+    first = Outgoing(topic, "k", b"v", {"a": "b"}, event_time=7, ordering_key="o")
+    copies = []
+    for name in (topic, f"{topic}-copy"):
+        sender = AtLeastOnce(Options(SINK, given(broker, {"topic": name})), None)
+        sender.send(first._replace(topic=name))
+        sender.finish()
+        sender.close()
+        source = PulsarDataSource(given(broker, {"topic": name, "columns": ALL}))
+        messages = Messages(Options(SINK, given(broker, {"topic": topic})), source.schema())
+        (row,) = rows_of(broker, topic=name, columns=ALL)
+        first = messages.of(row)
+        copies.append(first)
+    assert copies[0] == copies[1] == first
+    assert (first.key, first.ordering_key, first.event_time) == ("k", "o", 7)
+
+
 # --- filters --------------------------------------------------------------------------------------
 
 
@@ -123,8 +147,6 @@ def spread(broker: Broker, client: pulsar.Client, topic: str) -> str:
 
 def planned(broker: Broker, filters: list[Any], **options: str) -> tuple[list[int], int]:
     """(the messages that tasks read, how many tasks there are) with filters, without Spark."""
-    from pyxbroker.spark.source import PulsarDataSource
-
     source = PulsarDataSource(given(broker, options))
     reader = source.reader(source.schema())
     assert list(reader.pushFilters(filters)) == filters

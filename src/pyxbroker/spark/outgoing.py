@@ -1,9 +1,9 @@
 """A row as it becomes a message: which column of a DataFrame is what of it.
 
-`value` is the payload (null is a tombstone), and if there are `__key`, `__topic`, `__eventTime`,
-`__deliverAt` and `__messageProperties` they are that of the message. `__messageId` and
-`__publishTime` are left out, as a message gets new ones, so that what was read can be written as it
-is. Other columns are the fields of a record, which is the payload then (records.py).
+`value` is the payload (null is a tombstone), and if there are `__key`, `__orderingKey`, `__topic`,
+`__eventTime`, `__deliverAt` and `__messageProperties` they are that of the message. What a message
+gets anew, such as `__messageId`, is left out, so that what was read can be written as it is. Other
+columns are the fields of a record, which is the payload then (records.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,15 @@ TYPES = {
     "__eventTime": ("timestamp",),
     "__deliverAt": ("timestamp",),
     "__messageProperties": ("map<string,string>",),
+    "__orderingKey": ("binary", "string"),
     "__messageId": ("binary",),
     "__publishTime": ("timestamp",),
+    "__producerName": ("string",),
+    "__sequenceId": ("bigint",),
+    "__schemaVersion": ("bigint",),
+    "__ledgerId": ("bigint",),
+    "__entryId": ("bigint",),
+    "__batchIndex": ("int",),
 }
 
 
@@ -42,6 +49,7 @@ class Outgoing(NamedTuple):
     properties: dict[str, str]
     event_time: int = 0
     deliver_at: int = 0
+    ordering_key: str | None = None
 
 
 class Messages:
@@ -69,11 +77,12 @@ class Messages:
             raise PulsarSparkError("a row has no __topic, and the option topic is not given.")
         return Outgoing(
             topic,
-            _key(row.get("__key")),
+            _key("__key", row.get("__key")),
             self.payloads.encode(row),
             {key: text or "" for key, text in row.get("__messageProperties") or ()},
             _milliseconds(row.get("__eventTime")),
             _milliseconds(row.get("__deliverAt")),
+            _key("__orderingKey", row.get("__orderingKey")),
         )
 
 
@@ -108,12 +117,12 @@ def _milliseconds(moment: datetime | None) -> int:
     return 0 if moment is None else round(moment.timestamp() * 1000)
 
 
-def _key(key: bytes | str | None) -> str | None:
+def _key(column: str, key: bytes | str | None) -> str | None:
     if key is None or isinstance(key, str):
         return key
     try:
         return key.decode()
     except UnicodeDecodeError as error:
         raise PulsarSparkError(
-            f"the __key {key[:40]!r} is no UTF-8, and other keys cannot be written yet."
+            f"the {column} {key[:40]!r} is no UTF-8, and other keys cannot be written yet."
         ) from error

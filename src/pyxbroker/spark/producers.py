@@ -146,6 +146,7 @@ def send(
         receipts.take,
         properties=message.properties,
         partition_key=message.key,
+        ordering_key=message.ordering_key,
         event_timestamp=message.event_time or None,
         deliver_at=message.deliver_at or None,
         sequence_id=sequence_id,
