@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from pyxbroker.spark import sink
 from pyxbroker.spark.columns import Columns
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.filters import Place
@@ -25,7 +24,7 @@ from pyxbroker.spark.plan import (
     values_of_topics,
     without_lost,
 )
-from pyxbroker.spark.sink import PulsarWriter
+from pyxbroker.spark.sink import PulsarStreamWriter, PulsarWriter
 from pyxbroker.spark.stream import PulsarStreamReader
 from pyxbroker.spark.tasks import RangePartition, read_partition
 from pyxbroker.spark.values import Values
@@ -62,9 +61,8 @@ class PulsarDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         _refuse_overwriting(overwrite)
-        if sink.StreamArrowWriter is None:
-            raise PulsarSparkError("writing a stream needs Spark 4.1 or newer.")
-        return sink.PulsarStreamWriter(Options(SINK, self.options), schema)
+        made: DataSourceStreamWriter = PulsarStreamWriter(Options(SINK, self.options), schema)
+        return made
 
     @cached_property
     def _values(self) -> Values:

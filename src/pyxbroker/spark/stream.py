@@ -57,12 +57,12 @@ class PulsarStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = columns
         if options["maxBytesPerTrigger"] is None:
             return
-        if ReadMaxBytes is None:
-            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
         if options["admin.url"] is None:
             raise WrongOption(
                 "maxBytesPerTrigger needs admin.url, which tells how large topics are."
             )
+        if ReadMaxBytes is None:
+            raise WrongOption("maxBytesPerTrigger needs Spark 4.2 or newer.")
 
     def initialOffset(self) -> dict[str, str]:
         ends = self._ends()

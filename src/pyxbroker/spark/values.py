@@ -19,6 +19,7 @@ from pyxbroker.spark.arrays import array_of, payloads_of, position_in, text_arra
 from pyxbroker.spark.avro_programs import Definitions, Programs, is_flat
 from pyxbroker.spark.avro_types import NoColumn, parse, plain, spark_type
 from pyxbroker.spark.errors import PulsarSparkError
+from pyxbroker.spark.json_columns import arrays_of_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,7 +180,10 @@ class Record:
     ) -> list[pa.Array]:
         if self._is_flat:
             return [_array(filled, kind, index) for index, kind in enumerate(kinds)]
-        return self._decoded(filled, kinds, definitions)
+        found = None
+        if self._type == JSON:
+            found = arrays_of_json(filled, self._fields(), self._named(), kinds)
+        return found or self._decoded(filled, kinds, definitions)
 
     @property
     def _is_flat(self) -> bool:
@@ -189,9 +193,7 @@ class Record:
     def _decoded(
         self, filled: Filled, kinds: list[pa.DataType], definitions: Definitions
     ) -> list[pa.Array]:
-        """Message by message: of JSON, and of records within records."""
-        import pyarrow as pa
-
+        """Message by message: records within records, and JSON that is not as it shall be."""
         fields, named = self._fields(), self._named()
         decode = self._of_avro(definitions) if self._type == AVRO else _of_json
         is_json = self._type == JSON
@@ -207,7 +209,10 @@ class Record:
         for row in _each(filled, told):
             for column, value in zip(found, nothing if row is None else row, strict=True):
                 column.append(value)
-        return [pa.array(column, kind) for column, kind in zip(found, kinds, strict=True)]
+        return [
+            _filled_array(filled, field["name"], column, kind)
+            for field, column, kind in zip(fields, found, kinds, strict=True)
+        ]
 
     def _of_avro(self, definitions: Definitions) -> Callable[[bytes, bytes], Any]:
         import fastavro
@@ -257,6 +262,24 @@ def _array(filled: Filled, kind: pa.DataType, index: int) -> pa.Array:
     if pa.types.is_string(kind):
         return text_array(filled, kind, column)
     return array_of(kind, filled.rows, column)
+
+
+def _filled_array(filled: Filled, name: str, values: list[Any], kind: pa.DataType) -> pa.Array:
+    """A column of decoded values. Raises PulsarSparkError where one is not of the type."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        for row, value in enumerate(values):
+            try:
+                pa.array([value], kind)
+            except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+                raise PulsarSparkError(
+                    f"the message {position_in(filled, row)} cannot be read by its schema: the"
+                    f" field {name} is no {kind} ({error})."
+                ) from error
+        raise
 
 
 def _each(filled: Filled, decode: Callable[[bytes, bytes], Any]) -> Iterator[Any]:
