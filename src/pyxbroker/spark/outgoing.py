@@ -41,15 +41,17 @@ TYPES = {
 
 
 class Outgoing(NamedTuple):
-    """A message that is to be sent. Times are in ms since 1970, 0 for none; value None: a null."""
+    """A message that is to be sent. Times are in ms since 1970, 0 for none; value None: a null.
+    Keys that are bytes are no UTF-8.
+    """
 
     topic: str
-    key: str | None
+    key: str | bytes | None
     value: bytes | None
     properties: dict[str, str]
     event_time: int = 0
     deliver_at: int = 0
-    ordering_key: str | None = None
+    ordering_key: str | bytes | None = None
 
 
 class Messages:
@@ -77,12 +79,12 @@ class Messages:
             raise PulsarSparkError("a row has no __topic, and the option topic is not given.")
         return Outgoing(
             topic,
-            _key("__key", row.get("__key")),
+            _key(row.get("__key")),
             self.payloads.encode(row),
             {key: text or "" for key, text in row.get("__messageProperties") or ()},
             _milliseconds(row.get("__eventTime")),
             _milliseconds(row.get("__deliverAt")),
-            _key("__orderingKey", row.get("__orderingKey")),
+            _key(row.get("__orderingKey")),
         )
 
 
@@ -117,12 +119,11 @@ def _milliseconds(moment: datetime | None) -> int:
     return 0 if moment is None else round(moment.timestamp() * 1000)
 
 
-def _key(column: str, key: bytes | str | None) -> str | None:
+def _key(key: bytes | str | None) -> str | bytes | None:
+    """Text where it can be."""
     if key is None or isinstance(key, str):
         return key
     try:
         return key.decode()
-    except UnicodeDecodeError as error:
-        raise PulsarSparkError(
-            f"the {column} {key[:40]!r} is no UTF-8, and other keys cannot be written yet."
-        ) from error
+    except UnicodeDecodeError:
+        return key

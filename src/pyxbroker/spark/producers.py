@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from pyxbroker.spark.entry_producer import EntryProducer, key_text, needs_entry
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.official import (
     MEANINGS,
@@ -107,8 +108,12 @@ class AtLeastOnce:
         self._made: dict[str, Any] = {}
         self._receipts = Receipts(lambda: reason_of_silence(options, list(self._made)[:1]))
         self._client = client_of(options)
+        self._entries = Entries(options, schema, self._client)
 
     def send(self, message: Outgoing) -> None:
+        if needs_entry(message):
+            self._entries.send(message)
+            return
         producer = self._made.get(message.topic) or self._open(message.topic)
         self._receipts.check()
         is_much = self._receipts.expect(len(message.value or b""))
@@ -118,8 +123,10 @@ class AtLeastOnce:
 
     def finish(self) -> None:
         flush(self._made, self._receipts)
+        self._entries.flush()
 
     def close(self) -> None:
+        self._entries.close()
         self._client.close()
 
     def _open(self, topic: str) -> Any:
@@ -135,6 +142,41 @@ class AtLeastOnce:
         tell_schema(self._options, self._client, name, self._described)
         self._made[topic] = made
         return made
+
+
+class Entries:
+    """Producers of our own for the messages of a task that the client cannot send."""
+
+    def __init__(self, options: Options, schema: tuple[str, str] | None, client: Any) -> None:
+        self._options = options
+        self._schema = schema
+        self._client = client
+        self._partitions: dict[str, list[str]] = {}
+        self._made: dict[str, EntryProducer] = {}
+        self._router = router_of(options, 0)
+
+    def send(self, message: Outgoing) -> None:
+        """Raises PulsarSparkError."""
+        if message.topic not in self._partitions:
+            check_room(self._partitions)
+            name = str(name_of(message.topic))
+            self._partitions[message.topic] = tell_trouble(
+                message.topic, lambda: self._client.get_topic_partitions(name)
+            )
+        names = self._partitions[message.topic]
+        name = names[self._router.partition_of(key_text(message.key), len(names))]
+        if name not in self._made:
+            self._made[name] = EntryProducer(self._options, name, self._schema)
+        self._made[name].send(message)
+
+    def flush(self) -> None:
+        """Raises PulsarSparkError."""
+        for each in self._made.values():
+            each.flush()
+
+    def close(self) -> None:
+        for each in self._made.values():
+            each.close()
 
 
 def send(
@@ -164,7 +206,7 @@ def flush(producers: dict[str, Any], receipts: Receipts) -> None:
     receipts.settle()
 
 
-def check_room(made: dict[str, Any]) -> None:
+def check_room(made: Mapping[str, Any]) -> None:
     """Raises PulsarSparkError."""
     if len(made) == TOPICS_MAX:
         raise PulsarSparkError(f"one task writes more than {TOPICS_MAX} topics.")
