@@ -60,8 +60,8 @@ LAYOUTS = (
     (entry_columns.BYTES, (VARIABLE,)),
     (entry_columns.TRUTH, (BITS,)),
     (entry_columns.NUMBER, (4,)),
-    (entry_columns.NONE, ()),
     (entry_columns.AVRO, AVRO_WIDTHS),
+    (entry_columns.NONE, ()),
 )
 
 
@@ -73,7 +73,7 @@ KEPT = (USUAL, 255, 0)
 def columns_of(choice: int) -> tuple[EntryColumns, tuple[int, ...]]:
     decoding, widths = LAYOUTS[choice % len(LAYOUTS)]
     if decoding == entry_columns.AVRO:
-        return PROGRAMS.columns(choice % 3 - 1), widths
+        return PROGRAMS.columns(choice % 3 - 1, KEPT[choice % len(KEPT)]), widths
     # Full at once, or not so soon: an entry is read in one go, or in several.
     rows_max = 1 + choice // 16
     arguments = (decoding, widths, compression, choice % 3 - 1)
@@ -153,7 +153,7 @@ def seeds() -> list[bytes]:
     bare = [each[6:] for each in entries]
     stream = b"".join(message(number, each) for number, each in enumerate(bare))
     return [
-        *(bytes([choice]) + b"\0\xff\0" + stream for choice in (0, 1, 2, 3, 32)),
+        *(bytes([choice]) + b"\0\xff\0" + stream for choice in (0, 1, 2, 3, 4, 32)),
         *(bytes([choice]) + b"\0\xff\1" + each for choice in (0, 3) for each in bare),
         *(b"\0\0\xff\1" + each for each in entries),
     ]
