@@ -114,6 +114,16 @@ def test_a_schema_of_ones_own_chooses_columns(
     assert nothing.collect() == []
 
 
+def test_what_the_official_client_does_not_tell_is_no_column_by_it(
+    broker: Broker, client: pulsar.Client, topic: str
+) -> None:
+    client.create_producer(topic, "me").send(b"v", ordering_key="o")
+    ask = partial(rows_of, broker, topic=topic, reader="client")
+    (row,) = ask(columns="value,__producerName,__orderingKey,__schemaVersion,__entryId")
+    assert tuple(row.values()) == (b"v", "me", b"o", None, 0)
+    assert "does not tell __sequenceId" in error_of(lambda: ask(columns="*,__sequenceId"))
+
+
 def test_what_was_read_with_all_columns_can_be_written(broker: Broker, topic: str) -> None:
     """Without Spark, from what the source has to what the sink takes."""
     first = Outgoing(topic, "k", b"v", {"a": "b"}, event_time=7, ordering_key="o")

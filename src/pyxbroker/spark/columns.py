@@ -125,6 +125,11 @@ class Columns:
                 )
         return cls(values, [field.name for field in schema.fields])
 
+    @property
+    def needs_own_reader(self) -> bool:
+        """Whether one of them is what the official client does not tell."""
+        return "__sequenceId" in self._names
+
     def schema(self) -> StructType:
         """In Spark's types. Made without Spark's parser, which workers do not have."""
         from pyspark.sql import types

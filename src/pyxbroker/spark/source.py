@@ -21,6 +21,7 @@ from pyxbroker.spark.plan import (
     ranges_of,
     starts_of,
     stops_of,
+    uses_client,
     values_of_topics,
     without_lost,
 )
@@ -49,11 +50,11 @@ class PulsarDataSource(DataSource):
 
     def reader(self, schema: StructType) -> PulsarReader:
         options = Options(BATCH, self.options)
-        return PulsarReader(options, Columns.of(self._values, schema))
+        return PulsarReader(options, self._columns_of(schema, options))
 
     def streamReader(self, schema: StructType) -> PulsarStreamReader:
         options = Options(STREAM, self.options)
-        return PulsarStreamReader(options, Columns.of(self._values, schema))
+        return PulsarStreamReader(options, self._columns_of(schema, options))
 
     def writer(self, schema: StructType, overwrite: bool) -> PulsarWriter:
         _refuse_overwriting(overwrite)
@@ -77,6 +78,16 @@ class PulsarDataSource(DataSource):
             name: each for name, each in self.options.items() if name.lower() not in of_batches
         }
         return Options(STREAM, named)
+
+    def _columns_of(self, schema: StructType, options: Options) -> Columns:
+        """Raises PulsarSparkError."""
+        found = Columns.of(self._values, schema)
+        if found.needs_own_reader and uses_client(options):
+            raise PulsarSparkError(
+                "the official client, which reads here (reader, or a key is given), does not tell"
+                " __sequenceId: leave that column out."
+            )
+        return found
 
     def _asked_columns(self) -> list[str]:
         found: list[str] = self._options["columns"]
