@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from one_broker import section
 from pyxbroker.entry_columns import Filled
+from pyxbroker.proto import PulsarApi as pb
 from pyxbroker.spark.columns import Columns, names_of
 from pyxbroker.spark.errors import PulsarSparkError
 from pyxbroker.spark.json_columns import arrays_of_json
 from pyxbroker.spark.positions import Position
 from pyxbroker.spark.values import JSON, Record
+
+pytestmark = pytest.mark.spark
 
 INNER = {"type": "record", "name": "I", "fields": [{"name": "n", "type": ["null", "long"]}]}
 TYPES: dict[str, Any] = {
@@ -51,8 +53,16 @@ def filled_of(record: Record, *payloads: bytes | None) -> Filled:
     columns = record.columns(-1, lambda _: b"", 15)
     columns.want(Position(3, -1), Position(4, 0))
     for number, each in enumerate(payloads):
-        columns.take_entry(3, number, section(each or b"", null_value=each is None))
+        columns.take_entry(3, number, section(each or b"", each is None))
     return columns.finish()
+
+
+def section(payload: bytes, is_null: bool) -> bytes:
+    """An entry of one message."""
+    head = pb.MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
+    head.null_value = is_null
+    encoded = head.SerializeToString()
+    return len(encoded).to_bytes(4, "big") + encoded + payload
 
 
 def kinds_of(record: Record) -> list[pa.DataType]:
