@@ -78,10 +78,10 @@ class Place:
             self.until_ms = until_ms if self.until_ms is None else min(self.until_ms, until_ms)
 
     def _be_one_of_times(self, moments: Iterable[Any]) -> None:
-        known = [each for each in moments if _milliseconds(each) is not None]
-        if known:
-            self._be_since(min(known))
-            self._be_until(max(known))
+        found = [each for each in moments if each is not None]
+        if found and all(_milliseconds(each) is not None for each in found):
+            self._be_since(min(found))
+            self._be_until(max(found))
 
     def _be_one_of_ids(self, ids: Iterable[Any]) -> None:
         try:
