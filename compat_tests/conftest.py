@@ -49,6 +49,7 @@ AnyClient: TypeAlias = "pulsar.Client | GoClient"
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "pyxbroker: holds only for our broker, not for the peers")
     config.addinivalue_line("markers", "since_spark(version): about what older PySparks lack")
+    config.addinivalue_line("markers", "only_spark(version): with libraries for that PySpark")
 
 
 def broker_kind() -> str:
@@ -68,15 +69,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_of_another_spark(item: pytest.Item) -> bool:
-    """Whether it is about what an older PySpark, if there is one, does not have."""
-    marker = item.get_closest_marker("since_spark")
-    if marker is None:
+    """Whether it is about what an older PySpark, if there is one, does not have, or about another
+    one alone.
+    """
+    since, only = (item.get_closest_marker(name) for name in ("since_spark", "only_spark"))
+    if since is None and only is None:
         return False
     try:
         from pyspark import __version__
     except ImportError:
         return False
-    return _numbers(__version__) < _numbers(marker.args[0])
+    mine = _numbers(__version__)
+    if since is not None and mine < _numbers(since.args[0]):
+        return True
+    return only is not None and mine != _numbers(only.args[0])
 
 
 def _numbers(version: str) -> list[int]:
